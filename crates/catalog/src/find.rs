@@ -1,0 +1,123 @@
+//! The way back: from a concrete key to its entry and identifiers, in either layout.
+
+use crate::ident::Identifier;
+use crate::model::{Catalog, Entry, Family, IdForm, IdKind};
+use crate::pattern::{Part, Pattern};
+
+/// What a concrete key turned out to be.
+#[derive(Debug, Clone)]
+pub struct Found<'a> {
+    /// Its entry.
+    pub entry: &'a Entry,
+    /// How it is spelled.
+    pub spelling: Spelling,
+    /// Its identifiers in order.
+    pub ids: Vec<FoundId<'a>>,
+}
+
+/// How a concrete key is spelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spelling {
+    /// The same in both layouts.
+    Both,
+    /// As on a standalone server.
+    Plain,
+    /// With the hash tag of a cluster.
+    Cluster,
+    /// An earlier spelling, no longer built.
+    Former,
+}
+
+/// An identifier inside a concrete key.
+#[derive(Debug, Clone)]
+pub struct FoundId<'a> {
+    /// Its kind.
+    pub kind: &'a IdKind,
+    /// As it stands in the key.
+    pub written: String,
+    /// What it means; `None` if no builder writes it like that.
+    pub identifier: Option<Identifier>,
+}
+
+impl Found<'_> {
+    /// Whether a builder could have built this very key.
+    #[must_use]
+    pub fn is_canonical(&self) -> bool {
+        self.ids.iter().all(|id| id.identifier.is_some())
+    }
+}
+
+impl Catalog {
+    /// The entry that a concrete key, channel or group belongs to. A key that no builder would spell like this is
+    /// found too, as long as its shape fits; see [`Found::is_canonical`].
+    #[must_use]
+    pub fn find(&self, key: &str) -> Option<Found<'_>> {
+        let candidates = || {
+            self.entries.iter().flat_map(|entry| {
+                let plain = if entry.plain == entry.cluster { Spelling::Both } else { Spelling::Plain };
+                let current = [(plain, &entry.plain), (Spelling::Cluster, &entry.cluster)];
+                let former = entry.formerly.iter().map(|pattern| (Spelling::Former, pattern));
+                current.into_iter().chain(former).map(move |(spelling, pattern)| (entry, spelling, pattern))
+            })
+        };
+        let found = |strict: bool| {
+            candidates().find_map(|(entry, spelling, pattern)| {
+                let ids = self.match_parts(pattern, pattern.parts(), key, strict, &|rest| rest.is_empty())?;
+                Some(Found { entry, spelling, ids })
+            })
+        };
+        found(true).or_else(|| found(false))
+    }
+
+    /// The families a concrete key belongs to.
+    pub fn families_of<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a Family> {
+        self.families.iter().filter(move |family| matches_prefix(self, &family.prefix, key))
+    }
+
+    fn match_parts<'a>(
+        &'a self,
+        pattern: &Pattern,
+        parts: &[Part],
+        text: &str,
+        strict: bool,
+        at_end: &dyn Fn(&str) -> bool,
+    ) -> Option<Vec<FoundId<'a>>> {
+        let (first, later) = match parts.split_first() {
+            None => return at_end(text).then(Vec::new),
+            Some(split) => split,
+        };
+        let go_on = |rest: &str| self.match_parts(pattern, later, rest, strict, at_end);
+        let number = match first {
+            Part::Text(literal) => return go_on(text.strip_prefix(literal.as_str())?),
+            Part::Id(number) => *number,
+        };
+        let kind = self.id(number)?;
+        let with = |written: &str, identifier, mut ids: Vec<FoundId<'a>>| {
+            ids.insert(0, FoundId { kind, written: written.to_owned(), identifier });
+            Some(ids)
+        };
+        match &kind.form {
+            IdForm::OneOf(members) => members.iter().find_map(|member| {
+                let ids = go_on(text.strip_prefix(member.value.as_str())?)?;
+                with(&member.value, Some(Identifier::Exact(member.value.clone())), ids)
+            }),
+            IdForm::Text(rules) => {
+                let end = text
+                    .find(|c| c == pattern.separator() || matches!(c, ':' | '{' | '}'))
+                    .unwrap_or(text.len());
+                let ends = (1..=end).rev().filter(|end| text.is_char_boundary(*end));
+                ends.map(|end| text.split_at(end)).find_map(|(written, rest)| {
+                    let ids = go_on(rest)?;
+                    let identifier = rules.read(written);
+                    if strict && identifier.is_none() { None } else { with(written, identifier, ids) }
+                })
+            }
+        }
+    }
+}
+
+/// Whether `key` lies below the prefix, with something following it.
+pub(crate) fn matches_prefix(catalog: &Catalog, prefix: &Pattern, key: &str) -> bool {
+    let follows = |rest: &str| rest.strip_prefix(':').is_some_and(|rest| !rest.is_empty());
+    catalog.match_parts(prefix, prefix.parts(), key, false, &follows).is_some()
+}

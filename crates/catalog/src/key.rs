@@ -1,0 +1,356 @@
+//! Built keys: what typed builders return and what a store accepts.
+//!
+//! Invariants: a [`RedisKey`] or [`ChannelName`] comes only from a builder, so that no key is ever made of a string; a
+//! key whose catalog demands a lifetime becomes [`Writable`] only together with it.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use crate::ident::{IdentifierError, Rules};
+use crate::slot::slot_of;
+
+/// Redis counts in milliseconds; a TTL of none at all would delete the key.
+const SHORTEST_TTL: Duration = Duration::from_millis(1);
+
+/// Most identifiers a key can have.
+pub const MAX_IDS: usize = 4;
+
+/// How keys are spelled: chosen once, when a store connects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// As on a standalone server or behind Sentinel.
+    Plain,
+    /// With hash tags, so that what belongs together shares a slot.
+    Cluster,
+}
+
+/// A TTL that the catalog does not allow for a key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a ttl of {asked:?} is outside the rule of {entry}: {}", bounds(*min, *max))]
+pub struct TtlOutOfRule {
+    /// The key's entry.
+    pub entry: &'static str,
+    /// What was asked for.
+    pub asked: Duration,
+    /// Shortest allowed.
+    pub min: Duration,
+    /// Longest allowed.
+    pub max: Option<Duration>,
+}
+
+fn bounds(min: Duration, max: Option<Duration>) -> String {
+    max.map_or_else(|| format!("at least {min:?}"), |max| format!("from {min:?} to {max:?}"))
+}
+
+/// Lifetimes as types: they decide how a key may be written. Their values come from the catalog.
+pub mod lifetime {
+    use std::time::Duration;
+
+    /// Does not expire.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Unbounded;
+
+    /// Always the same.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Fixed {
+        /// That long.
+        pub ttl: Duration,
+    }
+
+    /// Extended while in use.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Renewable {
+        /// At first.
+        pub ttl: Duration,
+        /// Longest extension.
+        pub at_most: Option<Duration>,
+    }
+
+    /// Chosen by the writer between bounds.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Ranged {
+        /// Shortest.
+        pub min: Duration,
+        /// Longest.
+        pub max: Option<Duration>,
+    }
+
+    /// Given by the writer's data.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Given {
+        /// Grace added to it.
+        pub plus: Duration,
+    }
+}
+
+/// An entry as generated code holds it.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Template {
+    pub name: &'static str,
+    pub plain: &'static [TemplatePart],
+    pub cluster: &'static [TemplatePart],
+}
+
+/// A piece of a [`Template`]; identifiers by position.
+#[doc(hidden)]
+#[derive(Debug)]
+pub enum TemplatePart {
+    Text(&'static str),
+    Id(usize),
+}
+
+impl Template {
+    fn write(&self, layout: Layout, ids: &[&str]) -> String {
+        let parts = match layout {
+            Layout::Plain => self.plain,
+            Layout::Cluster => self.cluster,
+        };
+        let mut text = String::with_capacity(96);
+        for part in parts {
+            text.push_str(match part {
+                TemplatePart::Text(literal) => literal,
+                TemplatePart::Id(position) => ids.get(*position).copied().unwrap_or_default(),
+            });
+        }
+        text
+    }
+}
+
+/// A kind of identifier as generated code holds it.
+#[doc(hidden)]
+pub trait Kind {
+    const NAME: &'static str;
+    const RULES: Rules;
+}
+
+/// An identifier of kind `K`, checked and written: it fits into every key that takes one.
+pub struct Id<K> {
+    written: Box<str>,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K: Kind> Id<K> {
+    /// Any text but the empty one.
+    pub fn new(text: &str) -> Result<Self, IdentifierError> {
+        Ok(Self { written: K::RULES.write(K::NAME, text)?.into(), kind: PhantomData })
+    }
+}
+
+impl<K> Id<K> {
+    /// As it stands in keys.
+    #[must_use]
+    pub fn as_written(&self) -> &str {
+        &self.written
+    }
+}
+
+impl<K: Kind> fmt::Debug for Id<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({})", K::NAME, self.written)
+    }
+}
+
+impl<K> Clone for Id<K> {
+    fn clone(&self) -> Self {
+        Self { written: self.written.clone(), kind: PhantomData }
+    }
+}
+
+impl<K> PartialEq for Id<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.written == other.written
+    }
+}
+
+impl<K> Eq for Id<K> {}
+
+impl<K> std::hash::Hash for Id<K> {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.written.hash(state);
+    }
+}
+
+/// A key named but not yet spelled; `L` is its [`lifetime`].
+#[derive(Debug, Clone, Copy)]
+pub struct Key<'a, L> {
+    template: &'static Template,
+    ids: [&'a str; MAX_IDS],
+    lifetime: L,
+}
+
+impl<'a, L> Key<'a, L> {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn from_builder(template: &'static Template, ids: [&'a str; MAX_IDS], lifetime: L) -> Self {
+        Self { template, ids, lifetime }
+    }
+
+    /// The name of its entry.
+    #[must_use]
+    pub fn entry(&self) -> &'static str {
+        self.template.name
+    }
+
+    /// The key as the server sees it, for reading and deleting.
+    #[must_use]
+    pub fn in_layout(&self, layout: Layout) -> RedisKey {
+        RedisKey { text: self.template.write(layout, &self.ids), entry: self.template.name }
+    }
+
+    fn with(&self, ttl: Option<Duration>) -> Writable<'a> {
+        Writable { template: self.template, ids: self.ids, ttl }
+    }
+
+    fn within(
+        &self,
+        asked: Duration,
+        min: Duration,
+        max: Option<Duration>,
+    ) -> Result<Writable<'a>, TtlOutOfRule> {
+        if asked < min || max.is_some_and(|max| asked > max) {
+            return Err(TtlOutOfRule { entry: self.template.name, asked, min, max });
+        }
+        Ok(self.with(Some(asked)))
+    }
+}
+
+impl<'a> Key<'a, lifetime::Unbounded> {
+    /// The key, to be written without a TTL.
+    #[must_use]
+    pub fn writable(&self) -> Writable<'a> {
+        self.with(None)
+    }
+}
+
+impl<'a> Key<'a, lifetime::Fixed> {
+    /// The key with the TTL of its entry.
+    #[must_use]
+    pub fn writable(&self) -> Writable<'a> {
+        self.with(Some(self.lifetime.ttl))
+    }
+}
+
+impl<'a> Key<'a, lifetime::Renewable> {
+    /// The key with the first TTL of its entry.
+    #[must_use]
+    pub fn writable(&self) -> Writable<'a> {
+        self.with(Some(self.lifetime.ttl))
+    }
+
+    /// The key with a renewed TTL, which the entry may bound.
+    pub fn renewed_for(&self, ttl: Duration) -> Result<Writable<'a>, TtlOutOfRule> {
+        self.within(ttl, SHORTEST_TTL, self.lifetime.at_most)
+    }
+}
+
+impl<'a> Key<'a, lifetime::Ranged> {
+    /// The key with a TTL between the bounds of its entry.
+    pub fn writable_for(&self, ttl: Duration) -> Result<Writable<'a>, TtlOutOfRule> {
+        self.within(ttl, self.lifetime.min, self.lifetime.max)
+    }
+}
+
+impl<'a> Key<'a, lifetime::Given> {
+    /// The key with the duration its entry speaks of; the entry's grace is added here.
+    pub fn writable_for(&self, given: Duration) -> Result<Writable<'a>, TtlOutOfRule> {
+        self.within(given.saturating_add(self.lifetime.plus), SHORTEST_TTL.max(self.lifetime.plus), None)
+    }
+}
+
+/// A key together with the lifetime it must be written with.
+#[derive(Debug, Clone, Copy)]
+pub struct Writable<'a> {
+    template: &'static Template,
+    ids: [&'a str; MAX_IDS],
+    ttl: Option<Duration>,
+}
+
+impl Writable<'_> {
+    /// The name of its entry.
+    #[must_use]
+    pub fn entry(&self) -> &'static str {
+        self.template.name
+    }
+
+    /// The key as the server sees it.
+    #[must_use]
+    pub fn in_layout(&self, layout: Layout) -> RedisKey {
+        RedisKey { text: self.template.write(layout, &self.ids), entry: self.template.name }
+    }
+
+    /// The TTL to write it with; `None` only where the catalog allows a key to stay.
+    #[must_use]
+    pub fn ttl(&self) -> Option<Duration> {
+        self.ttl
+    }
+}
+
+/// A key as the server sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RedisKey {
+    text: String,
+    entry: &'static str,
+}
+
+impl RedisKey {
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The name of its entry.
+    #[must_use]
+    pub fn entry(&self) -> &'static str {
+        self.entry
+    }
+
+    /// Its cluster slot.
+    #[must_use]
+    pub fn slot(&self) -> u16 {
+        slot_of(self.text.as_bytes())
+    }
+}
+
+impl fmt::Display for RedisKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// A channel named but not yet spelled.
+#[derive(Debug, Clone, Copy)]
+pub struct Channel<'a> {
+    template: &'static Template,
+    ids: [&'a str; MAX_IDS],
+}
+
+impl<'a> Channel<'a> {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn from_builder(template: &'static Template, ids: [&'a str; MAX_IDS]) -> Self {
+        Self { template, ids }
+    }
+
+    /// The channel as the server sees it.
+    #[must_use]
+    pub fn in_layout(&self, layout: Layout) -> ChannelName {
+        ChannelName { text: self.template.write(layout, &self.ids) }
+    }
+}
+
+/// A channel as the server sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ChannelName {
+    text: String,
+}
+
+impl ChannelName {
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}

@@ -1,0 +1,265 @@
+//! Key patterns: literal text and identifiers in braces, in the plain and in the cluster layout.
+//!
+//! In a cluster pattern a brace that does not enclose exactly one identifier's name opens the hash tag:
+//! `ade:{task:{task_id}}:state` writes `ade:{task:123}:state`.
+
+use std::fmt;
+
+use crate::slot::hash_tag;
+
+/// A parsed pattern. Identifiers are numbered as in [`crate::Catalog::ids`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    text: String,
+    parts: Vec<Part>,
+    separator: char,
+}
+
+/// A piece of a pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// Written as it stands; the braces of a hash tag are part of it.
+    Text(String),
+    /// The written form of an identifier of this kind.
+    Id(usize),
+}
+
+/// What a pattern may contain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Plain,
+    Cluster,
+}
+
+/// A fault inside a pattern, with its byte offset there.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PatternFault {
+    pub(crate) offset: usize,
+    pub(crate) message: String,
+}
+
+impl Pattern {
+    /// The pattern as the catalog writes it.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Its pieces in order; two texts never stand side by side.
+    #[must_use]
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// What separates its segments.
+    #[must_use]
+    pub fn separator(&self) -> char {
+        self.separator
+    }
+
+    /// The kinds of its identifiers, in order.
+    pub fn ids(&self) -> impl Iterator<Item = usize> + '_ {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Id(id) => Some(*id),
+            Part::Text(_) => None,
+        })
+    }
+
+    /// The key this pattern builds from written identifiers, taken in order.
+    #[must_use]
+    pub fn fill<'a>(&self, mut written: impl FnMut(usize) -> &'a str) -> String {
+        self.parts.iter().fold(String::new(), |mut key, part| {
+            key.push_str(match part {
+                Part::Text(text) => text,
+                Part::Id(id) => written(*id),
+            });
+            key
+        })
+    }
+
+    /// The hash tag with its identifiers as `{}`, and those identifiers: what makes keys share a slot.
+    #[must_use]
+    pub fn tag(&self) -> Option<(String, Vec<usize>)> {
+        // Identifiers cannot contain braces, so a private-use character may stand for them.
+        let shape = self.fill(|_| "\u{e000}");
+        let tag = std::str::from_utf8(hash_tag(shape.as_bytes())?).ok()?;
+        let before = shape.find('{')?;
+        let skipped = shape.get(..before)?.matches('\u{e000}').count();
+        let count = tag.matches('\u{e000}').count();
+        Some((tag.replace('\u{e000}', "{}"), self.ids().skip(skipped).take(count).collect()))
+    }
+
+    pub(crate) fn parse(
+        text: &str,
+        separator: char,
+        dialect: Dialect,
+        id_named: impl Fn(&str) -> Result<usize, String>,
+    ) -> Result<Self, PatternFault> {
+        let fault = |offset: usize, message: String| PatternFault { offset, message };
+        let mut parts: Vec<Part> = Vec::new();
+        let mut tag_opened = false;
+        let mut tag_open_at = None;
+        let mut rest = text;
+        while let Some(character) = rest.chars().next() {
+            let offset = text.len() - rest.len();
+            if let Some(name) = identifier_name(rest) {
+                let id = id_named(name).map_err(|message| fault(offset, message))?;
+                parts.push(Part::Id(id));
+                rest = rest.get(name.len() + 2..).unwrap_or_default();
+                continue;
+            }
+            match character {
+                '{' if dialect == Dialect::Plain => {
+                    return Err(fault(
+                        offset,
+                        "a brace must enclose the name of an identifier, as in {task_id}".into(),
+                    ));
+                }
+                '{' if tag_opened => {
+                    return Err(fault(offset, "a second hash tag: the cluster uses only the first".into()));
+                }
+                '{' => {
+                    tag_opened = true;
+                    tag_open_at = Some(offset);
+                }
+                '}' if tag_open_at.is_none() => {
+                    return Err(fault(offset, "a closing brace without an opening one".into()));
+                }
+                '}' => tag_open_at = None,
+                '%' | '*' | '?' | '[' | ']' | '\\' | '"' | '\'' => {
+                    return Err(fault(offset, format!("{character:?} cannot stand in a pattern")));
+                }
+                other if !other.is_ascii_graphic() => {
+                    return Err(fault(
+                        offset,
+                        format!("{other:?} cannot stand in a pattern: use printable ASCII"),
+                    ));
+                }
+                _ => {}
+            }
+            match parts.last_mut() {
+                Some(Part::Text(literal)) => literal.push(character),
+                _ => parts.push(Part::Text(character.to_string())),
+            }
+            rest = rest.get(character.len_utf8()..).unwrap_or_default();
+        }
+        if let Some(offset) = tag_open_at {
+            return Err(fault(offset, "the hash tag opened here is never closed".into()));
+        }
+        let pattern = Self { text: text.to_owned(), parts, separator };
+        if text.is_empty() || pattern.fill(|_| "x").split(separator).any(str::is_empty) {
+            return Err(fault(0, "a segment is empty: no separator may lead, trail or stand twice".into()));
+        }
+        if tag_opened && pattern.tag().is_none() {
+            return Err(fault(0, "the hash tag is empty".into()));
+        }
+        if pattern.segments().iter().any(|segment| segment.ids > 1) {
+            return Err(fault(
+                0,
+                format!("two identifiers in one segment cannot be told apart: put {separator:?} between"),
+            ));
+        }
+        Ok(pattern)
+    }
+
+    /// The same pattern with some identifiers settled.
+    pub(crate) fn with_parts(&self, parts: Vec<Part>) -> Self {
+        Self { text: self.text.clone(), parts, separator: self.separator }
+    }
+
+    /// The segments between separators, each with its literal beginning and end.
+    pub(crate) fn segments(&self) -> Vec<Segment> {
+        let mut segments = vec![Segment::default()];
+        for part in &self.parts {
+            match part {
+                Part::Id(id) => {
+                    if let Some(last) = segments.last_mut() {
+                        last.id = Some(*id);
+                        last.ids += 1;
+                    }
+                }
+                Part::Text(text) => {
+                    for (position, piece) in text.split(self.separator).enumerate() {
+                        if position > 0 {
+                            segments.push(Segment::default());
+                        }
+                        if let Some(last) = segments.last_mut() {
+                            let side = if last.id.is_some() { &mut last.suffix } else { &mut last.prefix };
+                            side.push_str(piece);
+                        }
+                    }
+                }
+            }
+        }
+        segments
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// One segment: `prefix{id}suffix`, or `prefix` alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) prefix: String,
+    pub(crate) id: Option<usize>,
+    pub(crate) suffix: String,
+    ids: usize,
+}
+
+/// The name at the start of `{name}…`.
+fn identifier_name(text: &str) -> Option<&str> {
+    let (name, _) = text.strip_prefix('{')?.split_once('}')?;
+    is_identifier_name(name).then_some(name)
+}
+
+/// Letters, digits and underscores, beginning with a letter.
+pub(crate) fn is_identifier_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str, dialect: Dialect) -> Result<Pattern, PatternFault> {
+        Pattern::parse(text, ':', dialect, |name| match name {
+            "id" => Ok(0),
+            "other" => Ok(1),
+            _ => Err(format!("unknown {name}")),
+        })
+    }
+
+    #[test]
+    fn a_tag_is_a_brace_around_more_than_a_name() {
+        let pattern = parse("ade:{task:{id}}:state", Dialect::Cluster).expect("valid");
+        assert_eq!(
+            pattern.parts(),
+            [Part::Text("ade:{task:".into()), Part::Id(0), Part::Text("}:state".into())]
+        );
+        assert_eq!(pattern.tag(), Some(("task:{}".into(), vec![0])));
+        assert_eq!(pattern.fill(|_| "7"), "ade:{task:7}:state");
+        let after = parse("x:{other}:{t:{id}}", Dialect::Cluster).expect("valid");
+        assert_eq!(after.tag(), Some(("t:{}".into(), vec![0])));
+        assert_eq!(parse("x:{{id}}", Dialect::Cluster).expect("valid").tag(), Some(("{}".into(), vec![0])));
+        assert_eq!(parse("x:{id}", Dialect::Plain).expect("valid").tag(), None);
+    }
+
+    #[test]
+    fn faults_point_at_the_character() {
+        let fault = |text, dialect| parse(text, dialect).expect_err("refused");
+        assert_eq!(fault("a:{nope}", Dialect::Plain).offset, 2);
+        assert_eq!(fault("a:{task:{id}}", Dialect::Plain).offset, 2);
+        assert_eq!(fault("a:{t:{id}}:{u:x}", Dialect::Cluster).offset, 11);
+        assert_eq!(fault("a:{t:{id}", Dialect::Cluster).offset, 2);
+        assert_eq!(fault("a:b}", Dialect::Cluster).offset, 3);
+        assert_eq!(fault("a:b c", Dialect::Plain).offset, 3);
+        for text in ["", ":a", "a:", "a::b", "a:{id}{other}", "a:{id}-{other}"] {
+            assert!(parse(text, Dialect::Plain).is_err(), "{text:?}");
+        }
+    }
+}

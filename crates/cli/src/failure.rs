@@ -1,0 +1,67 @@
+//! How a command fails: a kind that decides the exit code, one sentence, and a hint what to do next.
+
+use std::io;
+use std::process::ExitCode;
+
+use owo_colors::OwoColorize;
+
+/// Shown below the help.
+pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 the answer is no, 2 wrong use or wrong input, 5 a file or server could not be used";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The question was understood and the answer is no: nothing found, something stale.
+    No,
+    /// The arguments or a file given by the user are wrong.
+    Input,
+    /// A file, a stream or a server could not be used.
+    Unavailable,
+    /// The reader went away; nobody is left to be told.
+    Hangup,
+}
+
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) kind: Kind,
+    message: String,
+    hint: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), hint: None }
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    pub(crate) fn report(self) -> ExitCode {
+        use std::io::Write;
+        if self.kind != Kind::Hangup {
+            let mut err = anstream::stderr().lock();
+            // If standard error is gone as well there is nobody left to tell.
+            let _ = writeln!(err, "{} {}", "error:".red().bold(), self.message);
+            if let Some(hint) = self.hint {
+                let _ = writeln!(err, "{} {hint}", "hint:".cyan().bold());
+            }
+        }
+        ExitCode::from(match self.kind {
+            Kind::Hangup => 0,
+            Kind::No => 1,
+            Kind::Input => 2,
+            Kind::Unavailable => 5,
+        })
+    }
+}
+
+/// Failures of writing the output itself.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::new(Kind::Hangup, String::new()),
+            _ => Self::new(Kind::Unavailable, format!("cannot write the output: {error}")),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! `ade keys explain`
+
+use ade_catalog::find::{FoundId, Spelling};
+use ade_catalog::slot::slot_of;
+use ade_catalog::{Catalog, Found, Identifier};
+use owo_colors::OwoColorize;
+use serde::Serialize;
+
+use crate::failure::{Failure, Kind};
+use crate::output;
+
+#[derive(Serialize)]
+struct Explanation<'a> {
+    key: &'a str,
+    name: &'a str,
+    catalog: &'a str,
+    layout: &'static str,
+    canonical: bool,
+    identifiers: Vec<ExplainedId<'a>>,
+    #[serde(rename = "type")]
+    type_name: &'static str,
+    ttl: String,
+    owner: &'a str,
+    purpose: &'a str,
+    slot: u16,
+}
+
+#[derive(Serialize)]
+struct ExplainedId<'a> {
+    name: &'a str,
+    about: &'a str,
+    written: &'a str,
+    /// The exact identifier, where the key still tells it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<&'a str>,
+    /// First 40 digits of the SHA-256 of the identifier, where the key tells only that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sha256: Option<&'a str>,
+    /// How a builder would write it, where the key does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    should_be: Option<String>,
+}
+
+pub(super) fn run(catalogs: &[Catalog], key: &str, json: bool) -> Result<(), Failure> {
+    let mut found: Vec<(&Catalog, Found<'_>)> =
+        catalogs.iter().filter_map(|catalog| Some((catalog, catalog.find(key)?))).collect();
+    if found.iter().any(|(_, found)| found.is_canonical()) {
+        found.retain(|(_, found)| found.is_canonical());
+    }
+    let Some((catalog, found)) = found.first() else { return Err(unknown(catalogs, key)) };
+    let row = catalog.row(found.entry);
+    let explanation = Explanation {
+        key,
+        name: row.name,
+        catalog: row.catalog,
+        layout: match found.spelling {
+            Spelling::Both => "plain and cluster",
+            Spelling::Plain => "plain",
+            Spelling::Cluster => "cluster",
+            Spelling::Former => "former",
+        },
+        canonical: found.is_canonical(),
+        identifiers: found.ids.iter().map(explained).collect(),
+        type_name: row.type_name,
+        ttl: row.ttl,
+        owner: row.owner,
+        purpose: row.purpose,
+        slot: slot_of(key.as_bytes()),
+    };
+    if json {
+        output::json(&explanation)?;
+    } else {
+        print(&explanation)?;
+    }
+    if explanation.canonical { Ok(()) } else { Err(misspelled(&explanation)) }
+}
+
+fn explained<'a>(id: &'a FoundId<'_>) -> ExplainedId<'a> {
+    let (value, sha256) = match &id.identifier {
+        Some(Identifier::Exact(text)) => (Some(text.as_str()), None),
+        Some(Identifier::Hashed { digest, .. }) => (None, Some(digest.as_str())),
+        None => (None, None),
+    };
+    let should_be = if id.identifier.is_none() { id.kind.write(&id.written).ok() } else { None };
+    ExplainedId { name: &id.kind.name, about: &id.kind.about, written: &id.written, value, sha256, should_be }
+}
+
+fn print(explanation: &Explanation<'_>) -> Result<(), Failure> {
+    output::line(&format!("{}  {}", explanation.name.bold(), explanation.purpose))?;
+    for id in &explanation.identifiers {
+        let meaning = match (id.value, id.sha256) {
+            (Some(value), _) => format!("{value:?}"),
+            (None, Some(digest)) => format!("hashed: sha256 begins {digest}"),
+            (None, None) => format!("{:?}, which no builder writes like this", id.written),
+        };
+        output::line(&format!("  {:<16} {meaning}  ({})", id.name.cyan(), id.about))?;
+    }
+    let facts = [
+        ("catalog", explanation.catalog),
+        ("layout", explanation.layout),
+        ("type", explanation.type_name),
+        ("ttl", &explanation.ttl),
+        ("owner", explanation.owner),
+        ("slot", &explanation.slot.to_string()),
+    ];
+    for (label, fact) in facts {
+        output::line(&format!("  {:<16} {fact}", label.dimmed()))?;
+    }
+    Ok(())
+}
+
+fn misspelled(explanation: &Explanation<'_>) -> Failure {
+    let repairs: Vec<String> = explanation
+        .identifiers
+        .iter()
+        .filter_map(|id| Some(format!("{} as {}", id.written, id.should_be.as_ref()?)))
+        .collect();
+    Failure::new(
+        Kind::No,
+        format!("{:?} has the shape of {} but no builder writes it", explanation.key, explanation.name),
+    )
+    .hint(format!("a builder writes {}", repairs.join(", ")))
+}
+
+fn unknown(catalogs: &[Catalog], key: &str) -> Failure {
+    let failure = Failure::new(Kind::No, format!("no entry of {} describes {key:?}", names(catalogs)));
+    if let Some(family) = catalogs.iter().find_map(|catalog| catalog.families_of(key).last()) {
+        return failure.hint(format!(
+            "it lies in the family {}, {}, but is not listed there",
+            family.name, family.purpose
+        ));
+    }
+    // The entry whose pattern shares the longest beginning with the key.
+    let shared = |pattern: &str| pattern.bytes().zip(key.bytes()).take_while(|(a, b)| a == b).count();
+    let near = catalogs
+        .iter()
+        .flat_map(|catalog| &catalog.entries)
+        .map(|entry| (shared(entry.plain.text()), entry))
+        .max_by_key(|(shared, _)| *shared);
+    match near {
+        Some((shared, entry)) if shared >= 4 => {
+            failure.hint(format!("the nearest is {}: {}", entry.name, entry.plain))
+        }
+        _ => failure.hint("`ade keys list` shows every pattern; --catalog FILE reads another catalog"),
+    }
+}
+
+fn names(catalogs: &[Catalog]) -> String {
+    catalogs.iter().map(|catalog| catalog.name.as_str()).collect::<Vec<_>>().join(", ")
+}

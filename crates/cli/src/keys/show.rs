@@ -1,0 +1,84 @@
+//! `ade keys show`
+
+use ade_catalog::Catalog;
+use ade_catalog::listing::Details;
+use owo_colors::OwoColorize;
+
+use crate::failure::{Failure, Kind};
+use crate::output;
+
+pub(super) fn run(catalogs: &[Catalog], name: &str, json: bool) -> Result<(), Failure> {
+    let found =
+        catalogs.iter().filter_map(|catalog| Some(catalog.details(catalog.entry(name)?))).collect::<Vec<_>>();
+    if found.is_empty() {
+        let names = || catalogs.iter().flat_map(|catalog| &catalog.entries).map(|entry| entry.name.as_str());
+        let hint = match ade_catalog::closest(name, names()) {
+            Some(near) => format!("did you mean {near}?"),
+            None => "`ade keys list` shows every name".to_owned(),
+        };
+        return Err(Failure::new(Kind::No, format!("no entry is called {name:?}")).hint(hint));
+    }
+    match (json, found.as_slice()) {
+        (true, [one]) => output::json(one),
+        (true, several) => output::json(&several),
+        (false, several) => several.iter().try_for_each(details),
+    }
+}
+
+fn details(details: &Details<'_>) -> Result<(), Failure> {
+    let row = &details.row;
+    output::line(&format!("{}  {}", row.name.bold(), row.purpose))?;
+    let lower = |value: String| value.to_lowercase();
+    let same_layout = row.pattern == row.cluster_pattern;
+    let facts: [(&str, Option<String>); 15] = [
+        ("catalog", Some(format!("{}, from {}", row.catalog, details.source))),
+        ("pattern", Some(row.pattern.clone())),
+        ("cluster", (!same_layout).then(|| row.cluster_pattern.clone())),
+        ("type", Some(row.type_name.to_owned())),
+        ("ttl", details.format.is_some().then(|| row.ttl.clone())),
+        ("format", details.format.map(|format| lower(format!("{format:?}")))),
+        ("sensitivity", details.sensitivity.map(|sensitivity| lower(format!("{sensitivity:?}")))),
+        ("value", details.value.map(str::to_owned)),
+        ("members", details.members.map(str::to_owned)),
+        ("score", details.score.map(str::to_owned)),
+        ("cleanup", details.cleanup.map(str::to_owned)),
+        ("owner", Some(row.owner.to_owned())),
+        ("groups", (!details.groups.is_empty()).then(|| details.groups.join(", "))),
+        ("formerly", (!details.formerly.is_empty()).then(|| details.formerly.join(", "))),
+        ("addition", row.addition.then(|| format!("not in {}", details.source))),
+    ];
+    for (label, fact) in facts {
+        if let Some(fact) = fact {
+            output::line(&format!("  {:<12} {fact}", label.dimmed()))?;
+        }
+    }
+    let (plain, cluster) = (&details.example, &details.cluster_example);
+    output::line(&format!("  {:<12} {}  (slot {})", "example".dimmed(), plain.key, plain.slot))?;
+    if !same_layout {
+        output::line(&format!("  {:<12} {}  (slot {})", "", cluster.key, cluster.slot))?;
+    }
+    if !details.identifiers.is_empty() {
+        let mut table = output::table(&["IDENTIFIER", "IDENTIFIES", "WRITTEN"]);
+        for id in &details.identifiers {
+            let members: Vec<&str> = id.one_of.iter().map(|member| member.value.as_str()).collect();
+            let form = if members.is_empty() { id.form.clone() } else { members.join(", ") };
+            table.add_row([id.name, id.about, &form]);
+        }
+        output::line(&table.to_string())?;
+    }
+    if !details.fields.is_empty() {
+        let mut table = output::table(&["FIELD", "TYPE", "MEANING"]);
+        for field in details.fields {
+            table.add_row([&field.name, &lower(format!("{:?}", field.field_type)), &field.about]);
+        }
+        output::line(&table.to_string())?;
+    }
+    if !details.messages.is_empty() {
+        let mut table = output::table(&["MESSAGE", "MEANING"]);
+        for message in details.messages {
+            table.add_row([&message.name, &message.about]);
+        }
+        output::line(&table.to_string())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,8 @@
+use clap::CommandFactory;
+
+use super::*;
+
+#[test]
+fn arguments_are_consistent() {
+    Cli::command().debug_assert();
+}

@@ -1,0 +1,55 @@
+//! The Redis keys of ADE, of the mediation runtime and of the mesh: three catalogs, the typed builders generated from
+//! them, and the envelope in which mediation values travel.
+//!
+//! ```
+//! use ade_keyspace::{Layout, ade as keys};
+//!
+//! let task = keys::ids::TaskId::new("550e8400")?;
+//! let lock = keys::lock::task(&task);
+//! assert_eq!(lock.in_layout(Layout::Plain).as_str(), "ade:lock:task:550e8400");
+//! assert_eq!(lock.in_layout(Layout::Cluster).as_str(), "ade:lock:task:{task:550e8400}");
+//! # Ok::<(), ade_keyspace::IdentifierError>(())
+//! ```
+//!
+//! A key that must expire can be written only together with its TTL. This does not compile, because the rule of the
+//! entry is a range and no TTL was chosen:
+//!
+//! ```compile_fail
+//! use ade_keyspace::mediation::{A, ids};
+//!
+//! let a = A::new(ids::Env::Prod);
+//! let _ = a.idem_event(&ids::IdempotencyKey::new("order-4711").unwrap()).writable();
+//! ```
+//!
+//! Nor does this, because circuits belong to module D:
+//!
+//! ```compile_fail
+//! use ade_keyspace::mediation::{F, ids};
+//!
+//! let f = F::new(ids::Env::Prod);
+//! let _ = f.circuit_source(&ids::SourceId::new("weather-api").unwrap());
+//! ```
+//!
+//! Invariants: keys come from builders only; nothing here is listed that is not in `catalogs/`; no I/O, no clock.
+
+pub mod envelope;
+
+use std::sync::LazyLock;
+
+use ade_catalog::Catalog;
+pub use ade_catalog::key::{ChannelName, Key, RedisKey, TtlOutOfRule, Writable, lifetime};
+pub use ade_catalog::{IdentifierError, Layout};
+
+include!(concat!(env!("OUT_DIR"), "/catalogs.rs"));
+
+/// The shipped catalogs, in alphabetical order.
+pub fn catalogs() -> &'static [Catalog] {
+    static CATALOGS: LazyLock<Vec<Catalog>> = LazyLock::new(|| {
+        // The build script has parsed each of them; a fault would have failed the build.
+        SHIPPED.iter().filter_map(|(name, source)| Catalog::parse(name, source).ok()).collect()
+    });
+    &CATALOGS
+}
+
+#[cfg(test)]
+mod tests;
