@@ -6,6 +6,7 @@ use std::{env, fs};
 
 use ade_catalog::{Catalog, builders};
 
+#[expect(clippy::disallowed_methods, reason = "cargo speaks to build scripts through the environment")]
 fn main() -> Result<(), String> {
     let manifest = env::var_os("CARGO_MANIFEST_DIR").ok_or("cargo sets CARGO_MANIFEST_DIR")?;
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
@@ -18,7 +19,7 @@ fn main() -> Result<(), String> {
     files.retain(|file| file.extension().is_some_and(|extension| extension == "toml"));
     files.sort();
 
-    let (mut modules, mut shipped) = (String::new(), String::new());
+    let (mut modules, mut shipped, mut checks) = (String::new(), String::new(), String::new());
     for file in &files {
         let source = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
         let catalog =
@@ -32,8 +33,12 @@ fn main() -> Result<(), String> {
             "/// Builders of the catalog `{name}`: {}.\npub mod {name} {{\n    include!({generated:?});\n}}\n",
             catalog.title
         );
-        let _ = writeln!(shipped, "    ({name:?}, include_str!({:?})),", file);
+        let _ = writeln!(shipped, "    ({name:?}, include_str!({file:?})),");
+        let _ = writeln!(checks, "    ({name:?}, {name}::__every_builder),");
     }
-    let listed = format!("{modules}\nconst SHIPPED: &[(&str, &str)] = &[\n{shipped}];\n");
+    let listed = format!(
+        "{modules}\nconst SHIPPED: &[(&str, &str)] = &[\n{shipped}];\n\
+         #[doc(hidden)]\npub const __EVERY_BUILDER: &[(&str, EveryBuilder)] = &[\n{checks}];\n"
+    );
     fs::write(out.join("catalogs.rs"), listed).map_err(|error| error.to_string())
 }

@@ -116,7 +116,15 @@ impl Template {
         }
         text
     }
+
+    fn in_both_layouts(&self, ids: &[&str]) -> [String; 2] {
+        [Layout::Plain, Layout::Cluster].map(|layout| self.write(layout, ids))
+    }
 }
+
+/// Every entry with the plain and the cluster spelling of one key, as generated code lists them for tests.
+#[doc(hidden)]
+pub type EveryKey = Result<Vec<(&'static str, [String; 2])>, IdentifierError>;
 
 /// A kind of identifier as generated code holds it.
 #[doc(hidden)]
@@ -197,6 +205,12 @@ impl<'a, L> Key<'a, L> {
     #[must_use]
     pub fn in_layout(&self, layout: Layout) -> RedisKey {
         RedisKey { text: self.template.write(layout, &self.ids), entry: self.template.name }
+    }
+
+    #[doc(hidden)]
+    #[must_use]
+    pub fn in_both_layouts(&self) -> [String; 2] {
+        self.template.in_both_layouts(&self.ids)
     }
 
     fn with(&self, ttl: Option<Duration>) -> Writable<'a> {
@@ -332,6 +346,12 @@ impl<'a> Channel<'a> {
     #[must_use]
     pub fn from_builder(template: &'static Template, ids: [&'a str; MAX_IDS]) -> Self {
         Self { template, ids }
+    }
+
+    #[doc(hidden)]
+    #[must_use]
+    pub fn in_both_layouts(&self) -> [String; 2] {
+        self.template.in_both_layouts(&self.ids)
     }
 
     /// The channel as the server sees it.

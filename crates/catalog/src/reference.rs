@@ -39,7 +39,7 @@ fn one(out: &mut String, catalog: &Catalog) {
             _ => format!("[{}](#{})", row.name, anchor(&catalog.name, row.name)),
         };
         let cells = [name, code(&row.pattern), row.type_name.into(), row.ttl, row.owner.into(), mark.into()];
-        table_row(out, cells);
+        table_row(out, &cells);
     }
     out.push_str("\n### Identifiers\n\n| Name | Identifies | Written |\n|---|---|---|\n");
     for row in (0..catalog.ids.len()).filter_map(|number| catalog.id_row(number)) {
@@ -49,14 +49,14 @@ fn one(out: &mut String, catalog: &Catalog) {
             .map(|member| format!("`{}`{}", member.value, if member.addition { " +" } else { "" }))
             .collect();
         let form = if members.is_empty() { row.form } else { members.join(", ") };
-        table_row(out, [code(row.name), row.about.into(), form]);
+        table_row(out, &[code(row.name), row.about.into(), form]);
     }
     if !catalog.families.is_empty() {
         out.push_str("\n### Families\n\n| Name | Keys | Always expire | Purpose |\n|---|---|---|---|\n");
         for family in &catalog.families {
             let expires = if family.must_expire { "yes" } else { "by key" };
             let pattern = code(&format!("{}:*", family.prefix));
-            table_row(out, [family.name.clone(), pattern, expires.into(), family.purpose.clone()]);
+            table_row(out, &[family.name.clone(), pattern, expires.into(), family.purpose.clone()]);
         }
     }
     for entry in &catalog.entries {
@@ -119,18 +119,18 @@ fn fields(out: &mut String, details: &Details<'_>) {
         for field in details.fields {
             let mark = if field.addition { " +" } else { "" };
             let kind = format!("{:?}", field.field_type).to_lowercase();
-            table_row(out, [format!("`{}`{mark}", field.name), kind, field.about.clone()]);
+            table_row(out, &[format!("`{}`{mark}", field.name), kind, field.about.clone()]);
         }
     }
     if !details.messages.is_empty() {
         out.push_str("\n| Message | Meaning |\n|---|---|\n");
         for message in details.messages {
-            table_row(out, [code(&message.name), message.about.clone()]);
+            table_row(out, &[code(&message.name), message.about.clone()]);
         }
     }
 }
 
-fn table_row<const N: usize>(out: &mut String, cells: [String; N]) {
+fn table_row<const N: usize>(out: &mut String, cells: &[String; N]) {
     let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|").replace('\n', " ")).collect();
     let _ = writeln!(out, "| {} |", cells.join(" | "));
 }

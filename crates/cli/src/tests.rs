@@ -1,3 +1,5 @@
+//! The argument parser as a whole.
+
 use clap::CommandFactory;
 
 use super::*;

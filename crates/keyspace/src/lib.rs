@@ -51,5 +51,5 @@ pub fn catalogs() -> &'static [Catalog] {
     &CATALOGS
 }
 
-#[cfg(test)]
-mod tests;
+/// A function that calls every builder of a catalog; see [`__EVERY_BUILDER`].
+type EveryBuilder = fn(&dyn Fn(&str) -> String) -> ade_catalog::key::EveryKey;

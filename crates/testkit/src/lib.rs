@@ -1,1 +1,18 @@
-//! x
+//! Dev only: what tests stand on. Real Redis, Redis with Sentinel, Redis Cluster and PostgreSQL, started from the
+//! installed binaries on free ports in temporary folders; an injected clock; committed references that must be fresh.
+//!
+//! Invariants: a server that is found running is never used; a server that was started is always stopped and its folder
+//! removed, also when the test that started it is killed ([`guard`]); nothing here reaches the shipped binary.
+
+pub mod clock;
+pub mod golden;
+pub mod guard;
+pub mod ports;
+pub mod postgres;
+pub mod redis_servers;
+pub mod wait;
+
+pub use clock::ManualClock;
+pub use guard::{StartError, wait_for_exit};
+pub use postgres::Postgres;
+pub use redis_servers::{Redis, RedisCluster, RedisSentinel};

@@ -1,0 +1,80 @@
+//! `ade-servers redis sentinel cluster postgres`: throw-away servers by hand. Prints one line per server (kind and URL)
+//! and one per process (`pid`, `guardian`, `folder`), then runs until standard input closes or it is killed.
+
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+
+use ade_testkit::guard::{Guarded, StartError};
+use ade_testkit::{Postgres, Redis, RedisCluster, RedisSentinel};
+
+const USAGE: &str = "usage: ade-servers [redis] [sentinel] [cluster] [postgres]";
+
+enum Server {
+    Redis(Redis),
+    Sentinel(RedisSentinel),
+    Cluster(RedisCluster),
+    Postgres(Postgres),
+}
+
+impl Server {
+    fn start(kind: &str) -> Result<Option<Self>, StartError> {
+        Ok(Some(match kind {
+            "redis" => Self::Redis(Redis::start()?),
+            "sentinel" => Self::Sentinel(RedisSentinel::start()?),
+            "cluster" => Self::Cluster(RedisCluster::start()?),
+            "postgres" => Self::Postgres(Postgres::start()?),
+            _ => return Ok(None),
+        }))
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::Redis(server) => server.url(),
+            Self::Sentinel(server) => server.url(),
+            Self::Cluster(server) => server.url(),
+            Self::Postgres(server) => server.url("postgres"),
+        }
+    }
+
+    fn processes(&self) -> Vec<&Guarded> {
+        match self {
+            Self::Redis(server) => vec![server.process()],
+            Self::Sentinel(server) => server.processes().collect(),
+            Self::Cluster(server) => server.processes().collect(),
+            Self::Postgres(server) => vec![server.process()],
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // If standard error is gone there is nobody left to tell.
+            let _ = writeln!(io::stderr(), "error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
+    let kinds: Vec<String> = std::env::args().skip(1).collect();
+    if kinds.is_empty() {
+        return Err(USAGE.into());
+    }
+    let mut servers = Vec::new();
+    let mut out = io::stdout().lock();
+    for kind in &kinds {
+        let server = Server::start(kind)?.ok_or(USAGE)?;
+        writeln!(out, "{kind} {}", server.url())?;
+        for process in server.processes() {
+            let (pid, guardian, folder) = (process.pid(), process.guardian_pid(), process.folder().display());
+            writeln!(out, "process {pid} {guardian} {folder}")?;
+        }
+        servers.push(server);
+    }
+    writeln!(out, "ready")?;
+    out.flush()?;
+    io::stdin().lock().read_to_end(&mut Vec::new())?;
+    Ok(())
+}

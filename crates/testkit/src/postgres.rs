@@ -1,0 +1,119 @@
+//! A PostgreSQL of one's own: new data folder, free port, no durability (it is thrown away).
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::geteuid;
+
+use crate::guard::{Guarded, Spec, StartError, new_folder, program};
+use crate::ports::Port;
+
+const READY: &str = "database system is ready to accept connections";
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const PACKAGE: &str = "postgresql";
+
+/// A running PostgreSQL.
+#[derive(Debug)]
+pub struct Postgres {
+    process: Guarded,
+    port: Port,
+}
+
+impl Postgres {
+    /// Starts one and waits until it answers.
+    pub fn start() -> Result<Self, StartError> {
+        let run_as = unprivileged_user()?;
+        let (initdb, postgres) = (binary("initdb")?, binary("postgres")?);
+        let port = Port::claim()?;
+        let folder = new_folder(run_as)?;
+        let path = folder.to_string_lossy().into_owned();
+        let script = "\"$1\" --pgdata=data --username=postgres --auth=trust --encoding=UTF8 --locale=C --no-sync \
+                      >/dev/null && shift && exec \"$@\"";
+        let mut argv: Vec<String> =
+            ["sh", "-c", script, "start", &initdb, &postgres].map(str::to_owned).to_vec();
+        argv.extend(["-D", "data", "-k", &path, "-p", &port.number().to_string()].map(str::to_owned));
+        for setting in [
+            "listen_addresses=127.0.0.1",
+            "fsync=off",
+            "synchronous_commit=off",
+            "full_page_writes=off",
+            "max_connections=200",
+            "log_destination=stderr",
+        ] {
+            argv.extend(["-c".to_owned(), setting.to_owned()]);
+        }
+        let name = "PostgreSQL".to_owned();
+        let process = Guarded::start(Spec { name, argv, folder, stop_signal: "QUIT", run_as })?;
+        process.wait_for_lines(READY, 1, START_TIMEOUT)?;
+        Ok(Self { process, port })
+    }
+
+    /// URL of a database.
+    #[must_use]
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/{database}", self.port.number())
+    }
+
+    /// Makes a database and returns its URL: one for each test keeps tests apart.
+    pub fn create_database(&self, name: &str) -> Result<String, StartError> {
+        self.run("createdb", &[name])?;
+        Ok(self.url(name))
+    }
+
+    /// Runs SQL with psql and returns what it prints, unaligned and without titles.
+    pub fn psql(&self, database: &str, sql: &str) -> Result<String, StartError> {
+        self.run("psql", &["--no-psqlrc", "-qAt", "-v", "ON_ERROR_STOP=1", "-d", database, "-c", sql])
+    }
+
+    /// Its process, for signals.
+    #[must_use]
+    pub fn process(&self) -> &Guarded {
+        &self.process
+    }
+
+    fn run(&self, tool: &str, arguments: &[&str]) -> Result<String, StartError> {
+        let port = self.port.number().to_string();
+        let output = Command::new(binary(tool)?)
+            .args(["-h", "127.0.0.1", "-p", &port, "-U", "postgres", "--no-password"])
+            .args(arguments)
+            .output()
+            .map_err(StartError::system(format!("run {tool}")))?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+        }
+        let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        Err(StartError::system(format!("run {tool}"))(std::io::Error::other(reason)))
+    }
+}
+
+/// Debian keeps the server's programs out of the path, in a folder per version: the newest wins.
+fn binary(name: &str) -> Result<String, StartError> {
+    let mut versions: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let path = entry.ok()?.path();
+            Some((path.file_name()?.to_str()?.parse().ok()?, path.join("bin")))
+        })
+        .collect();
+    versions.sort();
+    let folders: Vec<PathBuf> = versions.into_iter().rev().map(|(_, path)| path).collect();
+    program(name, PACKAGE, &folders)
+}
+
+/// PostgreSQL refuses to run as root: there it runs as the user that its package makes.
+fn unprivileged_user() -> Result<Option<(u32, u32)>, StartError> {
+    if !geteuid().is_root() {
+        return Ok(None);
+    }
+    let users = fs::read_to_string("/etc/passwd").map_err(StartError::system("read /etc/passwd"))?;
+    let of = |name: &str| {
+        let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
+        let mut numbers = line.split(':').skip(2).map(str::parse);
+        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+    };
+    let missing = || StartError::Missing { program: "the user postgres".into(), package: PACKAGE };
+    of("postgres").or_else(|| of("nobody")).map(Some).ok_or_else(missing)
+}

@@ -1,0 +1,95 @@
+//! Redis of one's own: standalone, behind Sentinel, or as a cluster.
+
+mod cluster;
+mod sentinel;
+
+use std::time::Duration;
+
+pub use cluster::RedisCluster;
+pub use sentinel::RedisSentinel;
+
+use crate::guard::{Guarded, Spec, StartError, new_folder, program};
+use crate::ports::Port;
+
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A running Redis server: standalone, or one node of something larger.
+#[derive(Debug)]
+pub struct Redis {
+    process: Guarded,
+    port: Port,
+    _bus_port: Option<Port>,
+}
+
+impl Redis {
+    /// Starts an empty standalone server without persistence and waits until it answers.
+    pub fn start() -> Result<Self, StartError> {
+        Self::start_with(&[])
+    }
+
+    /// The same with more configuration, as on the command line: `["--appendonly", "yes"]`.
+    pub fn start_with(arguments: &[&str]) -> Result<Self, StartError> {
+        Self::launch("Redis", arguments, None)
+    }
+
+    fn launch(name: &str, arguments: &[&str], bus_port: Option<Port>) -> Result<Self, StartError> {
+        let port = Port::claim()?;
+        let number = port.number().to_string();
+        let mut argv = vec![program("redis-server", "redis-server", &[])?];
+        let fixed =
+            ["--bind", "127.0.0.1", "--port", &number, "--save", "", "--daemonize", "no", "--dir", "."];
+        // A primary would otherwise wait 5 s for more replicas before it serves the first.
+        let at_once = ["--repl-diskless-sync-delay", "0"];
+        argv.extend(fixed.iter().chain(&at_once).chain(arguments).map(|argument| (*argument).to_owned()));
+        let process = Guarded::start(Spec {
+            name: format!("{name} on port {number}"),
+            argv,
+            folder: new_folder(None)?,
+            stop_signal: "KILL",
+            run_as: None,
+        })?;
+        let redis = Self { process, port, _bus_port: bus_port };
+        redis.wait_ready(0)?;
+        Ok(redis)
+    }
+
+    fn wait_ready(&self, mark: usize) -> Result<(), StartError> {
+        self.process.wait_for_line_after(mark, "Ready to accept connections", START_TIMEOUT)
+    }
+
+    /// Port on the loopback interface.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// `redis://…`
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port())
+    }
+
+    /// A plain connection to this very server.
+    pub fn connect(&self) -> Result<redis::Connection, StartError> {
+        let client = redis::Client::open(self.url()).map_err(StartError::redis("read a URL"))?;
+        client.get_connection().map_err(StartError::redis(format!("connect to {}", self.url())))
+    }
+
+    /// Its process, for signals.
+    #[must_use]
+    pub fn process(&self) -> &Guarded {
+        &self.process
+    }
+
+    /// Kills it (SIGKILL) and starts it again on the same port and folder: without persistence it comes back empty.
+    pub fn kill_and_restart(&self) -> Result<(), StartError> {
+        let mark = self.process.mark();
+        self.process.kill_and_restart()?;
+        self.wait_ready(mark)
+    }
+
+    /// Kills it (SIGKILL) for good.
+    pub fn kill(&self) -> Result<(), StartError> {
+        self.process.kill()
+    }
+}

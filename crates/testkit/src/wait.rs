@@ -1,0 +1,25 @@
+//! Waiting for the state of a foreign process that sends no signal: bounded polling, in this one place only.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::guard::StartError;
+
+/// Asks `observe` until it answers `Ok`; its `Err` is what was seen instead.
+#[expect(clippy::disallowed_methods, reason = "a foreign process changes its state without telling")]
+pub fn eventually<T>(
+    what: &str,
+    timeout: Duration,
+    mut observe: impl FnMut() -> Result<T, String>,
+) -> Result<T, StartError> {
+    let started = Instant::now();
+    loop {
+        match observe() {
+            Ok(value) => return Ok(value),
+            Err(seen) if started.elapsed() >= timeout => {
+                return Err(StartError::TimedOut { what: what.to_owned(), seen });
+            }
+            Err(_) => thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}

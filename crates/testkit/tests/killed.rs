@@ -1,0 +1,95 @@
+//! A killed test leaves no server and no folder behind. `ade-servers` stands for the test: it starts everything the kit
+//! has and is then killed with SIGKILL, or told to end.
+
+#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use ade_testkit::wait_for_exit;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+const LONG: Duration = Duration::from_secs(30);
+
+struct Started {
+    owner: Child,
+    processes: Vec<(i32, i32, PathBuf)>,
+}
+
+fn start(kinds: &[&str]) -> std::io::Result<Started> {
+    let mut owner = Command::new(env!("CARGO_BIN_EXE_ade-servers"))
+        .args(kinds)
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let out = owner.stdout.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
+    let mut processes = Vec::new();
+    for line in BufReader::new(out).lines() {
+        let line = line?;
+        let mut words = line.split(' ');
+        match words.next() {
+            Some("process") => {
+                let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or_default();
+                let (server, guardian) = (number(), number());
+                processes.push((server, guardian, words.next().map(PathBuf::from).unwrap_or_default()));
+            }
+            Some("ready") => break,
+            _ => {}
+        }
+    }
+    Ok(Started { owner, processes })
+}
+
+/// Waits on the processes themselves, then looks whether anything is left.
+fn assert_all_gone(processes: &[(i32, i32, PathBuf)]) {
+    for (server, guardian, folder) in processes {
+        assert!(wait_for_exit(*server, Some(LONG)).expect("readable"), "server {server} lives on");
+        assert!(wait_for_exit(*guardian, Some(LONG)).expect("readable"), "guardian {guardian} lives on");
+        assert!(!folder.exists(), "{} is left", folder.display());
+    }
+}
+
+fn pid(owner: &Child) -> Pid {
+    Pid::from_child(owner)
+}
+
+#[test]
+fn sigkill_of_the_owner_stops_every_kind_of_server() {
+    let mut started = start(&["redis", "sentinel", "cluster", "postgres"]).expect("starts");
+    assert_eq!(started.processes.len(), 1 + 6 + 6 + 1);
+    kill_process(pid(&started.owner), Signal::KILL).expect("killed");
+    started.owner.wait().expect("reaped");
+    assert_all_gone(&started.processes);
+}
+
+#[test]
+fn sigkill_of_the_owner_s_whole_process_group_stops_them_too() {
+    let mut started = start(&["redis", "postgres"]).expect("starts");
+    kill_process_group(pid(&started.owner), Signal::KILL).expect("killed");
+    started.owner.wait().expect("reaped");
+    assert_all_gone(&started.processes);
+}
+
+#[test]
+fn a_stopped_server_goes_as_well() {
+    let mut started = start(&["redis", "postgres"]).expect("starts");
+    for (server, ..) in &started.processes {
+        kill_process(Pid::from_raw(*server).expect("a process id"), Signal::STOP).expect("stopped");
+    }
+    kill_process(pid(&started.owner), Signal::KILL).expect("killed");
+    started.owner.wait().expect("reaped");
+    assert_all_gone(&started.processes);
+}
+
+#[test]
+fn an_owner_that_ends_has_stopped_its_servers_before() {
+    let mut started = start(&["redis", "postgres"]).expect("starts");
+    drop(started.owner.stdin.take());
+    assert!(started.owner.wait().expect("reaped").success());
+    assert!(started.processes.iter().all(|(.., folder)| !folder.exists()));
+    assert_all_gone(&started.processes);
+}

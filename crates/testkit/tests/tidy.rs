@@ -1,0 +1,145 @@
+//! House rules that a compiler does not check: which room may depend on which, and that every file says what it is for.
+
+#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Hard limit on the length of a source file; most stay below 400 lines.
+const MAX_LINES: usize = 800;
+
+/// The arrows, as in ARCHITECTURE.md: room → rooms it may depend on. A room is listed before it exists, so that its
+/// first line of code already obeys.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("domain", &[]),
+    ("catalog", &[]),
+    ("keyspace", &["catalog"]),
+    ("keytool", &["catalog"]),
+    ("store", &["domain", "keyspace", "catalog"]),
+    ("runtime", &["domain", "keyspace", "catalog"]),
+    ("executors", &["domain", "keyspace"]),
+    ("app", &["store", "executors", "runtime", "domain", "keyspace"]),
+    ("client", &["domain"]),
+    (
+        "server",
+        &["app", "client", "store", "runtime", "executors", "domain", "keyspace", "keytool", "catalog"],
+    ),
+    (
+        "cli",
+        &[
+            "server",
+            "client",
+            "app",
+            "store",
+            "runtime",
+            "executors",
+            "domain",
+            "keyspace",
+            "keytool",
+            "catalog",
+        ],
+    ),
+    ("testkit", &["store", "domain", "keyspace", "catalog", "client"]),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn manifests() -> Vec<(String, toml::Table)> {
+    let rooms = fs::read_dir(root().join("crates")).expect("readable");
+    rooms
+        .map(|room| room.expect("readable").path())
+        .map(|room| {
+            let name = room.file_name().expect("named").to_string_lossy().into_owned();
+            let text = fs::read_to_string(room.join("Cargo.toml")).expect("every room has a manifest");
+            (name, text.parse().expect("valid TOML"))
+        })
+        .collect()
+}
+
+/// The rooms a manifest names in one of its tables.
+fn rooms_in(manifest: &toml::Table, table: &str) -> Vec<String> {
+    let table = manifest.get(table).and_then(toml::Value::as_table);
+    let names = table.into_iter().flat_map(toml::Table::keys);
+    names.filter_map(|name| name.strip_prefix("ade-")).map(str::to_owned).collect()
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("readable") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn arrows_go_one_way() {
+    let arrows: BTreeMap<&str, &[&str]> = ARROWS.iter().copied().collect();
+    for (room, manifest) in manifests() {
+        let allowed =
+            arrows.get(room.as_str()).unwrap_or_else(|| panic!("the room {room} has no row in ARROWS"));
+        for table in ["dependencies", "build-dependencies"] {
+            for other in rooms_in(&manifest, table) {
+                assert!(allowed.contains(&other.as_str()), "{room} must not depend on {other} ({table})");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_table_of_arrows_has_no_cycle() {
+    let mut left: Vec<(&str, &[&str])> = ARROWS.to_vec();
+    while !left.is_empty() {
+        let names: Vec<&str> = left.iter().map(|(room, _)| *room).collect();
+        let before = left.len();
+        left.retain(|(_, needs)| needs.iter().any(|need| names.contains(need)));
+        assert!(left.len() < before, "a cycle among {names:?}");
+    }
+}
+
+#[test]
+fn the_test_kit_is_for_tests_only() {
+    for (room, manifest) in manifests() {
+        for table in ["dependencies", "build-dependencies"] {
+            assert!(!rooms_in(&manifest, table).contains(&"testkit".to_owned()), "{room} ships the test kit");
+        }
+    }
+}
+
+#[test]
+fn pure_rooms_have_no_runtime_and_no_driver() {
+    let forbidden = ["tokio", "redis", "sqlx", "axum", "reqwest", "rustix"];
+    for (room, manifest) in
+        manifests().iter().filter(|(room, _)| ["domain", "catalog", "keyspace"].contains(&room.as_str()))
+    {
+        let table = manifest.get("dependencies").and_then(toml::Value::as_table);
+        for name in table.into_iter().flat_map(toml::Table::keys) {
+            assert!(!forbidden.contains(&name.as_str()), "{room} is pure and must not depend on {name}");
+        }
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is_for_and_stays_readable() {
+    let mut files = Vec::new();
+    sources(&root().join("crates"), &mut files);
+    assert!(files.len() > 20, "the search found too little: {files:?}");
+    for file in files {
+        let text = fs::read_to_string(&file).expect("readable");
+        assert!(text.starts_with("//!"), "{} does not open with //! and its purpose", file.display());
+        assert!(text.lines().count() <= MAX_LINES, "{} is longer than {MAX_LINES} lines", file.display());
+    }
+}
+
+#[test]
+fn every_room_keeps_the_house_s_lints() {
+    for (room, manifest) in manifests() {
+        let lints = manifest.get("lints").and_then(|lints| lints.get("workspace"));
+        assert_eq!(lints, Some(&toml::Value::Boolean(true)), "{room} does not inherit the workspace's lints");
+    }
+}
