@@ -1,7 +1,25 @@
 //! Built keys: what typed builders return and what a store accepts.
 //!
 //! Invariants: a [`RedisKey`] or [`ChannelName`] comes only from a builder, so that no key is ever made of a string; a
-//! key whose catalog demands a lifetime becomes [`Writable`] only together with it.
+//! key whose catalog demands a lifetime becomes [`Writable`] only together with it. A key under a range takes the TTL:
+//!
+//! ```
+//! use ade_catalog::key::{Key, TtlOutOfRule, Writable, lifetime::Ranged};
+//!
+//! fn write<'a>(key: Key<'a, Ranged>, ttl: std::time::Duration) -> Result<Writable<'a>, TtlOutOfRule> {
+//!     key.writable_for(ttl)
+//! }
+//! ```
+//!
+//! and cannot be written without one:
+//!
+//! ```compile_fail
+//! use ade_catalog::key::{Key, TtlOutOfRule, Writable, lifetime::Ranged};
+//!
+//! fn write<'a>(key: Key<'a, Ranged>) -> Writable<'a> {
+//!     key.writable()
+//! }
+//! ```
 
 use std::fmt;
 use std::marker::PhantomData;

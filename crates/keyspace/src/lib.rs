@@ -11,23 +11,25 @@
 //! # Ok::<(), ade_keyspace::IdentifierError>(())
 //! ```
 //!
-//! A key that must expire can be written only together with its TTL. This does not compile, because the rule of the
-//! entry is a range and no TTL was chosen:
+//! Mediation keys belong to modules. Circuits are module D's, so D builds them, and their TTL with them:
 //!
-//! ```compile_fail
-//! use ade_keyspace::mediation::{A, ids};
+//! ```
+//! use ade_keyspace::mediation::{D, ids};
 //!
-//! let a = A::new(ids::Env::Prod);
-//! let _ = a.idem_event(&ids::IdempotencyKey::new("order-4711").unwrap()).writable();
+//! let source = ids::SourceId::new("weather-api")?;
+//! let circuit = D::new(ids::Env::Prod).circuit_source(&source).writable_for(std::time::Duration::from_secs(30))?;
+//! assert_eq!(circuit.ttl(), Some(std::time::Duration::from_secs(90)));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Nor does this, because circuits belong to module D:
+//! while F cannot:
 //!
 //! ```compile_fail
 //! use ade_keyspace::mediation::{F, ids};
 //!
-//! let f = F::new(ids::Env::Prod);
-//! let _ = f.circuit_source(&ids::SourceId::new("weather-api").unwrap());
+//! let source = ids::SourceId::new("weather-api")?;
+//! let circuit = F::new(ids::Env::Prod).circuit_source(&source);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! Invariants: keys come from builders only; nothing here is listed that is not in `catalogs/`; no I/O, no clock.
@@ -52,4 +54,5 @@ pub fn catalogs() -> &'static [Catalog] {
 }
 
 /// A function that calls every builder of a catalog; see [`__EVERY_BUILDER`].
-type EveryBuilder = fn(&dyn Fn(&str) -> String) -> ade_catalog::key::EveryKey;
+#[doc(hidden)]
+pub type EveryBuilder = fn(&dyn Fn(&str) -> String) -> ade_catalog::key::EveryKey;

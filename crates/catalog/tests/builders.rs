@@ -1,0 +1,132 @@
+//! The generated builders, compiled: `fixtures/*.rs` are what [`ade_catalog::builders::generate`] makes of
+//! `fixtures/*.toml`, kept fresh by `generated.rs` and used here like any generated source.
+
+use std::time::Duration;
+
+use ade_catalog::key::EveryKey;
+use ade_catalog::{Catalog, Layout, ident};
+
+/// Generated from `fixtures/shop.toml`.
+mod shop {
+    #![expect(unreachable_pub, reason = "generated for a library")]
+    include!("fixtures/shop.rs");
+}
+
+/// Generated from `fixtures/guild.toml`.
+mod guild {
+    #![expect(unreachable_pub, reason = "generated for a library")]
+    include!("fixtures/guild.rs");
+}
+
+#[test]
+fn keys_are_spelled_in_both_layouts() {
+    let cart = shop::ids::CartId::new("a:b").expect("not empty");
+    let items = shop::cart::items(&cart);
+    assert_eq!(items.entry(), "cart.items");
+    assert_eq!(items.in_layout(Layout::Plain).as_str(), "shop:cart:a%3Ab:items");
+    assert_eq!(items.in_layout(Layout::Cluster).as_str(), "shop:{cart:a%3Ab}:items");
+    let state = shop::cart::state(&cart).in_layout(Layout::Cluster);
+    assert_eq!(items.in_layout(Layout::Cluster).slot(), state.slot());
+    assert_eq!(shop::mail::r#match().in_layout(Layout::Cluster).as_str(), "shop:mail");
+}
+
+#[test]
+fn a_reserved_word_is_spelled_alike_wherever_its_kind_stands() {
+    // `index` is a literal sibling in `shop:cart:…` only, but a tag must be the same everywhere.
+    let cart = shop::ids::CartId::new("index").expect("not empty");
+    assert_eq!(shop::cart::items(&cart).in_layout(Layout::Plain).as_str(), "shop:cart:%69ndex:items");
+    let news = shop::mail::news(&cart, &shop::ids::Level::VeryLoud).in_layout(Layout::Plain);
+    assert_eq!(news.as_str(), "news.%69ndex.very:loud");
+    let dotted = shop::ids::CartId::new("a.b").expect("not empty");
+    assert_eq!(
+        shop::mail::news(&dotted, &shop::ids::Level::N24h).in_layout(Layout::Plain).as_str(),
+        "news.a%2Eb.24h"
+    );
+}
+
+#[test]
+fn lifetimes_follow_the_catalog() {
+    let seconds = Duration::from_secs;
+    let cart = shop::ids::CartId::new("c").expect("not empty");
+    assert_eq!(shop::cart::items(&cart).writable().ttl(), Some(seconds(1800)));
+    assert_eq!(
+        shop::cart::items(&cart).renewed_for(seconds(7200)).expect("allowed").ttl(),
+        Some(seconds(7200))
+    );
+    shop::cart::items(&cart).renewed_for(seconds(7201)).expect_err("beyond at_most");
+    shop::cart::items(&cart).renewed_for(Duration::ZERO).expect_err("no time at all");
+    assert_eq!(shop::cart::state(&cart).writable().ttl(), Some(seconds(1800)), "as cart.items");
+
+    let goods = shop::ids::Type::new("books").expect("not empty");
+    let index = shop::cart::index(&goods);
+    assert_eq!(index.writable_for(seconds(600)).expect("in range").ttl(), Some(seconds(600)));
+    assert_eq!(index.writable_for(seconds(900)).expect("in range").ttl(), Some(seconds(900)));
+    let refused = index.writable_for(seconds(599)).expect_err("below");
+    assert_eq!(refused.to_string(), "a ttl of 599s is outside the rule of cart.index: from 600s to 900s");
+    index.writable_for(seconds(901)).expect_err("above");
+
+    let search = shop::ids::Search::new("Red Shoes").expect("not empty");
+    assert_eq!(shop::cache::search(&search).writable().ttl(), Some(seconds(15)));
+    let mail = shop::ids::EMail::new("a@b.c").expect("not empty");
+    let sent = shop::mail::sent(&mail, &shop::ids::Level::Quiet);
+    assert_eq!(sent.writable_for(seconds(30)).expect("given").ttl(), Some(seconds(90)), "with its grace");
+    assert_eq!(shop::audit::log().writable().ttl(), None, "bounded by MAXLEN");
+}
+
+#[test]
+fn hashed_kinds_show_a_slug_and_sensitive_ones_nothing() {
+    let search = shop::ids::Search::new("Red Shoes").expect("not empty");
+    let key = shop::cache::search(&search).in_layout(Layout::Plain);
+    assert_eq!(key.as_str(), format!("shop:cache:red-shoes~{}", ident::digest("Red Shoes")));
+    let mail = shop::ids::EMail::new("a@b.c").expect("not empty");
+    let key = shop::mail::sent(&mail, &shop::ids::Level::Info).in_layout(Layout::Plain);
+    assert_eq!(key.as_str(), format!("shop:mail:~{}:info", ident::digest("a@b.c")));
+}
+
+#[test]
+fn a_closed_set_takes_its_members_only() {
+    assert_eq!(shop::ids::Level::new("very:loud"), Ok(shop::ids::Level::VeryLoud));
+    let refused = shop::ids::Level::new("loud").expect_err("no member");
+    assert_eq!(refused.to_string(), "level cannot be \"loud\": it is one of info, very:loud, 24h, QUIET");
+    let groups = shop::audit::Readers::ALL.iter().map(|group| group.as_written());
+    assert_eq!(groups.collect::<Vec<_>>(), ["billing", "fraud-check"]);
+    assert_eq!(shop::audit::Readers::new("fraud-check"), Ok(shop::audit::Readers::FraudCheck));
+}
+
+#[test]
+fn an_owner_builds_its_own_keys_from_what_all_share() {
+    let ann = guild::ids::Member::new("Ann").expect("not empty");
+    let oath = guild::Smiths::new(guild::ids::Town::North).oath(&ann);
+    assert_eq!(
+        oath.in_layout(Layout::Plain).as_str(),
+        format!("north:smiths:oath:ann~{}", ident::digest("Ann"))
+    );
+    let oven = guild::Bakers::new(guild::ids::Town::South).oven();
+    assert_eq!(oven.in_layout(Layout::Plain).as_str(), "south:bakers:oven");
+}
+
+#[test]
+fn every_builder_is_called_once_by_the_generated_list() {
+    for (source, build) in [
+        (
+            include_str!("fixtures/shop.toml"),
+            shop::__every_builder as fn(&dyn Fn(&str) -> String) -> EveryKey,
+        ),
+        (include_str!("fixtures/guild.toml"), guild::__every_builder),
+    ] {
+        let catalog = Catalog::parse("fixture", source).expect("valid");
+        let raw =
+            |name: &str| catalog.ids.iter().find(|kind| kind.name == name).expect("known").example.clone();
+        let built = build(&raw).expect("examples are valid");
+        let expected = catalog.entries.iter().filter(|entry| entry.type_name() != "group");
+        let expected: Vec<(&str, [String; 2])> = expected
+            .map(|entry| {
+                (
+                    entry.name.as_str(),
+                    [Layout::Plain, Layout::Cluster].map(|layout| catalog.example(entry, layout)),
+                )
+            })
+            .collect();
+        assert_eq!(built, expected);
+    }
+}

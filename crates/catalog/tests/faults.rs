@@ -1,0 +1,175 @@
+//! A wrong catalog gives one sentence with its place, and never a panic.
+
+#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+
+use ade_catalog::Catalog;
+use proptest::prelude::*;
+
+const GOOD: &str = include_str!("fixtures/shop.toml");
+
+/// The fault after replacing `from` by `to`, with the text at the place it points to.
+fn fault(from: &str, to: &str) -> (String, String) {
+    assert!(GOOD.contains(from), "the fixture has no {from:?}");
+    let source = GOOD.replacen(from, to, 1);
+    let error = Catalog::parse("shop.toml", &source).expect_err("refused");
+    let line: String =
+        source.lines().nth(error.line - 1).unwrap_or_default().chars().skip(error.column - 1).collect();
+    assert_eq!(error.to_string(), format!("shop.toml:{}:{}: {}", error.line, error.column, error.message));
+    assert!(!error.message.contains('\n'), "{error}");
+    (error.message, line)
+}
+
+#[test]
+fn every_fault_is_named_and_placed() {
+    // What is broken, how, what the sentence says, and what stands at the place it names.
+    let cases = [
+        ("[catalog]", "[catalog", "unclosed table", ""),
+        ("title =", "titel =", "unknown field `titel`", "titel ="),
+        ("type = \"hash\"", "type = \"hsh\"", "unknown variant `hsh`", "\"hsh\""),
+        ("ttl = { exact = \"15s\" }", "ttl = \"forever\"", "expected \"none\" or a rule", "\"forever\""),
+        ("ttl = { exact = \"15s\" }", "ttl = { exact = \"15 s\" }", "\"15 s\" is not a duration", "{ exact"),
+        ("ttl = { exact = \"15s\" }", "ttl = { exakt = \"15s\" }", "unknown field `exakt`", ""),
+        (
+            "ttl = { exact = \"15s\" }",
+            "ttl = { exact = \"15s\", like = \"cart.items\" }",
+            "a ttl has one rule",
+            "{ exact",
+        ),
+        (
+            "ttl = { exact = \"15s\" }",
+            "ttl = { exact = \"15s\", plus = \"1s\" }",
+            "plus goes with given",
+            "{ exact",
+        ),
+        (
+            "ttl = { exact = \"15s\" }",
+            "ttl = { exact = \"15s\", maxlen = 5 }",
+            "maxlen bounds streams only",
+            "{ exact",
+        ),
+        (
+            "[\"10m\", \"15m\"]",
+            "[\"15m\", \"10m\"]",
+            "the range ends (10m) before it begins (15m)",
+            "{ range",
+        ),
+        ("at_most = \"2h\"", "at_most = \"2m\"", "30m is beyond at_most (2m)", "{ renewable"),
+        ("like = \"cart.items\"", "like = \"cart.itms\"", "names no key of this catalog", "{ like"),
+        ("like = \"cart.items\"", "like = \"cart.state\"", "borrows its ttl itself", "{ like"),
+        ("shop:cart:{cart_id}:items", "shop:cart:{card_id}:items", "did you mean {cart_id}?", "{card_id}"),
+        ("shop:cart:{cart_id}:items", "shop:cart:{zzz}:items", "add [[id]] name = \"zzz\"", "{zzz}"),
+        ("shop:cart:{cart_id}:items", "shop:cart:{cart_id}{type}", "cannot be told apart", "shop:cart"),
+        ("shop:cart:{cart_id}:items", "shop:cart::{cart_id}", "a segment is empty", "shop:cart"),
+        ("shop:cart:{cart_id}:items", "shop:cart*:{cart_id}", "'*' cannot stand in a pattern", "*:"),
+        ("shop:{cart:{cart_id}}:items", "shop:{cart:{cart_id}:items", "is never closed", "{cart:"),
+        (
+            "shop:{cart:{cart_id}}:items",
+            "shop:{cart:x}:items",
+            "need the same identifiers",
+            "\"shop:{cart:x}",
+        ),
+        (
+            "formerly = [\"cart:{cart_id}\"]",
+            "formerly = [\"cart:all\"]",
+            "the same identifiers in the same order",
+            "\"cart:all\"",
+        ),
+        ("name = \"cart.state\"", "name = \"cart.items\"", "cart.items is listed twice", "\"cart.items\""),
+        ("name = \"cart.state\"", "name = \"state\"", "write group.name", "\"state\""),
+        ("name = \"cart.state\"", "name = \"Cart.state\"", "write group.name", "\"Cart.state\""),
+        ("name = \"eMail\"", "name = \"e_mail\"", "{eMail} is not declared", "{eMail}"),
+        ("name = \"eMail\"", "name = \"e-mail\"", "is not a name", "\"e-mail\""),
+        ("name = \"search\"", "name = \"Type\"", "declared already (as type)", "\"Type\""),
+        ("example = \"c-17\"", "example = \"\"", "the example is no cart_id", "\"\""),
+        ("example = \"c-17\"\n", "\n", "needs an example", "\"cart_id\""),
+        ("max_bytes = 50", "max_bytes = 40", "must leave room for a hash", "40"),
+        ("max_bytes = 50", "max_bytes = 190", "must stay below 200", "\"shop:cart:index"),
+        ("\"very:loud\"", "\"very loud\"", "cannot be written into a key", "\"very loud\""),
+        ("\"very:loud\"", "\"INFO\"", "in the set already", "\"INFO\""),
+        ("purpose = \"answers to searches\"", "purpose = \" \"", "needs an owner and a purpose", "\" \""),
+        ("value = \"array of goods\"\n", "", "a string needs its value explained", "\"cache.search\""),
+        ("score = \"Unix seconds\"\n", "", "a zset needs its score explained", "\"cart.index\""),
+        (
+            "value = \"open or closed\"",
+            "value = \"x\"\nfields = [{ name = \"a\", type = \"string\", about = \"b\" }]",
+            "a string has no fields",
+            "{ name",
+        ),
+        ("name = \"count\"", "name = \"sku\"", "the field sku is listed twice", "{ name"),
+        (
+            "stream = \"audit.log\"",
+            "stream = \"audit.lag\"",
+            "is not a stream of this catalog",
+            "\"audit.lag\"",
+        ),
+        ("names = [\"billing\", \"fraud-check\"]", "names = []", "name at least one consumer group", "[]"),
+        ("separator = \".\"", "separator = \"-\"", "a separator is one of", "\"-\""),
+        ("pattern = \"shop:cart:*\"", "pattern = \"shop:cart\"", "ends in \":*\"", "\"shop:cart\""),
+        (
+            "ttl = { like = \"cart.items\" }",
+            "ttl = \"none\"",
+            "keys of the family carts always expire",
+            "\"cart.state\"",
+        ),
+        (
+            "shop:cart:index:{type}",
+            "shop:cart:{type}:items",
+            "could build the same key",
+            "\"shop:cart:{type}",
+        ),
+        ("pattern = \"shop:mail\"", "pattern = \"shop:audit\"", "could build the same key", "\"shop:audit\""),
+    ];
+    for (from, to, sentence, place) in cases {
+        let (message, at) = fault(from, to);
+        assert!(message.contains(sentence), "{to:?}: {message:?} does not say {sentence:?}");
+        assert!(at.starts_with(place), "{to:?}: points at {at:?}, not at {place:?} ({message})");
+    }
+}
+
+#[test]
+fn tags_of_one_shape_take_the_same_identifiers() {
+    let index = "pattern = \"shop:cart:index:{type}\"";
+    let (message, at) = fault(index, &format!("{index}\ncluster = \"shop:cart:index:{{cart:{{type}}}}\""));
+    assert!(message.contains("is filled with cart_id in cart.items"), "{message}");
+    assert!(at.starts_with("\"shop:cart:index:{cart:"), "{at}");
+}
+
+#[test]
+fn the_owner_s_segment_is_checked() {
+    let source = include_str!("fixtures/guild.toml");
+    let refused = |from: &str, to: &str| {
+        Catalog::parse("guild.toml", &source.replacen(from, to, 1)).expect_err("refused").message
+    };
+    assert!(refused("owner = \"bakers\"", "owner = \"smiths\"").contains("must be its owner, \"smiths\""));
+    assert!(refused("{town}:bakers:oven", "{town}:smiths:oven").contains("must be its owner, \"bakers\""));
+    assert!(refused("name = \"bakers.oven\"", "name = \"ovens.oven\"").contains("after its owner"));
+    assert!(refused("owner_segment = 2", "owner_segment = 0").contains("counts from 1"));
+    assert!(
+        refused("{town}:bakers:oven", "towns:bakers:oven").contains("other identifiers before its owner")
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn no_input_makes_it_panic(text in any::<String>()) {
+        let _ = Catalog::parse("x", &text);
+    }
+
+    #[test]
+    fn no_damage_makes_it_panic_or_lose_its_place(
+        at in any::<prop::sample::Index>(),
+        length in 0usize..40,
+        put in prop_oneof![any::<String>(), "[\\[\\]{}\":*%=.,a-z0-9 \n]{0,12}"],
+    ) {
+        let start = at.index(GOOD.len());
+        let end = (start + length).min(GOOD.len());
+        let damaged = format!("{}{put}{}", &GOOD[..start], &GOOD[end..]);
+        if let Err(error) = Catalog::parse("shop.toml", &damaged) {
+            let line = damaged.split('\n').nth(error.line - 1).expect("the line exists");
+            prop_assert!(error.column <= line.chars().count() + 1, "{}", error);
+            prop_assert!(!error.message.is_empty() && !error.message.contains('\n'));
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The slots we compute are the slots of a real cluster, and what belongs to one entity can be used in one script there.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use ade_catalog::slot::slot_of;
+use ade_testkit::{Redis, RedisCluster};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use support::{any_choice, shipped};
+
+/// Runs a script that touches all keys; the error's code if the cluster refuses.
+fn touch_all(nodes: &[Redis], keys: &[&str]) -> Result<usize, String> {
+    let mut refusal = String::new();
+    for node in nodes.iter().take(3) {
+        let mut link = node.connect().map_err(|error| error.to_string())?;
+        let mut script = redis::cmd("EVAL");
+        script
+            .arg("local n = 0 for _, k in ipairs(KEYS) do n = n + 1 - redis.call('EXISTS', k) end return n");
+        match script.arg(keys.len()).arg(keys).query::<usize>(&mut link) {
+            Ok(touched) => return Ok(touched),
+            Err(error) if error.code() == Some("MOVED") => {}
+            Err(error) => refusal = error.code().unwrap_or_default().to_owned(),
+        }
+    }
+    Err(refusal)
+}
+
+#[test]
+fn a_real_cluster_agrees_with_our_slots() {
+    let cluster = RedisCluster::start().expect("starts");
+    let mut link = cluster.nodes[0].connect().expect("connects");
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(24));
+    let cases = shipped().prop_flat_map(|it| (Just(it), any_choice(it.0)));
+    let link = std::cell::RefCell::new(&mut link);
+    runner
+        .run(&cases, |((catalog, build), choice)| {
+            let mut entities: BTreeMap<String, Vec<String>> = BTreeMap::new();
+            for (name, spelled) in build(&|kind| choice[kind].clone()).expect("nothing is empty") {
+                for key in &spelled {
+                    let theirs: u16 = redis::cmd("CLUSTER")
+                        .arg("KEYSLOT")
+                        .arg(key)
+                        .query(&mut **link.borrow_mut())
+                        .expect("answers");
+                    prop_assert_eq!(slot_of(key.as_bytes()), theirs, "{}", key);
+                }
+                if let Some((tag, _)) = catalog.entry(name).expect("known").cluster.tag() {
+                    entities.entry(tag).or_default().push(spelled[1].clone());
+                }
+            }
+            for (tag, keys) in entities {
+                let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+                prop_assert_eq!(touch_all(&cluster.nodes, &keys), Ok(keys.len()), "entity {}", tag);
+            }
+            Ok(())
+        })
+        .expect("the cluster agrees");
+}
+
+#[test]
+fn without_hash_tags_the_cluster_refuses_the_same_script() {
+    // The counterpart: were the plain layout accepted too, the test above would prove nothing.
+    let cluster = RedisCluster::start().expect("starts");
+    let catalog = ade_keyspace::catalogs()
+        .iter()
+        .find(|catalog| catalog.entries.iter().any(|entry| entry.cluster.tag().is_some()));
+    let catalog = catalog.expect("some catalog has tags");
+    let plain: Vec<String> = catalog
+        .entries
+        .iter()
+        .filter(|entry| entry.cluster.tag().is_some())
+        .map(|entry| catalog.example(entry, ade_catalog::Layout::Plain))
+        .collect();
+    let keys: Vec<&str> = plain.iter().map(String::as_str).collect();
+    assert_eq!(touch_all(&cluster.nodes, &keys), Err("CROSSSLOT".to_owned()));
+}
