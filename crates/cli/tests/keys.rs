@@ -1,0 +1,199 @@
+//! `ade keys` from outside, as a person or a script uses it.
+
+#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use ade_catalog::{Catalog, Layout, ident, reference};
+use ade_testkit::golden::assert_fresh;
+use serde_json::Value;
+
+const SHOP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../catalog/tests/fixtures/shop.toml");
+
+fn ade(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ade")).arg("keys").args(arguments).output().expect("runs")
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).expect("text")
+}
+
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&stdout(&ade(arguments))).expect("JSON")
+}
+
+/// Exit code and message of a command that must fail, having printed no data.
+fn refusal(arguments: &[&str]) -> (i32, String) {
+    let output = ade(arguments);
+    assert!(!output.status.success());
+    (output.status.code().expect("not killed"), String::from_utf8(output.stderr).expect("text"))
+}
+
+#[test]
+fn the_list_as_json_holds_every_entry_of_every_catalog() {
+    let rows = json(&["list", "--json"]);
+    let rows = rows.as_array().expect("an array");
+    let expected: usize = ade_keyspace::catalogs().iter().map(|catalog| catalog.rows().len()).sum();
+    assert_eq!(rows.len(), expected);
+    for row in rows {
+        for field in ["name", "catalog", "pattern", "cluster_pattern", "type", "ttl", "owner", "purpose"] {
+            assert!(row[field].as_str().is_some_and(|text| !text.is_empty()), "{field} of {row}");
+        }
+        assert!(row["addition"].is_boolean());
+    }
+    for catalog in ade_keyspace::catalogs() {
+        for entry in &catalog.entries {
+            let found = rows.iter().find(|row| row["catalog"] == *catalog.name && row["name"] == *entry.name);
+            assert_eq!(found.expect("listed")["pattern"], entry.plain.text());
+        }
+    }
+}
+
+#[test]
+fn the_list_as_table_shows_every_entry_and_marks_additions() {
+    let table = stdout(&ade(&["list"]));
+    for catalog in ade_keyspace::catalogs() {
+        for entry in &catalog.entries {
+            let line = table.lines().find(|line| line.contains(&format!(" {} ", entry.plain)));
+            let line = line.unwrap_or_else(|| panic!("{} is not in the table", entry.name));
+            assert_eq!(line.contains(&format!(" {} + ", entry.name)), entry.addition, "{line}");
+        }
+    }
+    assert!(!table.contains('\u{1b}'), "no colours where no terminal is");
+    let one = stdout(&ade(&["list", "--catalog", "mesh"]));
+    assert!(one.lines().count() < table.lines().count() && one.contains("sessions.index"));
+}
+
+#[test]
+fn a_concrete_key_is_explained_in_both_layouts() {
+    for catalog in ade_keyspace::catalogs() {
+        for entry in &catalog.entries {
+            for layout in [Layout::Plain, Layout::Cluster] {
+                let key = catalog.example(entry, layout);
+                let explained = json(&["explain", "--json", &key]);
+                assert_eq!(explained["name"], *entry.name, "{key}");
+                assert_eq!(explained["catalog"], *catalog.name, "{key}");
+                let spelling = explained["layout"].as_str().expect("text");
+                let wanted = if layout == Layout::Plain { "plain" } else { "cluster" };
+                assert!(spelling.contains(wanted), "{key} is {spelling}");
+                let kinds: Vec<_> = entry.plain.ids().filter_map(|number| catalog.id(number)).collect();
+                let ids = explained["identifiers"].as_array().expect("an array");
+                assert_eq!(ids.len(), kinds.len());
+                for (id, kind) in ids.iter().zip(kinds) {
+                    let is_exact = id["value"] == *kind.example;
+                    assert!(is_exact || id["sha256"] == ident::digest(&kind.example), "{id}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn identifiers_come_back_as_they_were_given() {
+    let task = "a:b {c}% *\n日本";
+    let catalog = ade_keyspace::catalogs().iter().find(|catalog| catalog.name == "ade").expect("shipped");
+    let entry = catalog.entries.iter().find(|entry| entry.cluster.tag().is_some()).expect("some have tags");
+    let key = catalog.build(entry, Layout::Cluster, |_| task.into()).expect("not empty");
+    let explained = json(&["explain", "--json", &key]);
+    assert!(explained["identifiers"].as_array().expect("an array").iter().all(|id| id["value"] == task));
+}
+
+#[test]
+fn an_unknown_key_is_told_apart_from_a_misspelled_one() {
+    let (code, message) = refusal(&["explain", "nobody:knows:this"]);
+    assert_eq!(code, 1);
+    assert!(message.contains("no entry of") && message.contains("hint:"), "{message}");
+
+    let (code, message) = refusal(&["explain", "--catalog", SHOP, "shop:cart:a b:items"]);
+    assert_eq!(code, 1);
+    assert!(message.contains("a builder writes a b as a%20b"), "{message}");
+
+    let (code, message) = refusal(&["explain", "--catalog", SHOP, "shop:cart:a:unheard"]);
+    assert_eq!(code, 1);
+    assert!(message.contains("the family carts"), "{message}");
+}
+
+#[test]
+fn an_earlier_spelling_is_recognised() {
+    let explained = json(&["explain", "--json", "--catalog", SHOP, "cart:17"]);
+    assert_eq!(
+        (explained["name"].as_str(), explained["layout"].as_str()),
+        (Some("cart.items"), Some("former"))
+    );
+}
+
+#[test]
+fn show_tells_everything_about_one_entry() {
+    let shown = json(&["show", "cart.items", "--json", "--catalog", SHOP]);
+    assert_eq!(shown["fields"][0]["name"], "sku");
+    assert_eq!(shown["example"]["key"], "shop:cart:c-17:items");
+    assert_eq!(shown["cluster_example"]["key"], "shop:{cart:c-17}:items");
+    let text = stdout(&ade(&["show", "cart.items", "--catalog", SHOP]));
+    for part in
+        ["shop:{cart:{cart_id}}:items", "30m, renewable up to 2h", "cart:{cart_id}", "reserved: index", "sku"]
+    {
+        assert!(text.contains(part), "{part} is missing in {text}");
+    }
+    let (code, message) = refusal(&["show", "cart.itms", "--catalog", SHOP]);
+    assert_eq!(code, 1);
+    assert!(message.contains("did you mean cart.items?"), "{message}");
+}
+
+#[test]
+fn a_catalog_of_one_s_own_is_read_and_a_wrong_one_named_with_its_place() {
+    assert_eq!(json(&["list", "--json", "--catalog", SHOP]).as_array().expect("an array").len(), 10);
+
+    let folder = tempfile::tempdir().expect("made");
+    let file = folder.path().join("wrong.toml");
+    let source = fs::read_to_string(SHOP).expect("readable").replace("{cart_id}:items", "{card_id}:items");
+    let wrong = source.lines().position(|line| line.contains("card_id")).expect("replaced") + 1;
+    fs::write(&file, source).expect("written");
+    let name = file.to_str().expect("text");
+    let (code, message) = refusal(&["list", "--catalog", name]);
+    assert_eq!(code, 2);
+    assert!(message.starts_with(&format!("error: {name}:{wrong}:22: in the pattern")), "{message}");
+    assert!(message.trim_end().ends_with("did you mean {cart_id}?"), "{message}");
+
+    let (code, message) = refusal(&["list", "--catalog", "no-such-file"]);
+    assert_eq!(code, 2);
+    assert!(
+        message.contains("cannot read the catalog no-such-file") && message.contains("hint: give one of")
+    );
+}
+
+#[test]
+fn the_reference_is_written_and_checked() {
+    let folder = tempfile::tempdir().expect("made");
+    let file = folder.path().join("keys.md");
+    let name = file.to_str().expect("text");
+    stdout(&ade(&["doc", "--catalog", SHOP, "--output", name]));
+    assert_eq!(fs::read_to_string(&file).expect("written"), stdout(&ade(&["doc", "--catalog", SHOP])));
+    stdout(&ade(&["doc", "--catalog", SHOP, "--check", name]));
+    let (code, message) = refusal(&["doc", "--catalog", "mesh", "--check", name]);
+    assert_eq!(code, 1);
+    assert!(message.contains("is stale from line") && message.contains("ade keys doc --output"), "{message}");
+}
+
+#[test]
+fn the_committed_reference_of_keys_is_fresh() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/keys.md");
+    let catalogs: &[Catalog] = ade_keyspace::catalogs();
+    assert_fresh(&file, &reference::markdown(catalogs)).expect("fresh");
+}
+
+#[test]
+fn a_reader_who_leaves_early_is_no_failure() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ade"))
+        .args(["keys", "list"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("runs");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("ends");
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
