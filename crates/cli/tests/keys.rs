@@ -186,6 +186,15 @@ fn the_committed_reference_of_keys_is_fresh() {
 }
 
 #[test]
+fn the_readme_shows_what_is_printed() {
+    let readme = include_str!("../../../README.md");
+    let (_, after) = readme.split_once("keys explain '").expect("an example");
+    let (key, after) = after.split_once("'\n").expect("one argument");
+    let printed = stdout(&ade(&["explain", key]));
+    assert!(after.starts_with(&printed), "README.md shows something else than:\n{printed}");
+}
+
+#[test]
 fn a_reader_who_leaves_early_is_no_failure() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_ade"))
         .args(["keys", "list"])

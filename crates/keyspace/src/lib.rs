@@ -56,3 +56,8 @@ pub fn catalogs() -> &'static [Catalog] {
 /// A function that calls every builder of a catalog; see [`__EVERY_BUILDER`].
 #[doc(hidden)]
 pub type EveryBuilder = fn(&dyn Fn(&str) -> String) -> ade_catalog::key::EveryKey;
+
+/// The README's Rust is compiled with the documentation examples.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,0 +1,34 @@
+# The commands of this repository. `make help` lists them.
+.DEFAULT_GOAL := help
+.PHONY: help run test deps lint unit docs deny servers clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  \033[1mmake %-8s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## Build, and show the catalog of every Redis key
+	@cargo run --quiet --locked -- keys list
+
+test: deps lint unit ## Install what is missing, then check everything: format, lints, all tests
+
+deps: ## Install the servers that the tests start (Debian; elsewhere it says what to install)
+	@scripts/deps
+
+lint: ## Format and lints
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+unit: ## All tests, documentation examples included
+	cargo test --workspace --locked
+
+docs: ## Write the generated references and fixtures anew
+	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-catalog --test generated
+	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-cli fresh
+
+deny: ## Licences, bans and sources of dependencies (needs cargo-deny)
+	cargo deny check licenses bans sources
+
+servers: ## Throw-away Redis, Sentinel, Cluster and PostgreSQL by hand; Ctrl-D stops them
+	@cargo run --quiet --locked -p ade-testkit -- redis sentinel cluster postgres
+
+clean: ## Remove what was built
+	cargo clean
