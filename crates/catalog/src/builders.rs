@@ -41,9 +41,11 @@ impl Source {
         self.depth += usize::from(line.ends_with(['{', '[']));
     }
 
+    /// A comment in one line; nothing in it is taken for a link, a tag or an example to be run.
     fn doc(&mut self, text: &str) {
-        let text = text.replace('[', "\\[").replace('<', "\\<");
-        self.line(&format!("/// {}", text.trim()));
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let text = words.join(" ").replace('[', "\\[").replace('<', "\\<").replace("```", "` ` `");
+        let _ = writeln!(self.text, "{:indent$}/// {text}", "", indent = self.depth * 4);
     }
 }
 
@@ -115,7 +117,7 @@ fn closed_set(source: &mut Source, name: &str, kind: &str, members: &[(String, &
     source.line("}");
     source.line("}");
     source.doc("The member written like this.");
-    source.line("pub fn new(text: &str) -> Result<Self, ::ade_catalog::IdentifierError> {");
+    source.line("pub fn new(text: &str) -> ::core::result::Result<Self, ::ade_catalog::IdentifierError> {");
     source.line("Self::ALL.iter().copied().find(|member| member.as_written() == text).ok_or_else(|| {");
     let refusal = "::ade_catalog::IdentifierError::not_in_set";
     source.line(&format!("{refusal}({kind:?}, text, Self::ALL.iter().map(Self::as_written))"));
@@ -283,7 +285,7 @@ fn lifetime_of(rule: &TtlRule) -> (&'static str, String) {
 fn check_function(source: &mut Source, catalog: &Catalog) {
     source.doc("Calls every builder with identifiers by kind; returns entry, plain and cluster spelling.");
     source.line("#[doc(hidden)]");
-    source.line("pub fn __every_builder(raw: &dyn Fn(&str) -> String) -> __key::EveryKey {");
+    source.line("pub fn __every_builder(raw: __key::RawIds<'_>) -> __key::EveryKey {");
     source.line("Ok(vec![");
     for entry in catalog.entries.iter().filter(|entry| !matches!(entry.kind, EntryKind::Group { .. })) {
         let kinds: Vec<&IdKind> = entry.plain.ids().filter_map(|number| catalog.id(number)).collect();
@@ -326,7 +328,7 @@ pub(crate) fn camel(text: &str) -> String {
             camel.push(if all_caps { character.to_ascii_lowercase() } else { character });
         }
     }
-    camel
+    if camel == "Self" { "Self_".to_owned() } else { camel }
 }
 
 fn variant(text: &str) -> String {

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::{Discriminant, discriminant};
 
 use crate::error::Fault;
 use crate::file::Header;
@@ -15,7 +16,7 @@ use crate::load::Placed;
 use crate::model::{Catalog, EntryKind, IdForm};
 use crate::pattern::{Part, Pattern, Segment};
 
-/// Bound on unfolded variants of one pattern.
+/// Bound on unfolded variants of all patterns: they are compared with each other.
 const MAX_VARIANTS: usize = 4096;
 
 /// Every key stays below the limit, in both layouts, whatever the identifiers.
@@ -31,7 +32,7 @@ pub(crate) fn lengths(catalog: &Catalog, placed: &[Placed]) -> Result<(), Fault>
                     Part::Text(text) => text.len(),
                     Part::Id(id) => catalog.id(*id).map_or(0, |kind| kind.longest()),
                 })
-                .sum();
+                .fold(0, usize::saturating_add);
             if longest >= catalog.key_limit {
                 let message = format!(
                     "{} can reach {longest} bytes and must stay below {}: lower max_bytes of its identifiers",
@@ -123,7 +124,8 @@ pub(crate) fn reserve_siblings(catalog: &mut Catalog, placed: &[Placed]) -> Resu
     for one in &variants {
         for (position, segment) in one.segments.iter().enumerate() {
             let Some(id) = segment.id else { continue };
-            for other in variants.iter().filter(|other| other.separator == one.separator) {
+            for other in variants.iter().filter(|other| other.pattern.separator() == one.pattern.separator())
+            {
                 let Some(sibling) = other.segments.get(position).filter(|sibling| sibling.id.is_none())
                 else {
                     continue;
@@ -146,16 +148,16 @@ pub(crate) fn reserve_siblings(catalog: &mut Catalog, placed: &[Placed]) -> Resu
     Ok(())
 }
 
-/// No two entries can build the same key, in either layout.
+/// No two entries can build the same key, in either layout. Keys and channels do not meet: a channel may be named like
+/// a key.
 pub(crate) fn overlaps(catalog: &Catalog, placed: &[Placed]) -> Result<(), Fault> {
     for layout in [Layout::Plain, Layout::Cluster] {
         let variants = all_variants(catalog, placed, layout)?;
         for (position, later) in variants.iter().enumerate() {
             let clash = variants.iter().take(position).find(|earlier| {
                 earlier.number != later.number
-                    && earlier.separator == later.separator
-                    && earlier.segments.len() == later.segments.len()
-                    && earlier.segments.iter().zip(&later.segments).all(|(a, b)| may_be_equal(catalog, a, b))
+                    && earlier.namespace == later.namespace
+                    && earlier.may_equal(catalog, later)
             });
             if let (Some(earlier), Some(mine)) = (clash, placed.get(later.number)) {
                 let other = placed.get(earlier.number).map_or("", |other| other.entry.name.as_str());
@@ -199,29 +201,41 @@ pub(crate) fn families(catalog: &Catalog, placed: &[Placed]) -> Result<(), Fault
 struct Variant {
     /// Position of the entry.
     number: usize,
-    separator: char,
+    namespace: Discriminant<EntryKind>,
+    pattern: Pattern,
     segments: Vec<Segment>,
+}
+
+impl Variant {
+    fn may_equal(&self, catalog: &Catalog, other: &Self) -> bool {
+        if self.pattern.separator() != other.pattern.separator() {
+            return overlap(&symbols(catalog, &self.pattern), &symbols(catalog, &other.pattern));
+        }
+        self.segments.len() == other.segments.len()
+            && self.segments.iter().zip(&other.segments).all(|(a, b)| may_be_equal(catalog, a, b))
+    }
 }
 
 fn all_variants(catalog: &Catalog, placed: &[Placed], layout: Layout) -> Result<Vec<Variant>, Fault> {
     let mut variants = Vec::new();
     for (number, placed) in placed.iter().enumerate() {
         let pattern = placed.entry.pattern(layout);
-        let unfolded = unfold(catalog, pattern).ok_or_else(|| {
+        let unfolded = unfold(catalog, pattern, MAX_VARIANTS - variants.len()).ok_or_else(|| {
             let message =
-                format!("the closed sets of {} have more than {MAX_VARIANTS} combinations", pattern);
+                format!("the closed sets up to {pattern} have more than {MAX_VARIANTS} combinations");
             Fault::new(placed.pattern_span.clone(), message)
         })?;
-        variants.extend(unfolded.iter().map(|pattern| Variant {
-            number,
-            separator: pattern.separator(),
-            segments: pattern.segments(),
+        let namespace = discriminant(&placed.entry.kind);
+        variants.extend(unfolded.into_iter().map(|pattern| {
+            let segments = pattern.segments();
+            Variant { number, namespace, pattern, segments }
         }));
     }
     Ok(variants)
 }
 
-fn unfold(catalog: &Catalog, pattern: &Pattern) -> Option<Vec<Pattern>> {
+/// All combinations of the pattern's closed sets, unless there are more than `most`.
+fn unfold(catalog: &Catalog, pattern: &Pattern, most: usize) -> Option<Vec<Pattern>> {
     let mut unfolded: Vec<Vec<Part>> = vec![Vec::new()];
     for part in pattern.parts() {
         let alternatives: Vec<Part> = match part {
@@ -233,7 +247,7 @@ fn unfold(catalog: &Catalog, pattern: &Pattern) -> Option<Vec<Pattern>> {
             },
             Part::Text(_) => vec![part.clone()],
         };
-        if unfolded.len() * alternatives.len() > MAX_VARIANTS {
+        if unfolded.len() * alternatives.len() > most {
             return None;
         }
         unfolded = unfolded
@@ -270,4 +284,60 @@ fn may_be_equal(catalog: &Catalog, one: &Segment, other: &Segment) -> bool {
             nested(&one.prefix, &other.prefix) && nested(&reversed(&one.suffix), &reversed(&other.suffix))
         }
     }
+}
+
+/// A pattern as what it can be read as: bytes, and identifiers that avoid some bytes.
+enum Symbol<'a> {
+    Byte(u8),
+    Id { avoids: &'a str },
+}
+
+impl Symbol<'_> {
+    fn takes(&self, byte: u8) -> bool {
+        match self {
+            Self::Byte(own) => *own == byte,
+            Self::Id { avoids } => {
+                byte.is_ascii_graphic() && !b":{}".contains(&byte) && !avoids.as_bytes().contains(&byte)
+            }
+        }
+    }
+}
+
+fn symbols<'a>(catalog: &'a Catalog, pattern: &Pattern) -> Vec<Symbol<'a>> {
+    let mut symbols = Vec::new();
+    for part in pattern.parts() {
+        match part {
+            Part::Text(text) => symbols.extend(text.bytes().map(Symbol::Byte)),
+            Part::Id(id) => symbols.push(Symbol::Id {
+                avoids: match catalog.id(*id).map(|kind| &kind.form) {
+                    Some(IdForm::Text(rules)) => &rules.separators,
+                    _ => "",
+                },
+            }),
+        }
+    }
+    symbols
+}
+
+/// Whether some text can be read as both: a walk through both at once, in which an identifier takes one byte or more.
+/// Segments do not help here, because the two do not separate alike.
+fn overlap(one: &[Symbol<'_>], other: &[Symbol<'_>]) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut open = vec![(0, 0)];
+    while let Some((left, right)) = open.pop() {
+        match (one.get(left), other.get(right)) {
+            (None, None) => return true,
+            (Some(a), Some(b)) if seen.insert((left, right)) => {
+                let share = (0x21..0x7f).any(|byte| a.takes(byte) && b.takes(byte));
+                let stays = |symbol: &Symbol<'_>| matches!(symbol, Symbol::Id { .. });
+                if share {
+                    open.push((left + 1, right + 1));
+                    open.extend(stays(a).then_some((left, right + 1)));
+                    open.extend(stays(b).then_some((left + 1, right)));
+                }
+            }
+            _ => {}
+        }
+    }
+    false
 }

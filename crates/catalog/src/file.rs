@@ -95,6 +95,8 @@ pub(crate) struct ChannelDecl {
 pub(crate) struct GroupDecl {
     pub(crate) name: Spanned<String>,
     pub(crate) pattern: Spanned<String>,
+    pub(crate) cluster: Option<Spanned<String>>,
+    pub(crate) separator: Option<Spanned<char>>,
     pub(crate) stream: Spanned<String>,
     pub(crate) names: Spanned<Vec<String>>,
     pub(crate) owner: Spanned<String>,

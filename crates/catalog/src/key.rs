@@ -119,26 +119,41 @@ pub enum TemplatePart {
     Id(usize),
 }
 
-impl Template {
-    fn write(&self, layout: Layout, ids: &[&str]) -> String {
+/// A template with its identifiers: all that is needed to spell it.
+#[derive(Debug, Clone, Copy)]
+struct Name<'a> {
+    template: &'static Template,
+    ids: [&'a str; MAX_IDS],
+}
+
+impl Name<'_> {
+    fn in_layout(&self, layout: Layout) -> String {
         let parts = match layout {
-            Layout::Plain => self.plain,
-            Layout::Cluster => self.cluster,
+            Layout::Plain => self.template.plain,
+            Layout::Cluster => self.template.cluster,
         };
         let mut text = String::with_capacity(96);
         for part in parts {
             text.push_str(match part {
                 TemplatePart::Text(literal) => literal,
-                TemplatePart::Id(position) => ids.get(*position).copied().unwrap_or_default(),
+                TemplatePart::Id(position) => self.ids.get(*position).copied().unwrap_or_default(),
             });
         }
         text
     }
 
-    fn in_both_layouts(&self, ids: &[&str]) -> [String; 2] {
-        [Layout::Plain, Layout::Cluster].map(|layout| self.write(layout, ids))
+    fn redis_key(&self, layout: Layout) -> RedisKey {
+        RedisKey { text: self.in_layout(layout), entry: self.template.name }
+    }
+
+    fn in_both_layouts(&self) -> [String; 2] {
+        [Layout::Plain, Layout::Cluster].map(|layout| self.in_layout(layout))
     }
 }
+
+/// Gives each kind of identifier, by name, a raw text; for [`EveryKey`].
+#[doc(hidden)]
+pub type RawIds<'a> = &'a dyn Fn(&str) -> String;
 
 /// Every entry with the plain and the cluster spelling of one key, as generated code lists them for tests.
 #[doc(hidden)]
@@ -201,8 +216,7 @@ impl<K> std::hash::Hash for Id<K> {
 /// A key named but not yet spelled; `L` is its [`lifetime`].
 #[derive(Debug, Clone, Copy)]
 pub struct Key<'a, L> {
-    template: &'static Template,
-    ids: [&'a str; MAX_IDS],
+    name: Name<'a>,
     lifetime: L,
 }
 
@@ -210,29 +224,29 @@ impl<'a, L> Key<'a, L> {
     #[doc(hidden)]
     #[must_use]
     pub fn from_builder(template: &'static Template, ids: [&'a str; MAX_IDS], lifetime: L) -> Self {
-        Self { template, ids, lifetime }
+        Self { name: Name { template, ids }, lifetime }
     }
 
     /// The name of its entry.
     #[must_use]
     pub fn entry(&self) -> &'static str {
-        self.template.name
+        self.name.template.name
     }
 
     /// The key as the server sees it, for reading and deleting.
     #[must_use]
     pub fn in_layout(&self, layout: Layout) -> RedisKey {
-        RedisKey { text: self.template.write(layout, &self.ids), entry: self.template.name }
+        self.name.redis_key(layout)
     }
 
     #[doc(hidden)]
     #[must_use]
     pub fn in_both_layouts(&self) -> [String; 2] {
-        self.template.in_both_layouts(&self.ids)
+        self.name.in_both_layouts()
     }
 
     fn with(&self, ttl: Option<Duration>) -> Writable<'a> {
-        Writable { template: self.template, ids: self.ids, ttl }
+        Writable { name: self.name, ttl }
     }
 
     fn within(
@@ -242,7 +256,7 @@ impl<'a, L> Key<'a, L> {
         max: Option<Duration>,
     ) -> Result<Writable<'a>, TtlOutOfRule> {
         if asked < min || max.is_some_and(|max| asked > max) {
-            return Err(TtlOutOfRule { entry: self.template.name, asked, min, max });
+            return Err(TtlOutOfRule { entry: self.entry(), asked, min, max });
         }
         Ok(self.with(Some(asked)))
     }
@@ -294,8 +308,7 @@ impl<'a> Key<'a, lifetime::Given> {
 /// A key together with the lifetime it must be written with.
 #[derive(Debug, Clone, Copy)]
 pub struct Writable<'a> {
-    template: &'static Template,
-    ids: [&'a str; MAX_IDS],
+    name: Name<'a>,
     ttl: Option<Duration>,
 }
 
@@ -303,13 +316,13 @@ impl Writable<'_> {
     /// The name of its entry.
     #[must_use]
     pub fn entry(&self) -> &'static str {
-        self.template.name
+        self.name.template.name
     }
 
     /// The key as the server sees it.
     #[must_use]
     pub fn in_layout(&self, layout: Layout) -> RedisKey {
-        RedisKey { text: self.template.write(layout, &self.ids), entry: self.template.name }
+        self.name.redis_key(layout)
     }
 
     /// The TTL to write it with; `None` only where the catalog allows a key to stay.
@@ -355,27 +368,26 @@ impl fmt::Display for RedisKey {
 /// A channel named but not yet spelled.
 #[derive(Debug, Clone, Copy)]
 pub struct Channel<'a> {
-    template: &'static Template,
-    ids: [&'a str; MAX_IDS],
+    name: Name<'a>,
 }
 
 impl<'a> Channel<'a> {
     #[doc(hidden)]
     #[must_use]
     pub fn from_builder(template: &'static Template, ids: [&'a str; MAX_IDS]) -> Self {
-        Self { template, ids }
-    }
-
-    #[doc(hidden)]
-    #[must_use]
-    pub fn in_both_layouts(&self) -> [String; 2] {
-        self.template.in_both_layouts(&self.ids)
+        Self { name: Name { template, ids } }
     }
 
     /// The channel as the server sees it.
     #[must_use]
     pub fn in_layout(&self, layout: Layout) -> ChannelName {
-        ChannelName { text: self.template.write(layout, &self.ids) }
+        ChannelName { text: self.name.in_layout(layout) }
+    }
+
+    #[doc(hidden)]
+    #[must_use]
+    pub fn in_both_layouts(&self) -> [String; 2] {
+        self.name.in_both_layouts()
     }
 }
 

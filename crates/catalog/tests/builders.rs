@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ade_catalog::key::EveryKey;
+use ade_catalog::key::{EveryKey, RawIds};
 use ade_catalog::{Catalog, Layout, ident};
 
 /// Generated from `fixtures/shop.toml`.
@@ -108,10 +108,7 @@ fn an_owner_builds_its_own_keys_from_what_all_share() {
 #[test]
 fn every_builder_is_called_once_by_the_generated_list() {
     for (source, build) in [
-        (
-            include_str!("fixtures/shop.toml"),
-            shop::__every_builder as fn(&dyn Fn(&str) -> String) -> EveryKey,
-        ),
+        (include_str!("fixtures/shop.toml"), shop::__every_builder as fn(RawIds<'_>) -> EveryKey),
         (include_str!("fixtures/guild.toml"), guild::__every_builder),
     ] {
         let catalog = Catalog::parse("fixture", source).expect("valid");

@@ -118,6 +118,8 @@ fn every_fault_is_named_and_placed() {
             "\"shop:cart:{type}",
         ),
         ("pattern = \"shop:mail\"", "pattern = \"shop:audit\"", "could build the same key", "\"shop:audit\""),
+        ("shop:mail:{eMail}:{level}", "shop:mail:{eMail}:{eMail}", "{eMail} stands twice", "\"shop:mail"),
+        ("max_bytes = 50", "max_bytes = 9223372036854775807", "must stay below 200", "\"shop:cart:index"),
     ];
     for (from, to, sentence, place) in cases {
         let (message, at) = fault(from, to);
@@ -132,6 +134,40 @@ fn tags_of_one_shape_take_the_same_identifiers() {
     let (message, at) = fault(index, &format!("{index}\ncluster = \"shop:cart:index:{{cart:{{type}}}}\""));
     assert!(message.contains("is filled with cart_id in cart.items"), "{message}");
     assert!(at.starts_with("\"shop:cart:index:{cart:"), "{at}");
+}
+
+#[test]
+fn keys_that_separate_differently_are_compared_too() {
+    // `news.…` separates with dots; an identifier between colons may hold one.
+    let key = |pattern: &str, separator: &str| {
+        format!(
+            "{GOOD}\n[[key]]\nname = \"x.y\"\npattern = \"{pattern}\"\nseparator = \"{separator}\"\ntype = \"string\"\n\
+             ttl = \"none\"\nowner = \"x\"\npurpose = \"x\"\nvalue = \"x\"\n"
+        )
+    };
+    let load = |source: &str| Catalog::parse("shop.toml", source).map_err(|error| error.message);
+    load(&key("shop:cart.{search}", ".")).expect("nothing else begins with shop:cart and a dot");
+    let clash = load(&key("shop:cache:{eMail}.x", ".")).expect_err("a search may end in .x");
+    assert!(clash.contains("x.y and cache.search could build the same key"), "{clash}");
+}
+
+#[test]
+fn a_channel_may_be_named_like_a_key() {
+    let source = GOOD.replace(
+        "pattern = \"news.{cart_id}.{level}\"\nseparator = \".\"",
+        "pattern = \"shop:cart:{cart_id}:items\"",
+    );
+    Catalog::parse("shop.toml", &source).expect("they never meet");
+}
+
+#[test]
+fn too_many_combinations_are_refused() {
+    let members: Vec<String> = (0..100).map(|number| format!("\"m{number}\"")).collect();
+    let source = GOOD
+        .replace("name = \"type\"\n", &format!("name = \"a\"\nabout = \"a\"\none_of = [{0}]\n\n[[id]]\nname = \"b\"\nabout = \"b\"\none_of = [{0}]\n\n[[id]]\nname = \"type\"\n", members.join(", ")))
+        .replace("pattern = \"shop:mail\"", "pattern = \"shop:mail:{a}:{b}\"");
+    let error = Catalog::parse("shop.toml", &source).expect_err("refused");
+    assert!(error.message.contains("more than 4096 combinations"), "{error}");
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub fn catalogs() -> &'static [Catalog] {
 
 /// A function that calls every builder of a catalog; see [`__EVERY_BUILDER`].
 #[doc(hidden)]
-pub type EveryBuilder = fn(&dyn Fn(&str) -> String) -> ade_catalog::key::EveryKey;
+pub type EveryBuilder = fn(ade_catalog::key::RawIds<'_>) -> ade_catalog::key::EveryKey;
 
 /// The README's Rust is compiled with the documentation examples.
 #[cfg(doctest)]

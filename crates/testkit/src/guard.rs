@@ -16,9 +16,12 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use tempfile::TempDir;
 
-/// Lines of a server's log that are kept for error messages.
-const KEPT_LINES: usize = 200;
+/// Lines of a server's log that are kept: enough that none is lost before a waiting test has seen it.
+const KEPT_LINES: usize = 10_000;
+/// Lines of it that an error message shows.
+const SHOWN_LINES: usize = 40;
 
 /// Why a server could not be started or reached.
 #[derive(Debug, thiserror::Error)]
@@ -109,7 +112,7 @@ pub struct Spec {
     /// Program and arguments.
     pub argv: Vec<String>,
     /// Its own folder, removed at the end.
-    pub folder: PathBuf,
+    pub folder: TempDir,
     /// Name of the signal that stops it at once, without the `SIG`.
     pub stop_signal: &'static str,
     /// User and group to run as.
@@ -150,13 +153,15 @@ impl Guarded {
     pub fn start(spec: Spec) -> Result<Self, StartError> {
         let mut command = Command::new("sh");
         command.arg("-c").arg(include_str!("guardian.sh")).arg("ade-guardian");
-        command.arg(&spec.folder).arg(spec.stop_signal).args(&spec.argv);
-        command.current_dir(&spec.folder).process_group(0);
+        command.arg(spec.folder.path()).arg(spec.stop_signal).args(&spec.argv);
+        command.current_dir(spec.folder.path()).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some((user, group)) = spec.run_as {
             command.uid(user).gid(group);
         }
         let mut guardian = command.spawn().map_err(StartError::system("start a guardian"))?;
+        // From here on the guardian removes the folder.
+        let folder = spec.folder.keep();
         let missing = || StartError::system("take a guardian's pipes")(std::io::ErrorKind::BrokenPipe.into());
         let orders = guardian.stdin.take().ok_or_else(missing)?;
         let answers = BufReader::new(guardian.stdout.take().ok_or_else(missing)?);
@@ -166,7 +171,7 @@ impl Guarded {
         thread::spawn(move || listen(log, &listener));
         let guarded = Self {
             name: spec.name,
-            folder: spec.folder,
+            folder,
             guardian,
             desk: Mutex::new(Desk { orders: Some(orders), answers, server: None }),
             ear,
@@ -228,7 +233,9 @@ impl Guarded {
             let note = self.reap()?;
             self.listen_until(timeout, |heard| heard.lines.iter().any(|line| line.starts_with(&note)));
         }
-        let log = self.ear.lock().lines.iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n");
+        let heard = self.ear.lock();
+        let last = heard.lines.iter().skip(heard.lines.len().saturating_sub(SHOWN_LINES));
+        let log = last.map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n");
         Err(StartError::NotReady { server: self.name.clone(), what, log })
     }
 
@@ -335,13 +342,13 @@ pub fn wait_for_exit(pid: i32, timeout: Option<Duration>) -> std::io::Result<boo
 }
 
 /// A new folder for a server, owned by the user it runs as.
-pub(crate) fn new_folder(run_as: Option<(u32, u32)>) -> Result<PathBuf, StartError> {
+pub(crate) fn new_folder(run_as: Option<(u32, u32)>) -> Result<TempDir, StartError> {
     let failed = || StartError::system("make a temporary folder");
     let folder = tempfile::Builder::new().prefix("ade-test-").tempdir().map_err(failed())?;
     if let Some((user, group)) = run_as {
         std::os::unix::fs::chown(folder.path(), Some(user), Some(group)).map_err(failed())?;
     }
-    Ok(folder.keep())
+    Ok(folder)
 }
 
 /// The full path of an installed program.

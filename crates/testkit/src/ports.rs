@@ -1,12 +1,14 @@
 //! Ports for servers, for many tests in many processes at the same time.
 //!
 //! Asking the system for a free port and giving it to a server later is a race. Here a port is claimed by locking a file
-//! named after it, which every process of this kit respects and which a dying process gives back; and it lies below the
+//! named after it, which every process of the same user respects and which a dying process gives back; and it lies below the
 //! range from which the system picks ports for outgoing connections.
 
 use std::fs::{self, File, TryLockError};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::process::geteuid;
 
 use crate::guard::StartError;
 
@@ -24,7 +26,7 @@ impl Port {
     /// Claims a port of the loopback interface that nobody listens on.
     pub fn claim() -> Result<Self, StartError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let folder = std::env::temp_dir().join("ade-test-ports");
+        let folder = std::env::temp_dir().join(format!("ade-test-ports-{}", geteuid()));
         fs::create_dir_all(&folder).map_err(StartError::system("make the folder of claimed ports"))?;
         // Processes begin at different places, so that they rarely meet.
         let start = std::process::id().wrapping_mul(97);

@@ -28,7 +28,7 @@ impl Postgres {
         let (initdb, postgres) = (binary("initdb")?, binary("postgres")?);
         let port = Port::claim()?;
         let folder = new_folder(run_as)?;
-        let path = folder.to_string_lossy().into_owned();
+        let path = folder.path().to_string_lossy().into_owned();
         let script = "\"$1\" --pgdata=data --username=postgres --auth=trust --encoding=UTF8 --locale=C --no-sync \
                       >/dev/null && shift && exec \"$@\"";
         let mut argv: Vec<String> =

@@ -96,7 +96,8 @@ impl Sentinel {
              sentinel failover-timeout {MASTER_NAME} 5000\n",
             port.number()
         );
-        fs::write(folder.join("sentinel.conf"), config).map_err(StartError::system("write sentinel.conf"))?;
+        fs::write(folder.path().join("sentinel.conf"), config)
+            .map_err(StartError::system("write sentinel.conf"))?;
         let sentinel = program("redis-sentinel", "redis-sentinel", &[])?;
         let process = Guarded::start(Spec {
             name: format!("Sentinel on port {}", port.number()),

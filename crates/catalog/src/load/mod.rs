@@ -1,22 +1,22 @@
 //! From the file to the model. Each check yields the first fault with its place; what concerns several entries at once
 //! is in [`crate::check`].
 
+mod ids;
+mod ttl;
+
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use toml::Spanned;
 
-use crate::builders::camel;
 use crate::check;
 use crate::error::Fault;
-use crate::file::{File, IdDecl, KeyDecl, TtlDecl, TtlTable};
-use crate::ident::{DEFAULT_MAX_BYTES, LEAST_MAX_BYTES, Rules};
+use crate::file::{ChannelDecl, File, GroupDecl, KeyDecl};
 use crate::key::MAX_IDS;
 use crate::model::{
-    Catalog, DEFAULT_KEY_LIMIT, Entry, EntryKind, Family, Format, IdForm, IdKind, KeyShape, Member, ValueType,
+    Catalog, DEFAULT_KEY_LIMIT, Entry, EntryKind, Family, Format, IdKind, KeyShape, ValueType,
 };
 use crate::pattern::{Dialect, Pattern, is_identifier_name};
-use crate::ttl::{Span, Ttl, TtlRule};
 
 /// An entry and where its name and its pattern stand, for the checks that follow.
 pub(crate) struct Placed {
@@ -39,6 +39,27 @@ struct Common<'a> {
     addition: bool,
 }
 
+macro_rules! common_of {
+    ($decl:ty) => {
+        impl<'a> From<&'a $decl> for Common<'a> {
+            fn from(decl: &'a $decl) -> Self {
+                Self {
+                    name: &decl.name,
+                    pattern: &decl.pattern,
+                    cluster: decl.cluster.as_ref(),
+                    separator: decl.separator.as_ref(),
+                    owner: &decl.owner,
+                    purpose: &decl.purpose,
+                    addition: decl.addition,
+                }
+            }
+        }
+    };
+}
+common_of!(KeyDecl);
+common_of!(ChannelDecl);
+common_of!(GroupDecl);
+
 pub(crate) fn load(source: &str) -> Result<Catalog, Fault> {
     let file: File = toml::from_str(source)
         .map_err(|error| Fault::new(error.span().unwrap_or(source.len()..source.len()), error.message()))?;
@@ -50,7 +71,7 @@ pub(crate) fn load(source: &str) -> Result<Catalog, Fault> {
         source: header.source.clone(),
         key_limit: header.key_limit.as_ref().map_or(DEFAULT_KEY_LIMIT, |limit| *limit.get_ref()),
         owner_segment: header.owner_segment.as_ref().map(|segment| *segment.get_ref()),
-        ids: ids(&file.id)?,
+        ids: ids::ids(&file.id)?,
         entries: Vec::new(),
         families: Vec::new(),
     };
@@ -60,38 +81,21 @@ pub(crate) fn load(source: &str) -> Result<Catalog, Fault> {
         placed.push(key(&catalog.ids, decl)?);
     }
     for decl in &file.channel {
-        let common = Common {
-            name: &decl.name,
-            pattern: &decl.pattern,
-            cluster: decl.cluster.as_ref(),
-            separator: decl.separator.as_ref(),
-            owner: &decl.owner,
-            purpose: &decl.purpose,
-            addition: decl.addition,
-        };
-        placed.push(entry(&catalog.ids, &common, EntryKind::Channel { messages: decl.messages.clone() })?);
+        let kind = EntryKind::Channel { messages: decl.messages.clone() };
+        placed.push(entry(&catalog.ids, &decl.into(), kind)?);
     }
     for decl in &file.group {
-        let common = Common {
-            name: &decl.name,
-            pattern: &decl.pattern,
-            cluster: None,
-            separator: None,
-            owner: &decl.owner,
-            purpose: &decl.purpose,
-            addition: decl.addition,
-        };
         if decl.names.get_ref().is_empty() {
             return Err(Fault::new(decl.names.span(), "names is empty: name at least one consumer group"));
         }
         let kind =
             EntryKind::Group { stream: decl.stream.get_ref().clone(), names: decl.names.get_ref().clone() };
-        placed.push(entry(&catalog.ids, &common, kind)?);
+        placed.push(entry(&catalog.ids, &decl.into(), kind)?);
     }
     placed.sort_by_key(|placed| placed.name_span.start);
     unique_names(&placed)?;
     streams_of_groups(&file, &placed)?;
-    resolve_likes(&mut placed)?;
+    ttl::resolve_likes(&mut placed)?;
     check::lengths(&catalog, &placed)?;
     check::owners(&catalog, header, &placed)?;
     check::tags(&catalog, &placed)?;
@@ -120,99 +124,9 @@ pub(crate) fn load(source: &str) -> Result<Catalog, Fault> {
     Ok(catalog)
 }
 
-fn ids(decls: &[IdDecl]) -> Result<Vec<IdKind>, Fault> {
-    let mut kinds: Vec<IdKind> = Vec::new();
-    for decl in decls {
-        let name = decl.name.get_ref();
-        if !is_identifier_name(name) {
-            return Err(Fault::new(
-                decl.name.span(),
-                format!(
-                    "{name:?} is not a name: use letters, digits and underscores, beginning with a letter"
-                ),
-            ));
-        }
-        if let Some(twin) = kinds.iter().find(|kind| camel(&kind.name) == camel(name)) {
-            let message = format!("the identifier {name} is declared already (as {})", twin.name);
-            return Err(Fault::new(decl.name.span(), message));
-        }
-        let form = id_form(decl)?;
-        let example = match (&decl.example, &form) {
-            (Some(example), _) => example.get_ref().clone(),
-            (None, IdForm::OneOf(members)) => {
-                members.first().map(|member| member.value.clone()).unwrap_or_default()
-            }
-            (None, IdForm::Text(_)) => {
-                return Err(Fault::new(decl.name.span(), format!("the identifier {name} needs an example")));
-            }
-        };
-        let kind = IdKind { name: name.clone(), about: decl.about.clone(), example, form };
-        if let (Some(example), Err(error)) = (&decl.example, kind.write(&kind.example)) {
-            return Err(Fault::new(example.span(), format!("the example is no {name}: {error}")));
-        }
-        kinds.push(kind);
-    }
-    Ok(kinds)
-}
-
-fn id_form(decl: &IdDecl) -> Result<IdForm, Fault> {
-    let Some(one_of) = &decl.one_of else {
-        if let Some(added) = decl.added.first() {
-            return Err(Fault::new(added.span(), "added belongs to a closed set: give one_of too"));
-        }
-        let max_bytes = decl.max_bytes.as_ref().map_or(DEFAULT_MAX_BYTES, |max| *max.get_ref());
-        if let Some(max) = decl.max_bytes.as_ref().filter(|_| max_bytes < LEAST_MAX_BYTES) {
-            return Err(Fault::new(
-                max.span(),
-                format!("max_bytes must leave room for a hash: at least {LEAST_MAX_BYTES}"),
-            ));
-        }
-        let hashed = decl.hashed || decl.sensitive;
-        return Ok(IdForm::Text(Rules { max_bytes, hashed, sensitive: decl.sensitive, ..Rules::default() }));
-    };
-    if decl.hashed || decl.sensitive || decl.max_bytes.is_some() {
-        return Err(Fault::new(
-            decl.name.span(),
-            "a closed set (one_of) is written as it stands: hashed, sensitive and max_bytes do not apply",
-        ));
-    }
-    let mut members: Vec<Member> = Vec::new();
-    let given = one_of.get_ref().iter().map(|value| (value, false));
-    for (value, addition) in given.chain(decl.added.iter().map(|value| (value, true))) {
-        let text = value.get_ref();
-        let legal = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"{}%*?[]\\\"'".contains(&byte));
-        if !legal || text.split(':').any(str::is_empty) || camel(text).is_empty() {
-            return Err(Fault::new(
-                value.span(),
-                format!(
-                    "{text:?} cannot be written into a key as it stands: use printable ASCII without {{}}%*?[]"
-                ),
-            ));
-        }
-        if let Some(twin) = members.iter().find(|member| camel(&member.value) == camel(text)) {
-            let message = format!("{text:?} is in the set already, or cannot be told from {:?}", twin.value);
-            return Err(Fault::new(value.span(), message));
-        }
-        members.push(Member { value: text.clone(), addition });
-    }
-    if members.is_empty() {
-        return Err(Fault::new(one_of.span(), "one_of is empty: a closed set needs a member"));
-    }
-    Ok(IdForm::OneOf(members))
-}
-
 fn key(ids: &[IdKind], decl: &KeyDecl) -> Result<Placed, Fault> {
-    let common = Common {
-        name: &decl.name,
-        pattern: &decl.pattern,
-        cluster: decl.cluster.as_ref(),
-        separator: decl.separator.as_ref(),
-        owner: &decl.owner,
-        purpose: &decl.purpose,
-        addition: decl.addition,
-    };
     let value_type = *decl.value_type.get_ref();
-    let ttl = ttl(&decl.ttl)?;
+    let ttl = ttl::ttl(&decl.ttl)?;
     if ttl.maxlen.is_some() && value_type != ValueType::Stream {
         return Err(Fault::new(decl.ttl.span(), "maxlen bounds streams only"));
     }
@@ -258,7 +172,7 @@ fn key(ids: &[IdKind], decl: &KeyDecl) -> Result<Placed, Fault> {
         members: decl.members.clone(),
         value: decl.value.clone(),
     };
-    let mut placed = entry(ids, &common, EntryKind::Key(shape))?;
+    let mut placed = entry(ids, &decl.into(), EntryKind::Key(shape))?;
     placed.ttl_span = decl.ttl.span();
     for former in &decl.formerly {
         let parsed = pattern(ids, former.get_ref(), former.span(), ':', Dialect::Plain)?;
@@ -297,6 +211,11 @@ fn entry(ids: &[IdKind], common: &Common<'_>, kind: EntryKind) -> Result<Placed,
         return Err(Fault::new(place.span(), "a separator is one of : . / |"));
     }
     let plain = pattern(ids, common.pattern.get_ref(), common.pattern.span(), separator, Dialect::Plain)?;
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = plain.ids().find(|id| !seen.insert(*id)).and_then(|id| ids.get(id)) {
+        let message = format!("{{{}}} stands twice in {plain}: declare a second identifier", twice.name);
+        return Err(Fault::new(common.pattern.span(), message));
+    }
     if plain.ids().count() > MAX_IDS {
         return Err(Fault::new(common.pattern.span(), format!("a key has at most {MAX_IDS} identifiers")));
     }
@@ -352,54 +271,6 @@ fn pattern(
     })
 }
 
-fn ttl(decl: &Spanned<TtlDecl>) -> Result<Ttl, Fault> {
-    let table = match decl.get_ref() {
-        TtlDecl::None => return Ok(Ttl { rule: TtlRule::None, maxlen: None }),
-        TtlDecl::Table(table) => table,
-    };
-    let fault = |message: String| Fault::new(decl.span(), message);
-    let TtlTable { exact, range, at_least, renewable, at_most, like, given, plus, maxlen } = table.as_ref();
-    let span = |text: &String| Span::parse(text).map_err(fault);
-    let optional = |text: &Option<String>| text.as_ref().map(span).transpose();
-    let rule = match (exact, range, at_least, renewable, like, given) {
-        (Some(exact), None, None, None, None, None) => TtlRule::Exact(span(exact)?),
-        (None, Some([min, max]), None, None, None, None) => {
-            let (min, max) = (span(min)?, span(max)?);
-            if min.duration > max.duration {
-                return Err(fault(format!("the range ends ({max}) before it begins ({min})")));
-            }
-            TtlRule::Range { min, max: Some(max) }
-        }
-        (None, None, Some(min), None, None, None) => TtlRule::Range { min: span(min)?, max: None },
-        (None, None, None, Some(ttl), None, None) => {
-            TtlRule::Renewable { ttl: span(ttl)?, at_most: optional(at_most)? }
-        }
-        (None, None, None, None, Some(entry), None) => {
-            TtlRule::Like { entry: entry.clone(), rule: Box::new(TtlRule::None) }
-        }
-        (None, None, None, None, None, Some(by)) => TtlRule::Given { by: by.clone(), plus: optional(plus)? },
-        (None, None, None, None, None, None) if maxlen.is_some() => TtlRule::None,
-        _ => {
-            return Err(fault(
-                "a ttl has one rule: exact, range, at_least, renewable, like, given or (for streams) maxlen"
-                    .into(),
-            ));
-        }
-    };
-    if at_most.is_some() && renewable.is_none() {
-        return Err(fault("at_most goes with renewable".into()));
-    }
-    if plus.is_some() && given.is_none() {
-        return Err(fault("plus goes with given".into()));
-    }
-    if let TtlRule::Renewable { ttl, at_most: Some(max) } = &rule
-        && ttl.duration > max.duration
-    {
-        return Err(fault(format!("{ttl} is beyond at_most ({max})")));
-    }
-    Ok(Ttl { rule, maxlen: *maxlen })
-}
-
 fn unique_names(placed: &[Placed]) -> Result<(), Fault> {
     let mut seen = BTreeSet::new();
     match placed.iter().find(|placed| !seen.insert(&placed.entry.name)) {
@@ -422,33 +293,6 @@ fn streams_of_groups(file: &File, placed: &[Placed]) -> Result<(), Fault> {
                 decl.stream.span(),
                 format!("{stream:?} is not a stream of this catalog"),
             ));
-        }
-    }
-    Ok(())
-}
-
-fn resolve_likes(placed: &mut [Placed]) -> Result<(), Fault> {
-    let rules: Vec<(String, TtlRule)> = placed
-        .iter()
-        .filter_map(|placed| match &placed.entry.kind {
-            EntryKind::Key(shape) => Some((placed.entry.name.clone(), shape.ttl.rule.clone())),
-            _ => None,
-        })
-        .collect();
-    for placed in placed {
-        let EntryKind::Key(shape) = &mut placed.entry.kind else { continue };
-        let TtlRule::Like { entry, rule } = &mut shape.ttl.rule else { continue };
-        match rules.iter().find(|(name, _)| name == entry) {
-            Some((_, TtlRule::Like { .. })) => {
-                let message =
-                    format!("{entry} borrows its ttl itself: name the entry that has a rule of its own");
-                return Err(Fault::new(placed.ttl_span.clone(), message));
-            }
-            Some((_, found)) => **rule = found.clone(),
-            None => {
-                let message = format!("like = {entry:?} names no key of this catalog");
-                return Err(Fault::new(placed.ttl_span.clone(), message));
-            }
         }
     }
     Ok(())

@@ -1,0 +1,89 @@
+//! Kinds of identifiers: from their declarations to their writing rules.
+
+use crate::builders::camel;
+use crate::error::Fault;
+use crate::file::IdDecl;
+use crate::ident::{DEFAULT_MAX_BYTES, LEAST_MAX_BYTES, Rules};
+use crate::model::{IdForm, IdKind, Member};
+use crate::pattern::is_identifier_name;
+
+pub(super) fn ids(decls: &[IdDecl]) -> Result<Vec<IdKind>, Fault> {
+    let mut kinds: Vec<IdKind> = Vec::new();
+    for decl in decls {
+        let name = decl.name.get_ref();
+        if !is_identifier_name(name) {
+            return Err(Fault::new(
+                decl.name.span(),
+                format!(
+                    "{name:?} is not a name: use letters, digits and underscores, beginning with a letter"
+                ),
+            ));
+        }
+        if let Some(twin) = kinds.iter().find(|kind| camel(&kind.name) == camel(name)) {
+            let message = format!("the identifier {name} is declared already (as {})", twin.name);
+            return Err(Fault::new(decl.name.span(), message));
+        }
+        let form = id_form(decl)?;
+        let example = match (&decl.example, &form) {
+            (Some(example), _) => example.get_ref().clone(),
+            (None, IdForm::OneOf(members)) => {
+                members.first().map(|member| member.value.clone()).unwrap_or_default()
+            }
+            (None, IdForm::Text(_)) => {
+                return Err(Fault::new(decl.name.span(), format!("the identifier {name} needs an example")));
+            }
+        };
+        let kind = IdKind { name: name.clone(), about: decl.about.clone(), example, form };
+        if let (Some(example), Err(error)) = (&decl.example, kind.write(&kind.example)) {
+            return Err(Fault::new(example.span(), format!("the example is no {name}: {error}")));
+        }
+        kinds.push(kind);
+    }
+    Ok(kinds)
+}
+
+fn id_form(decl: &IdDecl) -> Result<IdForm, Fault> {
+    let Some(one_of) = &decl.one_of else {
+        if let Some(added) = decl.added.first() {
+            return Err(Fault::new(added.span(), "added belongs to a closed set: give one_of too"));
+        }
+        let max_bytes = decl.max_bytes.as_ref().map_or(DEFAULT_MAX_BYTES, |max| *max.get_ref());
+        if let Some(max) = decl.max_bytes.as_ref().filter(|_| max_bytes < LEAST_MAX_BYTES) {
+            return Err(Fault::new(
+                max.span(),
+                format!("max_bytes must leave room for a hash: at least {LEAST_MAX_BYTES}"),
+            ));
+        }
+        let hashed = decl.hashed || decl.sensitive;
+        return Ok(IdForm::Text(Rules { max_bytes, hashed, sensitive: decl.sensitive, ..Rules::default() }));
+    };
+    if decl.hashed || decl.sensitive || decl.max_bytes.is_some() {
+        return Err(Fault::new(
+            decl.name.span(),
+            "a closed set (one_of) is written as it stands: hashed, sensitive and max_bytes do not apply",
+        ));
+    }
+    let mut members: Vec<Member> = Vec::new();
+    let given = one_of.get_ref().iter().map(|value| (value, false));
+    for (value, addition) in given.chain(decl.added.iter().map(|value| (value, true))) {
+        let text = value.get_ref();
+        let legal = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"{}%*?[]\\\"'".contains(&byte));
+        if !legal || text.split(':').any(str::is_empty) || camel(text).is_empty() {
+            return Err(Fault::new(
+                value.span(),
+                format!(
+                    "{text:?} cannot be written into a key as it stands: use printable ASCII without {{}}%*?[]"
+                ),
+            ));
+        }
+        if let Some(twin) = members.iter().find(|member| camel(&member.value) == camel(text)) {
+            let message = format!("{text:?} is in the set already, or cannot be told from {:?}", twin.value);
+            return Err(Fault::new(value.span(), message));
+        }
+        members.push(Member { value: text.clone(), addition });
+    }
+    if members.is_empty() {
+        return Err(Fault::new(one_of.span(), "one_of is empty: a closed set needs a member"));
+    }
+    Ok(IdForm::OneOf(members))
+}
