@@ -10,7 +10,7 @@ use std::mem::{Discriminant, discriminant};
 use crate::error::Fault;
 use crate::file::Header;
 use crate::find::matches_prefix;
-use crate::ident::Identifier;
+use crate::ident::{Identifier, Rules};
 use crate::key::Layout;
 use crate::load::Placed;
 use crate::model::{Catalog, EntryKind, IdForm};
@@ -286,19 +286,17 @@ fn may_be_equal(catalog: &Catalog, one: &Segment, other: &Segment) -> bool {
     }
 }
 
-/// A pattern as what it can be read as: bytes, and identifiers that avoid some bytes.
+/// A pattern as what it can be read as: bytes, and identifiers that are written by their rules.
 enum Symbol<'a> {
     Byte(u8),
-    Id { avoids: &'a str },
+    Id(&'a Rules),
 }
 
 impl Symbol<'_> {
     fn takes(&self, byte: u8) -> bool {
         match self {
             Self::Byte(own) => *own == byte,
-            Self::Id { avoids } => {
-                byte.is_ascii_graphic() && !b":{}".contains(&byte) && !avoids.as_bytes().contains(&byte)
-            }
+            Self::Id(rules) => rules.may_write(byte),
         }
     }
 }
@@ -308,12 +306,11 @@ fn symbols<'a>(catalog: &'a Catalog, pattern: &Pattern) -> Vec<Symbol<'a>> {
     for part in pattern.parts() {
         match part {
             Part::Text(text) => symbols.extend(text.bytes().map(Symbol::Byte)),
-            Part::Id(id) => symbols.push(Symbol::Id {
-                avoids: match catalog.id(*id).map(|kind| &kind.form) {
-                    Some(IdForm::Text(rules)) => &rules.separators,
-                    _ => "",
-                },
-            }),
+            Part::Id(id) => symbols.extend(catalog.id(*id).and_then(|kind| match &kind.form {
+                IdForm::Text(rules) => Some(Symbol::Id(rules)),
+                // Unfolded before.
+                IdForm::OneOf(_) => None,
+            })),
         }
     }
     symbols
@@ -329,7 +326,7 @@ fn overlap(one: &[Symbol<'_>], other: &[Symbol<'_>]) -> bool {
             (None, None) => return true,
             (Some(a), Some(b)) if seen.insert((left, right)) => {
                 let share = (0x21..0x7f).any(|byte| a.takes(byte) && b.takes(byte));
-                let stays = |symbol: &Symbol<'_>| matches!(symbol, Symbol::Id { .. });
+                let stays = |symbol: &Symbol<'_>| matches!(symbol, Symbol::Id(_));
                 if share {
                     open.push((left + 1, right + 1));
                     open.extend(stays(a).then_some((left, right + 1)));

@@ -127,6 +127,15 @@ impl Rules {
         (written.len() <= self.max_bytes).then_some(written)
     }
 
+    /// Whether this byte can stand in a written form.
+    pub(crate) fn may_write(&self, byte: u8) -> bool {
+        match byte {
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'~' => true,
+            b'%' => !self.hashed,
+            other => !self.hashed && !self.must_encode(other),
+        }
+    }
+
     fn must_encode(&self, byte: u8) -> bool {
         matches!(byte, b':' | b'{' | b'}' | b'%' | b' ' | 0x7f..)
             || byte.is_ascii_control()
@@ -248,6 +257,7 @@ mod tests {
             let harmless = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b':' | b'{' | b'}');
             prop_assert!(written.bytes().all(harmless));
             prop_assert!(written.bytes().all(|byte| !rules.separators.as_bytes().contains(&byte)));
+            prop_assert!(written.bytes().all(|byte| rules.may_write(byte)));
             prop_assert_ne!(written, "index");
         }
 

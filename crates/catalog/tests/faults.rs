@@ -147,8 +147,9 @@ fn keys_that_separate_differently_are_compared_too() {
     };
     let load = |source: &str| Catalog::parse("shop.toml", source).map_err(|error| error.message);
     load(&key("shop:cart.{search}", ".")).expect("nothing else begins with shop:cart and a dot");
-    let clash = load(&key("shop:cache:{eMail}.x", ".")).expect_err("a search may end in .x");
-    assert!(clash.contains("x.y and cache.search could build the same key"), "{clash}");
+    load(&key("shop:cache:{eMail}.x", ".")).expect("a hashed search has no dot");
+    let clash = load(&key("shop:cart:index:{eMail}.x", ".")).expect_err("a type may end in .x");
+    assert!(clash.contains("x.y and cart.index could build the same key"), "{clash}");
 }
 
 #[test]
