@@ -30,8 +30,7 @@ fn main() -> Result<(), String> {
         // Writing to a String cannot fail.
         let _ = write!(
             modules,
-            "/// Builders of the catalog `{name}`: {}.\npub mod {name} {{\n    include!({generated:?});\n}}\n",
-            catalog.title
+            "/// Builders of the catalog `{name}`.\npub mod {name} {{\n    include!({generated:?});\n}}\n"
         );
         let _ = writeln!(shipped, "    ({name:?}, include_str!({file:?})),");
         let _ = writeln!(checks, "    ({name:?}, {name}::__every_builder),");

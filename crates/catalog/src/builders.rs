@@ -41,8 +41,11 @@ impl Source {
         self.depth += usize::from(line.ends_with(['{', '[']));
     }
 
-    /// A comment in one line; nothing in it is taken for a link, a tag or an example to be run.
+    /// A comment in one line; nothing in it is taken for a link, a tag, an example to be run or a change of direction.
     fn doc(&mut self, text: &str) {
+        let is_odd =
+            |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        let text = text.replace(is_odd, " ");
         let words: Vec<&str> = text.split_whitespace().collect();
         let text = words.join(" ").replace('[', "\\[").replace('<', "\\<").replace("```", "` ` `");
         let _ = writeln!(self.text, "{:indent$}/// {text}", "", indent = self.depth * 4);
@@ -56,7 +59,9 @@ fn identifiers(source: &mut Source, catalog: &Catalog) {
     });
     source.doc("Identifiers that stand in the keys of this catalog.");
     source.line("pub mod ids {");
-    source.line("use super::__key;");
+    if free.clone().next().is_some() {
+        source.line("use super::__key;");
+    }
     for (kind, _) in free.clone() {
         source.doc(&kind.about);
         source.line(&format!("pub type {0} = __key::Id<kinds::{0}>;", camel(&kind.name)));
@@ -72,7 +77,9 @@ fn identifiers(source: &mut Source, catalog: &Catalog) {
     source.doc("How the identifiers are written.");
     source.line("#[doc(hidden)]");
     source.line("pub mod kinds {");
-    source.line("use super::__key;");
+    if free.clone().next().is_some() {
+        source.line("use super::__key;");
+    }
     for (kind, rules) in free {
         let name = camel(&kind.name);
         source.doc(&kind.about);
@@ -270,6 +277,10 @@ fn lifetime_of(rule: &TtlRule) -> (&'static str, String) {
         TtlRule::Range { min, max } => {
             ("Ranged", format!("Ranged {{ min: {}, max: {} }}", duration(min.duration), optional(max)))
         }
+        TtlRule::Default { ttl, at_most } => (
+            "Default",
+            format!("Default {{ ttl: {}, at_most: {} }}", duration(ttl.duration), optional(at_most)),
+        ),
         TtlRule::Renewable { ttl, at_most } => (
             "Renewable",
             format!("Renewable {{ ttl: {}, at_most: {} }}", duration(ttl.duration), optional(at_most)),
@@ -286,6 +297,7 @@ fn check_function(source: &mut Source, catalog: &Catalog) {
     source.doc("Calls every builder with identifiers by kind; returns entry, plain and cluster spelling.");
     source.line("#[doc(hidden)]");
     source.line("pub fn __every_builder(raw: __key::RawIds<'_>) -> __key::EveryKey {");
+    source.line("let _ = raw;");
     source.line("Ok(vec![");
     for entry in catalog.entries.iter().filter(|entry| !matches!(entry.kind, EntryKind::Group { .. })) {
         let kinds: Vec<&IdKind> = entry.plain.ids().filter_map(|number| catalog.id(number)).collect();
@@ -331,13 +343,13 @@ pub(crate) fn camel(text: &str) -> String {
     if camel == "Self" { "Self_".to_owned() } else { camel }
 }
 
-fn variant(text: &str) -> String {
+pub(crate) fn variant(text: &str) -> String {
     let camel = camel(text);
     if camel.starts_with(|c: char| c.is_ascii_digit()) { format!("N{camel}") } else { camel }
 }
 
 /// `idempotencyKey` → `idempotency_key`.
-fn snake(text: &str) -> String {
+pub(crate) fn snake(text: &str) -> String {
     let mut snake = String::new();
     for character in text.chars() {
         if character.is_ascii_uppercase() && !snake.is_empty() && !snake.ends_with('_') {
@@ -348,7 +360,7 @@ fn snake(text: &str) -> String {
     snake
 }
 
-/// A name that may be a Rust keyword.
+/// A name that may be a Rust keyword. The loader refuses the four that cannot be escaped.
 fn ident(name: &str) -> String {
     const KEYWORDS: &[&str] = &[
         "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "do", "dyn",
@@ -357,11 +369,7 @@ fn ident(name: &str) -> String {
         "struct", "trait", "true", "try", "type", "typeof", "unsafe", "unsized", "use", "virtual", "where",
         "while", "yield",
     ];
-    match name {
-        "self" | "super" | "crate" => format!("{name}_"),
-        keyword if KEYWORDS.contains(&keyword) => format!("r#{keyword}"),
-        other => other.to_owned(),
-    }
+    if KEYWORDS.contains(&name) { format!("r#{name}") } else { name.to_owned() }
 }
 
 #[cfg(test)]

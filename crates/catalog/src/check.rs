@@ -7,13 +7,14 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{Discriminant, discriminant};
 
+use crate::builders::camel;
 use crate::error::Fault;
 use crate::file::Header;
 use crate::find::matches_prefix;
-use crate::ident::{Identifier, Rules};
+use crate::ident::Rules;
 use crate::key::Layout;
 use crate::load::Placed;
-use crate::model::{Catalog, EntryKind, IdForm};
+use crate::model::{Catalog, EntryKind, Family, IdForm};
 use crate::pattern::{Part, Pattern, Segment};
 
 /// Bound on unfolded variants of all patterns: they are compared with each other.
@@ -46,13 +47,13 @@ pub(crate) fn lengths(catalog: &Catalog, placed: &[Placed]) -> Result<(), Fault>
 }
 
 /// Where a segment names the owner, it names the right one, and so does the entry's group.
-pub(crate) fn owners(catalog: &Catalog, header: &Header, placed: &[Placed]) -> Result<(), Fault> {
+pub(crate) fn owners(catalog: &Catalog, header: &Header, others: &[Placed]) -> Result<(), Fault> {
     let Some(place) = &header.owner_segment else { return Ok(()) };
     let position = *place.get_ref();
     if position == 0 {
         return Err(Fault::new(place.span(), "owner_segment counts from 1"));
     }
-    for placed in placed {
+    for placed in others {
         let (entry, segments) = (&placed.entry, placed.entry.plain.segments());
         let owner = segments.get(position - 1).filter(|segment| segment.id.is_none());
         if owner.is_none_or(|segment| segment.prefix != entry.owner) {
@@ -65,6 +66,19 @@ pub(crate) fn owners(catalog: &Catalog, header: &Header, placed: &[Placed]) -> R
                 format!("{} belongs to {:?}: name it {0:?} after its owner", entry.name, entry.owner);
             return Err(Fault::new(placed.owner_span.clone(), message));
         }
+        if entry.group_and_name().1 == "new" {
+            let message = format!(
+                "{} cannot be called new: the type of its owner has a function of that name",
+                entry.name
+            );
+            return Err(Fault::new(placed.name_span.clone(), message));
+        }
+        let twin = owner_twin(&entry.owner, others.iter().map(|other| other.entry.owner.as_str()));
+        if let Some(twin) = twin {
+            let message =
+                format!("the owner {:?} cannot be told from {twin:?}: choose another name", entry.owner);
+            return Err(Fault::new(placed.owner_span.clone(), message));
+        }
         let shared = segments.iter().take(position - 1).filter_map(|segment| segment.id);
         if shared.clone().any(|id| !matches!(catalog.id(id).map(|kind| &kind.form), Some(IdForm::OneOf(_)))) {
             let message = "identifiers before the owner's segment must be closed sets (one_of)";
@@ -74,13 +88,18 @@ pub(crate) fn owners(catalog: &Catalog, header: &Header, placed: &[Placed]) -> R
     let leading = |placed: &Placed| -> Vec<usize> {
         placed.entry.plain.segments().iter().take(position - 1).filter_map(|segment| segment.id).collect()
     };
-    match placed.iter().find(|other| placed.first().is_some_and(|first| leading(first) != leading(other))) {
+    match others.iter().find(|other| others.first().is_some_and(|first| leading(first) != leading(other))) {
         Some(odd) => Err(Fault::new(
             odd.pattern_span.clone(),
             format!("{} has other identifiers before its owner than the first entry", odd.entry.name),
         )),
         None => Ok(()),
     }
+}
+
+/// Another owner whose builder type would have the same name.
+fn owner_twin<'a>(owner: &str, mut others: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    others.find(|other| *other != owner && camel(other) == camel(owner))
 }
 
 /// Tags of one shape use the same identifiers: otherwise one entity could be spelled in two ways, on two slots.
@@ -154,18 +173,20 @@ pub(crate) fn overlaps(catalog: &Catalog, placed: &[Placed]) -> Result<(), Fault
     for layout in [Layout::Plain, Layout::Cluster] {
         let variants = all_variants(catalog, placed, layout)?;
         for (position, later) in variants.iter().enumerate() {
-            let clash = variants.iter().take(position).find(|earlier| {
-                earlier.number != later.number
-                    && earlier.namespace == later.namespace
-                    && earlier.may_equal(catalog, later)
-            });
+            let clash = variants
+                .iter()
+                .take(position)
+                .find(|earlier| earlier.namespace == later.namespace && earlier.may_equal(catalog, later));
             if let (Some(earlier), Some(mine)) = (clash, placed.get(later.number)) {
                 let other = placed.get(earlier.number).map_or("", |other| other.entry.name.as_str());
                 let span = if layout == Layout::Plain { &mine.pattern_span } else { &mine.cluster_span };
-                let message = format!(
-                    "{} and {other} could build the same key: make a segment differ",
-                    mine.entry.name
-                );
+                let message = if earlier.number == later.number {
+                    format!(
+                        "{other} could build one key from two choices of its closed sets: make a segment differ"
+                    )
+                } else {
+                    format!("{} and {other} could build the same key: make a segment differ", mine.entry.name)
+                };
                 return Err(Fault::new(span.clone(), message));
             }
         }
@@ -177,10 +198,11 @@ pub(crate) fn overlaps(catalog: &Catalog, placed: &[Placed]) -> Result<(), Fault
 pub(crate) fn families(catalog: &Catalog, placed: &[Placed]) -> Result<(), Fault> {
     for placed in placed {
         let EntryKind::Key(shape) = &placed.entry.kind else { continue };
-        let example = catalog.example(&placed.entry, Layout::Plain);
-        for family in
-            catalog.families.iter().filter(|family| matches_prefix(catalog, &family.prefix, &example))
-        {
+        let variants = unfold(catalog, &placed.entry.plain, MAX_VARIANTS).unwrap_or_default();
+        let examples: Vec<String> = variants.iter().map(|variant| example(catalog, variant)).collect();
+        let is_of =
+            |family: &&Family| examples.iter().any(|key| matches_prefix(catalog, &family.prefix, key));
+        for family in catalog.families.iter().filter(is_of) {
             let message = if family.must_expire && !shape.ttl.rule.expires() {
                 format!(
                     "{} must have a ttl: keys of the family {} always expire",
@@ -195,6 +217,17 @@ pub(crate) fn families(catalog: &Catalog, placed: &[Placed]) -> Result<(), Fault
         }
     }
     Ok(())
+}
+
+/// A key that a variant can build.
+fn example(catalog: &Catalog, variant: &Pattern) -> String {
+    let written: Vec<String> = variant
+        .ids()
+        .filter_map(|id| catalog.id(id))
+        .map(|kind| kind.write(&kind.example).unwrap_or_default())
+        .collect();
+    let mut written = written.iter();
+    variant.fill(|_| written.next().map_or("", String::as_str))
 }
 
 /// One unfolding of an entry's pattern: only free identifiers are left.
@@ -272,7 +305,7 @@ fn may_be_equal(catalog: &Catalog, one: &Segment, other: &Segment) -> bool {
             Some(IdForm::Text(rules)) => rules,
             _ => return true,
         };
-        inside(segment, literal).is_some_and(|word| matches!(rules.read(word), Some(Identifier::Exact(_))))
+        inside(segment, literal).is_some_and(|word| rules.read(word).is_some())
     };
     match (one.id, other.id) {
         (None, None) => one.prefix == other.prefix,

@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+/// Longest message in characters.
+const MAX_MESSAGE: usize = 400;
+
 /// The first fault of a catalog file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: {message}")]
@@ -44,9 +47,14 @@ impl Fault {
     }
 }
 
-/// The TOML reader explains some faults in several lines; a place and one sentence is what a terminal wants.
+/// The TOML reader explains some faults in several lines, and a message may quote what the file says at any length; a
+/// place and one sentence is what a terminal wants.
 fn one_line(message: &str) -> String {
-    message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+    let line = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+    match line.char_indices().nth(MAX_MESSAGE) {
+        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
+        None => line,
+    }
 }
 
 #[cfg(test)]

@@ -98,7 +98,7 @@ pub(crate) struct GroupDecl {
     pub(crate) cluster: Option<Spanned<String>>,
     pub(crate) separator: Option<Spanned<char>>,
     pub(crate) stream: Spanned<String>,
-    pub(crate) names: Spanned<Vec<String>>,
+    pub(crate) names: Spanned<Vec<Spanned<String>>>,
     pub(crate) owner: Spanned<String>,
     pub(crate) purpose: Spanned<String>,
     #[serde(default)]
@@ -130,6 +130,7 @@ pub(crate) struct TtlTable {
     pub(crate) exact: Option<String>,
     pub(crate) range: Option<[String; 2]>,
     pub(crate) at_least: Option<String>,
+    pub(crate) default: Option<String>,
     pub(crate) renewable: Option<String>,
     pub(crate) at_most: Option<String>,
     pub(crate) like: Option<String>,

@@ -40,7 +40,7 @@ pub struct FoundId<'a> {
 }
 
 impl Found<'_> {
-    /// Whether a builder could have built this very key.
+    /// Whether every identifier is written as a builder writes it.
     #[must_use]
     pub fn is_canonical(&self) -> bool {
         self.ids.iter().all(|id| id.identifier.is_some())
@@ -48,30 +48,31 @@ impl Found<'_> {
 }
 
 impl Catalog {
-    /// The entry that a concrete key, channel or group belongs to. A key that no builder would spell like this is
+    /// The entry that a concrete key, channel or group belongs to; former spellings come last. A key that no builder would spell like this is
     /// found too, as long as its shape fits; see [`Found::is_canonical`].
     #[must_use]
     pub fn find(&self, key: &str) -> Option<Found<'_>> {
-        let candidates = || {
-            self.entries.iter().flat_map(|entry| {
-                let plain = if entry.plain == entry.cluster { Spelling::Both } else { Spelling::Plain };
-                let current = [(plain, &entry.plain), (Spelling::Cluster, &entry.cluster)];
-                let former = entry.formerly.iter().map(|pattern| (Spelling::Former, pattern));
-                current.into_iter().chain(former).map(move |(spelling, pattern)| (entry, spelling, pattern))
-            })
-        };
+        let current = self.entries.iter().flat_map(|entry| {
+            let plain = if entry.plain == entry.cluster { Spelling::Both } else { Spelling::Plain };
+            [(entry, plain, &entry.plain), (entry, Spelling::Cluster, &entry.cluster)]
+        });
+        let former = self
+            .entries
+            .iter()
+            .flat_map(|entry| entry.formerly.iter().map(move |pattern| (entry, Spelling::Former, pattern)));
         let found = |strict: bool| {
-            candidates().find_map(|(entry, spelling, pattern)| {
-                let ids = self.match_parts(pattern, pattern.parts(), key, strict, &|rest| rest.is_empty())?;
+            current.clone().chain(former.clone()).find_map(|(entry, spelling, pattern)| {
+                let ids = self.match_parts(pattern, pattern.parts(), key, strict, &str::is_empty)?;
                 Some(Found { entry, spelling, ids })
             })
         };
         found(true).or_else(|| found(false))
     }
 
-    /// The families a concrete key belongs to.
-    pub fn families_of<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a Family> {
-        self.families.iter().filter(move |family| matches_prefix(self, &family.prefix, key))
+    /// The families a concrete key belongs to, in whichever layout it is spelled.
+    pub fn families_of(&self, key: &str) -> impl Iterator<Item = &Family> {
+        let untagged = key.replace(['{', '}'], "");
+        self.families.iter().filter(move |family| matches_prefix(self, &family.prefix, &untagged))
     }
 
     fn match_parts<'a>(

@@ -90,6 +90,12 @@ impl IdentifierError {
 }
 
 impl Rules {
+    /// Longest written form in bytes.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        if self.sensitive { LEAST_MAX_BYTES } else { self.max_bytes }
+    }
+
     /// The written form of `text`. The only refusal is the empty text.
     pub fn write(&self, kind: &str, text: &str) -> Result<String, IdentifierError> {
         if text.is_empty() {
@@ -108,6 +114,12 @@ impl Rules {
         let text = percent_decode_str(written).decode_utf8().ok()?;
         let canonical = !text.is_empty() && self.encode(&text).as_deref() == Some(written);
         canonical.then(|| Identifier::Exact(text.into_owned()))
+    }
+
+    /// How a builder would write what somebody else wrote as `written`, by hand or with another encoding.
+    pub fn respell(&self, kind: &str, written: &str) -> Result<String, IdentifierError> {
+        let decoded = percent_decode_str(written).decode_utf8();
+        self.write(kind, decoded.as_deref().unwrap_or(written))
     }
 
     /// The lossless form, unless this kind or the length calls for a hash.
@@ -184,7 +196,10 @@ fn slug(text: &str, room: usize) -> String {
 /// Slug and digest of something written like a hashed identifier.
 fn split_hashed(written: &str) -> Option<(&str, &str)> {
     let (slug, digest) = written.rsplit_once(DIGEST_MARK)?;
-    let is_slug = slug.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+    let is_slug = slug.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+        && !slug.starts_with('-')
+        && !slug.ends_with('-')
+        && !slug.contains("--");
     let is_digest =
         digest.len() == DIGEST_LENGTH && digest.bytes().all(|byte| matches!(byte, b'a'..=b'f' | b'0'..=b'9'));
     (is_slug && is_digest).then_some((slug, digest))
@@ -269,8 +284,10 @@ mod tests {
 
         #[test]
         fn only_what_a_builder_writes_is_read(rules in any_rules(), written in any_text()) {
-            if let Some(Identifier::Exact(text)) = rules.read(&written) {
-                prop_assert_eq!(rules.write("id", &text), Ok(written));
+            match rules.read(&written) {
+                Some(Identifier::Exact(text)) => prop_assert_eq!(rules.write("id", &text), Ok(written)),
+                Some(Identifier::Hashed { slug: read, .. }) => prop_assert_eq!(&slug(&read, rules.max_bytes), &read),
+                None => {}
             }
         }
     }
@@ -290,6 +307,8 @@ mod tests {
         );
         assert_eq!(rules().read("%69ndexes"), None, "not what a builder writes");
         assert_eq!(rules().read("%zz"), None);
+        assert_eq!(rules().respell("id", "a%3ab"), Ok("a%3Ab".to_owned()));
+        assert_eq!(rules().respell("id", "a b%"), Ok("a%20b%25".to_owned()));
     }
 
     #[test]

@@ -76,6 +76,15 @@ pub mod lifetime {
         pub ttl: Duration,
     }
 
+    /// The same unless the writer chooses otherwise.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Default {
+        /// If the writer does not choose.
+        pub ttl: Duration,
+        /// Longest the writer may choose.
+        pub at_most: Option<Duration>,
+    }
+
     /// Extended while in use.
     #[derive(Debug, Clone, Copy)]
     pub struct Renewable {
@@ -275,6 +284,19 @@ impl<'a> Key<'a, lifetime::Fixed> {
     #[must_use]
     pub fn writable(&self) -> Writable<'a> {
         self.with(Some(self.lifetime.ttl))
+    }
+}
+
+impl<'a> Key<'a, lifetime::Default> {
+    /// The key with the TTL of its entry.
+    #[must_use]
+    pub fn writable(&self) -> Writable<'a> {
+        self.with(Some(self.lifetime.ttl))
+    }
+
+    /// The key with a TTL of the writer's choice, which the entry may bound.
+    pub fn writable_for(&self, ttl: Duration) -> Result<Writable<'a>, TtlOutOfRule> {
+        self.within(ttl, SHORTEST_TTL, self.lifetime.at_most)
     }
 }
 

@@ -3,7 +3,9 @@
 use serde::Serialize;
 
 use crate::key::Layout;
-use crate::model::{Catalog, Described, Entry, EntryKind, Field, Format, IdForm, Member, Sensitivity};
+use crate::model::{
+    Catalog, Described, Entry, EntryKind, Family, Field, Format, IdForm, Member, Sensitivity,
+};
 use crate::slot::slot_of;
 
 /// One line of a listing.
@@ -28,6 +30,9 @@ pub struct Row<'a> {
     pub purpose: &'a str,
     /// Not in the source document.
     pub addition: bool,
+    /// Earlier spellings.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub formerly: Vec<&'a str>,
 }
 
 /// Everything the catalog knows about one entry.
@@ -68,9 +73,6 @@ pub struct Details<'a> {
     /// Its identifiers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub identifiers: Vec<IdRow<'a>>,
-    /// Earlier spellings.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub formerly: Vec<&'a str>,
     /// An example in the plain layout.
     pub example: Example,
     /// The same example in the cluster layout.
@@ -104,21 +106,25 @@ impl Catalog {
     /// All entries, then the families.
     #[must_use]
     pub fn rows(&self) -> Vec<Row<'_>> {
-        let families = self.families.iter().map(|family| {
-            let pattern = format!("{}:*", family.prefix);
-            Row {
-                name: &family.name,
-                catalog: &self.name,
-                cluster_pattern: pattern.clone(),
-                pattern,
-                type_name: "family",
-                ttl: if family.must_expire { "always, by key" } else { "by key" }.to_owned(),
-                owner: "by key",
-                purpose: &family.purpose,
-                addition: family.addition,
-            }
-        });
+        let families = self.families.iter().map(|family| self.family_row(family));
         self.entries.iter().map(|entry| self.row(entry)).chain(families).collect()
+    }
+
+    /// The line of one family.
+    #[must_use]
+    pub fn family_row<'a>(&'a self, family: &'a Family) -> Row<'a> {
+        Row {
+            name: &family.name,
+            catalog: &self.name,
+            pattern: family.pattern.clone(),
+            cluster_pattern: family.pattern.clone(),
+            type_name: "family",
+            ttl: if family.must_expire { "always, by key" } else { "by key" }.to_owned(),
+            owner: "by key",
+            purpose: &family.purpose,
+            addition: family.addition,
+            formerly: Vec::new(),
+        }
     }
 
     /// The line of one entry.
@@ -137,6 +143,7 @@ impl Catalog {
             owner: &entry.owner,
             purpose: &entry.purpose,
             addition: entry.addition,
+            formerly: entry.formerly.iter().map(|pattern| pattern.text()).collect(),
         }
     }
 
@@ -160,7 +167,6 @@ impl Catalog {
             messages: &[],
             groups: &[],
             identifiers: entry.plain.ids().filter_map(|number| self.id_row(number)).collect(),
-            formerly: entry.formerly.iter().map(|pattern| pattern.text()).collect(),
             example: example(Layout::Plain),
             cluster_example: example(Layout::Cluster),
         };

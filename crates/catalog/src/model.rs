@@ -222,7 +222,9 @@ pub struct Described {
 pub struct Family {
     /// Its name.
     pub name: String,
-    /// The prefix, without the closing `*`.
+    /// As the catalog writes it, with the closing `*` or `{key}`.
+    pub pattern: String,
+    /// The same without the last segment.
     pub prefix: Pattern,
     /// What it is for.
     pub purpose: String,
@@ -244,6 +246,12 @@ impl Catalog {
     #[must_use]
     pub fn entry(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.name == name)
+    }
+
+    /// The family of that name.
+    #[must_use]
+    pub fn family(&self, name: &str) -> Option<&Family> {
+        self.families.iter().find(|family| family.name == name)
     }
 
     /// The kind of identifier with that number in a pattern.
@@ -300,11 +308,20 @@ impl IdKind {
         }
     }
 
+    /// How a builder would write what somebody else wrote as `written`.
+    #[must_use]
+    pub fn respell(&self, written: &str) -> Option<String> {
+        match &self.form {
+            IdForm::Text(rules) => rules.respell(&self.name, written).ok(),
+            IdForm::OneOf(_) => None,
+        }
+    }
+
     /// Longest written form in bytes.
     #[must_use]
     pub fn longest(&self) -> usize {
         match &self.form {
-            IdForm::Text(rules) => rules.max_bytes,
+            IdForm::Text(rules) => rules.longest(),
             IdForm::OneOf(members) => members.iter().map(|member| member.value.len()).max().unwrap_or(0),
         }
     }

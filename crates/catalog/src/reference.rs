@@ -60,7 +60,7 @@ fn one(out: &mut String, catalog: &Catalog) {
         out.push_str("\n### Families\n\n| Name | Keys | Always expire | Purpose |\n|---|---|---|---|\n");
         for family in &catalog.families {
             let expires = if family.must_expire { "yes" } else { "by key" };
-            let pattern = code(&format!("{}:*", family.prefix));
+            let pattern = code(&family.pattern);
             table_row(out, &[family.name.clone(), pattern, expires.into(), family.purpose.clone()]);
         }
     }
@@ -129,8 +129,8 @@ fn describe(out: &mut String, details: &Details<'_>) {
         let names: Vec<String> = details.groups.iter().map(|name| code(name)).collect();
         item("Groups", &names.join(", "));
     }
-    if !details.formerly.is_empty() {
-        let names: Vec<String> = details.formerly.iter().map(|name| code(name)).collect();
+    if !row.formerly.is_empty() {
+        let names: Vec<String> = row.formerly.iter().map(|name| code(name)).collect();
         item("Formerly", &names.join(", "));
     }
     let (plain, cluster) = (&details.example, &details.cluster_example);

@@ -65,6 +65,13 @@ pub enum TtlRule {
         /// Longest; without it there is no upper bound.
         max: Option<Span>,
     },
+    /// This long unless the writer chooses otherwise.
+    Default {
+        /// If the writer does not choose.
+        ttl: Span,
+        /// Longest the writer may choose.
+        at_most: Option<Span>,
+    },
     /// This long, and extended while in use.
     Renewable {
         /// As first written.
@@ -112,6 +119,8 @@ impl fmt::Display for TtlRule {
             Self::Exact(span) => write!(f, "{span}"),
             Self::Range { min, max: Some(max) } => write!(f, "{min} to {max}"),
             Self::Range { min, max: None } => write!(f, "at least {min}"),
+            Self::Default { ttl, at_most: None } => write!(f, "{ttl} by default"),
+            Self::Default { ttl, at_most: Some(max) } => write!(f, "{ttl} by default, at most {max}"),
             Self::Renewable { ttl, at_most: None } => write!(f, "{ttl}, renewable"),
             Self::Renewable { ttl, at_most: Some(max) } => write!(f, "{ttl}, renewable up to {max}"),
             Self::Like { entry, rule } => write!(f, "as {entry} ({rule})"),

@@ -18,6 +18,18 @@ mod guild {
     include!("fixtures/guild.rs");
 }
 
+/// Generated from `fixtures/tricky.toml`: that it compiles without a warning is the test.
+mod tricky {
+    #![expect(unreachable_pub, reason = "generated for a library")]
+    include!("fixtures/tricky.rs");
+}
+
+/// Generated from `fixtures/bare.toml`.
+mod bare {
+    #![expect(unreachable_pub, reason = "generated for a library")]
+    include!("fixtures/bare.rs");
+}
+
 #[test]
 fn keys_are_spelled_in_both_layouts() {
     let cart = shop::ids::CartId::new("a:b").expect("not empty");
@@ -71,6 +83,13 @@ fn lifetimes_follow_the_catalog() {
     let sent = shop::mail::sent(&mail, &shop::ids::Level::Quiet);
     assert_eq!(sent.writable_for(seconds(30)).expect("given").ttl(), Some(seconds(90)), "with its grace");
     assert_eq!(shop::audit::log().writable().ttl(), None, "bounded by MAXLEN");
+    let draft = shop::mail::draft(&mail);
+    assert_eq!(draft.writable().ttl(), Some(seconds(3600)), "by default");
+    assert_eq!(draft.writable_for(seconds(86_400)).expect("allowed").ttl(), Some(seconds(86_400)));
+    draft.writable_for(seconds(86_401)).expect_err("beyond at_most");
+    let bounced = shop::mail::bounced(&mail);
+    bounced.writable_for(seconds(119)).expect_err("below the least");
+    assert_eq!(bounced.writable_for(seconds(1_000_000)).expect("no bound").ttl(), Some(seconds(1_000_000)));
 }
 
 #[test]
@@ -91,6 +110,7 @@ fn a_closed_set_takes_its_members_only() {
     let groups = shop::audit::Readers::ALL.iter().map(|group| group.as_written());
     assert_eq!(groups.collect::<Vec<_>>(), ["billing", "fraud-check"]);
     assert_eq!(shop::audit::Readers::new("fraud-check"), Ok(shop::audit::Readers::FraudCheck));
+    assert_eq!(tricky::core::Result::new("self").map(|group| group.as_written()), Ok("self"));
 }
 
 #[test]
@@ -110,6 +130,8 @@ fn every_builder_is_called_once_by_the_generated_list() {
     for (source, build) in [
         (include_str!("fixtures/shop.toml"), shop::__every_builder as fn(RawIds<'_>) -> EveryKey),
         (include_str!("fixtures/guild.toml"), guild::__every_builder),
+        (include_str!("fixtures/tricky.toml"), tricky::__every_builder),
+        (include_str!("fixtures/bare.toml"), bare::__every_builder),
     ] {
         let catalog = Catalog::parse("fixture", source).expect("valid");
         let raw =

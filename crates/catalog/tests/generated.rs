@@ -16,7 +16,7 @@ fn fixture(name: &str) -> PathBuf {
 
 #[test]
 fn the_committed_builders_are_what_is_generated() {
-    for name in ["shop", "guild"] {
+    for name in ["shop", "guild", "tricky", "bare"] {
         let source = std::fs::read_to_string(fixture(&format!("{name}.toml"))).expect("readable");
         let catalog = Catalog::parse(name, &source).expect("valid");
         assert_fresh(&fixture(&format!("{name}.rs")), &builders::generate(&catalog)).expect("fresh");

@@ -12,6 +12,7 @@ use crate::Writable;
 /// A value as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Envelope<P, M = serde_json::Map<String, serde_json::Value>> {
     /// When it was sealed.
     pub created_at: Timestamp,
@@ -35,7 +36,7 @@ pub enum EnvelopeError {
         entry: &'static str,
     },
     /// The end lies outside the calendar.
-    #[error("a ttl of {ttl:?} from {created_at} is out of range")]
+    #[error("a ttl of {ttl:?} from {created_at} leaves the calendar: choose a shorter one")]
     OutOfRange {
         /// Beginning.
         created_at: Timestamp,

@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use ade_catalog::Catalog;
+use ade_catalog::key::lifetime::{Fixed, Unbounded};
+use ade_catalog::key::{Key, MAX_IDS, Template};
 use ade_catalog::model::{EntryKind, Format, IdForm};
 use ade_keyspace::Layout;
 use ade_keyspace::envelope::{Envelope, EnvelopeError};
-use ade_keyspace::mediation::{A, ids};
 use ade_testkit::ManualClock;
 use jiff::Timestamp;
 
@@ -62,8 +63,9 @@ fn a_tenant_is_written_as_its_hash_only() {
 #[test]
 fn an_envelope_ends_with_its_key() {
     let clock = ManualClock::new("2026-03-18T15:30:00Z".parse().expect("valid"));
-    let window = ids::DedupKey::new("sensor-7").expect("not empty");
-    let writable = A::new(ids::Env::Prod).dedup_window(&window).writable();
+    static WINDOW: Template = Template { name: "test.window", plain: &[], cluster: &[] };
+    let writable =
+        Key::from_builder(&WINDOW, [""; MAX_IDS], Fixed { ttl: Duration::from_secs(120) }).writable();
     let sealed = Envelope::seal(&writable, clock.now(), 1, "overheated".to_owned(), serde_json::Map::new());
     let stored = sealed.expect("it expires").to_json().expect("serialisable");
     assert_eq!(
@@ -76,6 +78,17 @@ fn an_envelope_ends_with_its_key() {
     assert_eq!(open(clock.now()).expect("still valid").payload, "overheated");
     clock.advance(Duration::from_secs(1));
     assert!(matches!(open(clock.now()), Err(EnvelopeError::Expired { .. })));
+}
+
+#[test]
+fn an_envelope_needs_an_end() {
+    static LASTING: Template = Template { name: "test.lasting", plain: &[], cluster: &[] };
+    let lasting = Key::from_builder(&LASTING, [""; MAX_IDS], Unbounded).writable();
+    let refused = Envelope::seal(&lasting, Timestamp::UNIX_EPOCH, 1, 7, ()).expect_err("no end");
+    assert_eq!(refused.to_string(), "test.lasting does not expire: an envelope needs a key with a ttl");
+    let endless = Key::from_builder(&LASTING, [""; MAX_IDS], Fixed { ttl: Duration::MAX }).writable();
+    let refused = Envelope::seal(&endless, Timestamp::UNIX_EPOCH, 1, 7, ()).expect_err("too far");
+    assert!(matches!(refused, EnvelopeError::OutOfRange { .. }));
 }
 
 #[test]

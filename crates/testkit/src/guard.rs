@@ -2,11 +2,14 @@
 //!
 //! Between the test and the server stands a small shell, the guardian (`guardian.sh`), in a process group of its own. It
 //! holds the reading end of a pipe whose writing end only this process has. When that end closes, by drop, exit, panic,
-//! abort or SIGKILL, the guardian stops the server and removes its folder. A process id is never signalled after it was
-//! reaped, because only the guardian reaps.
+//! abort or SIGKILL, the guardian stops the server and removes its folder. The server is signalled through a descriptor
+//! of the very process, never by a number that could have been given to another.
 
 use std::collections::VecDeque;
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -15,8 +18,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use tempfile::TempDir;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// Lines of a server's log that are kept: enough that none is lost before a waiting test has seen it.
 const KEPT_LINES: usize = 10_000;
@@ -109,14 +111,16 @@ impl Ear {
 pub struct Spec {
     /// For error messages.
     pub name: String,
-    /// Program and arguments.
+    /// Files to be written into its folder, by name.
+    pub files: Vec<(&'static str, String)>,
+    /// What has to be done in the folder before the first start, as a shell script; may be empty.
+    pub preparation: String,
+    /// Program and arguments, run in its folder.
     pub argv: Vec<String>,
-    /// Its own folder, removed at the end.
-    pub folder: TempDir,
     /// Name of the signal that stops it at once, without the `SIG`.
     pub stop_signal: &'static str,
-    /// User and group to run as.
-    pub run_as: Option<(u32, u32)>,
+    /// User and group that own the folder.
+    pub owner: Option<(u32, u32)>,
 }
 
 /// A server under guard.
@@ -134,17 +138,23 @@ pub struct Guarded {
 struct Desk {
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-    /// The server, until it was reaped.
-    server: Option<i32>,
+    /// The server's process id and a descriptor of it, until it was reaped.
+    server: Option<(i32, Arc<OwnedFd>)>,
 }
 
 impl Desk {
     fn order(&mut self, order: &str) -> std::io::Result<String> {
         let orders = self.orders.as_mut().ok_or(std::io::ErrorKind::BrokenPipe)?;
         writeln!(orders, "{order}")?;
+        self.answer()
+    }
+
+    fn answer(&mut self) -> std::io::Result<String> {
         let mut answer = String::new();
-        self.answers.read_line(&mut answer)?;
-        Ok(answer.trim().to_owned())
+        match self.answers.read_line(&mut answer)? {
+            0 => Err(std::io::Error::other("the guardian is gone")),
+            _ => Ok(answer.trim().to_owned()),
+        }
     }
 }
 
@@ -152,16 +162,10 @@ impl Guarded {
     /// Starts the guardian and the server.
     pub fn start(spec: Spec) -> Result<Self, StartError> {
         let mut command = Command::new("sh");
-        command.arg("-c").arg(include_str!("guardian.sh")).arg("ade-guardian");
-        command.arg(spec.folder.path()).arg(spec.stop_signal).args(&spec.argv);
-        command.current_dir(spec.folder.path()).process_group(0);
+        command.arg("-c").arg(include_str!("guardian.sh")).arg("ade-guardian").arg(std::env::temp_dir());
+        command.arg(spec.stop_signal).arg(&spec.preparation).args(&spec.argv).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        if let Some((user, group)) = spec.run_as {
-            command.uid(user).gid(group);
-        }
         let mut guardian = command.spawn().map_err(StartError::system("start a guardian"))?;
-        // From here on the guardian removes the folder.
-        let folder = spec.folder.keep();
         let missing = || StartError::system("take a guardian's pipes")(std::io::ErrorKind::BrokenPipe.into());
         let orders = guardian.stdin.take().ok_or_else(missing)?;
         let answers = BufReader::new(guardian.stdout.take().ok_or_else(missing)?);
@@ -169,21 +173,29 @@ impl Guarded {
         let ear = Arc::new(Ear::default());
         let listener = Arc::clone(&ear);
         thread::spawn(move || listen(log, &listener));
-        let guarded = Self {
-            name: spec.name,
-            folder,
-            guardian,
-            desk: Mutex::new(Desk { orders: Some(orders), answers, server: None }),
-            ear,
-        };
+        let mut desk = Desk { orders: Some(orders), answers, server: None };
+        let folder =
+            desk.answer().map(PathBuf::from).map_err(StartError::system("make a temporary folder"))?;
+        let guarded = Self { name: spec.name, folder, guardian, desk: Mutex::new(desk), ear };
+        guarded.furnish(&spec.files, spec.owner).map_err(StartError::system("furnish a temporary folder"))?;
+        if !spec.preparation.is_empty() {
+            guarded.prepare()?;
+        }
         guarded.begin()?;
         Ok(guarded)
+    }
+
+    fn furnish(&self, files: &[(&str, String)], owner: Option<(u32, u32)>) -> std::io::Result<()> {
+        for (name, content) in files {
+            fs::write(self.folder.join(name), content)?;
+        }
+        owner.map_or(Ok(()), |(user, group)| chown(&self.folder, Some(user), Some(group)))
     }
 
     /// Process id of the server; 0 once it was killed.
     #[must_use]
     pub fn pid(&self) -> i32 {
-        self.desk().server.unwrap_or(0)
+        self.desk().server.as_ref().map_or(0, |(pid, _)| *pid)
     }
 
     /// Process id of its guardian.
@@ -233,10 +245,13 @@ impl Guarded {
             let note = self.reap()?;
             self.listen_until(timeout, |heard| heard.lines.iter().any(|line| line.starts_with(&note)));
         }
+        Err(StartError::NotReady { server: self.name.clone(), what, log: self.last_lines() })
+    }
+
+    fn last_lines(&self) -> String {
         let heard = self.ear.lock();
         let last = heard.lines.iter().skip(heard.lines.len().saturating_sub(SHOWN_LINES));
-        let log = last.map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n");
-        Err(StartError::NotReady { server: self.name.clone(), what, log })
+        last.map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
     }
 
     /// Whether `satisfied` came true in time.
@@ -247,10 +262,10 @@ impl Guarded {
 
     /// Sends a signal to the server.
     pub fn signal(&self, signal: Signal) -> Result<(), StartError> {
-        // The desk stays locked meanwhile, so that the server cannot be reaped and its id given away.
-        let desk = self.desk();
-        let pid = desk.server.and_then(Pid::from_raw).ok_or(std::io::ErrorKind::NotFound.into());
-        pid.and_then(|pid| Ok(kill_process(pid, signal)?))
+        let process = self.desk().server.as_ref().map(|(_, process)| Arc::clone(process));
+        process
+            .ok_or(std::io::ErrorKind::NotFound.into())
+            .and_then(|process| Ok(pidfd_send_signal(process, signal)?))
             .map_err(StartError::system(format!("signal {}", self.name)))
     }
 
@@ -266,20 +281,36 @@ impl Guarded {
         self.reap().map(drop)
     }
 
+    fn prepare(&self) -> Result<(), StartError> {
+        let failed = || StartError::system(format!("prepare {}", self.name));
+        let status = self.desk().order("prepare").map_err(failed())?;
+        if status == "0" {
+            return Ok(());
+        }
+        let log = self.last_lines();
+        Err(failed()(std::io::Error::other(format!("it ended with status {status}:\n{log}"))))
+    }
+
     /// Starts a server that was killed.
     pub fn begin(&self) -> Result<(), StartError> {
+        let failed = || StartError::system(format!("start {}", self.name));
         let mut desk = self.desk();
-        let pid: i32 = desk
+        if desk.server.is_some() {
+            return Err(failed()(std::io::Error::other("it runs already")));
+        }
+        let (pid, process) = desk
             .order("start")
             .and_then(|answer| {
-                answer.parse().map_err(|_| std::io::Error::other(format!("odd answer {answer:?}")))
+                let odd = || std::io::Error::other(format!("odd answer {answer:?}"));
+                let pid: i32 = answer.parse().map_err(|_| odd())?;
+                Ok((pid, Arc::new(pidfd_open(Pid::from_raw(pid).ok_or_else(odd)?, PidfdFlags::empty())?)))
             })
-            .map_err(StartError::system(format!("start {}", self.name)))?;
-        desk.server = Some(pid);
+            .map_err(failed())?;
+        desk.server = Some((pid, Arc::clone(&process)));
         let ear = Arc::clone(&self.ear);
         thread::spawn(move || {
-            // The guardian reaps only when told, so the id cannot have been given to another process.
-            let _ = wait_for_exit(pid, None);
+            // An error would only mean that nobody is told early.
+            let _ = wait_for_end(&process, None);
             ear.lock().ended.push(pid);
             ear.news.notify_all();
         });
@@ -289,11 +320,9 @@ impl Guarded {
     /// Waits for the server's end; returns how the guardian's note of it begins.
     fn reap(&self) -> Result<String, StartError> {
         let mut desk = self.desk();
-        let note = format!("process {} ended", desk.server.unwrap_or(0));
-        if desk.server.take().is_some() {
-            desk.order("reap").map_err(StartError::system(format!("wait for the end of {}", self.name)))?;
-        }
-        Ok(note)
+        let Some((pid, _)) = desk.server.take() else { return Ok(String::new()) };
+        desk.order("reap").map_err(StartError::system(format!("wait for the end of {}", self.name)))?;
+        Ok(format!("process {pid} ended"))
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -325,30 +354,23 @@ fn listen(log: impl BufRead, ear: &Ear) {
 /// Waits until a process, of whatever parent, has ended. Returns false if it still lives after `timeout`.
 pub fn wait_for_exit(pid: i32, timeout: Option<Duration>) -> std::io::Result<bool> {
     let Some(pid) = Pid::from_raw(pid) else { return Ok(true) };
-    let process = match pidfd_open(pid, PidfdFlags::empty()) {
-        Err(rustix::io::Errno::SRCH) => return Ok(true),
-        other => other?,
-    };
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Err(rustix::io::Errno::SRCH) => Ok(true),
+        process => wait_for_end(&process?, timeout),
+    }
+}
+
+fn wait_for_end(process: &OwnedFd, timeout: Option<Duration>) -> std::io::Result<bool> {
     let timeout = timeout.map(|timeout| Timespec {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
     });
     loop {
-        match poll(&mut [PollFd::new(&process, PollFlags::IN)], timeout.as_ref()) {
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], timeout.as_ref()) {
             Err(rustix::io::Errno::INTR) => {}
             other => return Ok(other? > 0),
         }
     }
-}
-
-/// A new folder for a server, owned by the user it runs as.
-pub(crate) fn new_folder(run_as: Option<(u32, u32)>) -> Result<TempDir, StartError> {
-    let failed = || StartError::system("make a temporary folder");
-    let folder = tempfile::Builder::new().prefix("ade-test-").tempdir().map_err(failed())?;
-    if let Some((user, group)) = run_as {
-        std::os::unix::fs::chown(folder.path(), Some(user), Some(group)).map_err(failed())?;
-    }
-    Ok(folder)
 }
 
 /// The full path of an installed program.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::geteuid;
 
-use crate::guard::{Guarded, Spec, StartError, new_folder, program};
+use crate::guard::{Guarded, Spec, StartError, program};
 use crate::ports::Port;
 
 const READY: &str = "database system is ready to accept connections";
@@ -24,16 +24,24 @@ pub struct Postgres {
 impl Postgres {
     /// Starts one and waits until it answers.
     pub fn start() -> Result<Self, StartError> {
-        let run_as = unprivileged_user()?;
+        let owner = unprivileged_user()?;
         let (initdb, postgres) = (binary("initdb")?, binary("postgres")?);
         let port = Port::claim()?;
-        let folder = new_folder(run_as)?;
-        let path = folder.path().to_string_lossy().into_owned();
-        let script = "\"$1\" --pgdata=data --username=postgres --auth=trust --encoding=UTF8 --locale=C --no-sync \
-                      >/dev/null && shift && exec \"$@\"";
-        let mut argv: Vec<String> =
-            ["sh", "-c", script, "start", &initdb, &postgres].map(str::to_owned).to_vec();
-        argv.extend(["-D", "data", "-k", &path, "-p", &port.number().to_string()].map(str::to_owned));
+        let number = port.number().to_string();
+        let drop_privileges: Vec<String> = owner.map_or_else(Vec::new, |(user, group)| {
+            vec![
+                "setpriv".into(),
+                format!("--reuid={user}"),
+                format!("--regid={group}"),
+                "--clear-groups".into(),
+            ]
+        });
+        let preparation = format!(
+            "exec {} '{initdb}' --pgdata=data --username=postgres --auth=trust --encoding=UTF8 --locale=C --no-sync",
+            drop_privileges.join(" ")
+        );
+        let mut argv = drop_privileges;
+        argv.extend([&postgres, "-D", "data", "-k", "", "-p", &number].map(str::to_owned));
         for setting in [
             "listen_addresses=127.0.0.1",
             "fsync=off",
@@ -45,7 +53,8 @@ impl Postgres {
             argv.extend(["-c".to_owned(), setting.to_owned()]);
         }
         let name = "PostgreSQL".to_owned();
-        let process = Guarded::start(Spec { name, argv, folder, stop_signal: "QUIT", run_as })?;
+        let files = Vec::new();
+        let process = Guarded::start(Spec { name, files, preparation, argv, stop_signal: "QUIT", owner })?;
         process.wait_for_lines(READY, 1, START_TIMEOUT)?;
         Ok(Self { process, port })
     }
@@ -78,6 +87,8 @@ impl Postgres {
         let output = Command::new(binary(tool)?)
             .args(["-h", "127.0.0.1", "-p", &port, "-U", "postgres", "--no-password"])
             .args(arguments)
+            // The tools would listen to PGHOST and its kin.
+            .env_clear()
             .output()
             .map_err(StartError::system(format!("run {tool}")))?;
         if output.status.success() {

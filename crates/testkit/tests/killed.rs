@@ -3,12 +3,15 @@
 
 #![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
 
+use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use ade_testkit::wait::eventually;
 use ade_testkit::wait_for_exit;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
@@ -92,4 +95,46 @@ fn an_owner_that_ends_has_stopped_its_servers_before() {
     assert!(started.owner.wait().expect("reaped").success());
     assert!(started.processes.iter().all(|(.., folder)| !folder.exists()));
     assert_all_gone(&started.processes);
+}
+
+/// Processes that work in a folder or below it.
+fn processes_in(folder: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir("/proc").expect("readable");
+    let works_there =
+        |process: &PathBuf| fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd.starts_with(folder));
+    all.filter_map(|process| Some(process.ok()?.path())).filter(works_there).collect()
+}
+
+#[test]
+fn an_owner_killed_while_its_servers_start_leaves_nothing_either() {
+    // Killed at different moments of the start: preparing, starting, just ready.
+    for delay_ms in [0, 20, 60, 120, 200, 300, 450, 600] {
+        let home = tempfile::tempdir().expect("made");
+        fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("other users may enter");
+        let mut owner = Command::new(env!("CARGO_BIN_EXE_ade-servers"))
+            .args(["redis", "postgres"])
+            .env("TMPDIR", home.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("starts");
+        let over = wait_for_exit(pid(&owner).as_raw_nonzero().get(), Some(Duration::from_millis(delay_ms)));
+        assert!(!over.expect("readable"), "it runs until it is killed");
+        kill_process(pid(&owner), Signal::KILL).expect("killed");
+        owner.wait().expect("reaped");
+        eventually("nothing is left", LONG, || {
+            let folders: Vec<PathBuf> = fs::read_dir(home.path())
+                .expect("readable")
+                .map(|entry| entry.expect("readable").path())
+                .filter(|path| !path.to_string_lossy().contains("ade-test-ports"))
+                .collect();
+            let processes = processes_in(home.path());
+            if folders.is_empty() && processes.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("{folders:?} {processes:?}"))
+            }
+        })
+        .expect("all gone");
+    }
 }

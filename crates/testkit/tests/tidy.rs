@@ -43,6 +43,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("testkit", &["store", "domain", "keyspace", "catalog", "client"]),
 ];
 
+/// Rooms without I/O.
+const PURE: &[&str] = &["domain", "catalog", "keyspace"];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -59,11 +62,26 @@ fn manifests() -> Vec<(String, toml::Table)> {
         .collect()
 }
 
-/// The rooms a manifest names in one of its tables.
-fn rooms_in(manifest: &toml::Table, table: &str) -> Vec<String> {
-    let table = manifest.get(table).and_then(toml::Value::as_table);
-    let names = table.into_iter().flat_map(toml::Table::keys);
-    names.filter_map(|name| name.strip_prefix("ade-")).map(str::to_owned).collect()
+/// What a manifest depends on besides its tests, for every target, by the name of the package.
+fn dependencies(manifest: &toml::Table) -> Vec<String> {
+    let targets = manifest.get("target").and_then(toml::Value::as_table);
+    let tables = targets.into_iter().flat_map(toml::Table::values).filter_map(toml::Value::as_table);
+    let mut found = Vec::new();
+    for table in tables.chain([manifest]) {
+        for kind in ["dependencies", "build-dependencies"] {
+            for (name, how) in table.get(kind).and_then(toml::Value::as_table).into_iter().flatten() {
+                let package = how.get("package").and_then(toml::Value::as_str);
+                found.push(package.unwrap_or(name).to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// The rooms among them.
+fn rooms_of(manifest: &toml::Table) -> Vec<String> {
+    let all = dependencies(manifest);
+    all.iter().filter_map(|name| name.strip_prefix("ade-")).map(str::to_owned).collect()
 }
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -85,10 +103,8 @@ fn arrows_go_one_way() {
     for (room, manifest) in manifests() {
         let allowed =
             arrows.get(room.as_str()).unwrap_or_else(|| panic!("the room {room} has no row in ARROWS"));
-        for table in ["dependencies", "build-dependencies"] {
-            for other in rooms_in(&manifest, table) {
-                assert!(allowed.contains(&other.as_str()), "{room} must not depend on {other} ({table})");
-            }
+        for other in rooms_of(&manifest) {
+            assert!(allowed.contains(&other.as_str()), "{room} must not depend on {other}");
         }
     }
 }
@@ -107,21 +123,25 @@ fn the_table_of_arrows_has_no_cycle() {
 #[test]
 fn the_test_kit_is_for_tests_only() {
     for (room, manifest) in manifests() {
-        for table in ["dependencies", "build-dependencies"] {
-            assert!(!rooms_in(&manifest, table).contains(&"testkit".to_owned()), "{room} ships the test kit");
-        }
+        assert!(!rooms_of(&manifest).contains(&"testkit".to_owned()), "{room} ships the test kit");
     }
 }
 
 #[test]
-fn pure_rooms_have_no_runtime_and_no_driver() {
-    let forbidden = ["tokio", "redis", "sqlx", "axum", "reqwest", "rustix"];
-    for (room, manifest) in
-        manifests().iter().filter(|(room, _)| ["domain", "catalog", "keyspace"].contains(&room.as_str()))
-    {
-        let table = manifest.get("dependencies").and_then(toml::Value::as_table);
-        for name in table.into_iter().flat_map(toml::Table::keys) {
-            assert!(!forbidden.contains(&name.as_str()), "{room} is pure and must not depend on {name}");
+fn pure_rooms_have_no_runtime_no_driver_and_no_way_out() {
+    let drivers = ["tokio", "redis", "sqlx", "axum", "reqwest", "rustix"];
+    let ways_out = ["std::fs", "std::net", "std::process", "std::env", "std::thread", "std::io"];
+    for (room, manifest) in manifests().iter().filter(|(room, _)| PURE.contains(&room.as_str())) {
+        for name in dependencies(manifest) {
+            assert!(!drivers.contains(&name.as_str()), "{room} is pure and must not depend on {name}");
+        }
+        let mut files = Vec::new();
+        sources(&root().join("crates").join(room).join("src"), &mut files);
+        for file in files {
+            let text = fs::read_to_string(&file).expect("readable");
+            for way in ways_out {
+                assert!(!text.contains(way), "{} is in a pure room and must not use {way}", file.display());
+            }
         }
     }
 }

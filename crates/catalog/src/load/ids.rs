@@ -1,17 +1,17 @@
 //! Kinds of identifiers: from their declarations to their writing rules.
 
-use crate::builders::camel;
+use super::is_name;
+use crate::builders::{camel, snake, variant};
 use crate::error::Fault;
 use crate::file::IdDecl;
 use crate::ident::{DEFAULT_MAX_BYTES, LEAST_MAX_BYTES, Rules};
 use crate::model::{IdForm, IdKind, Member};
-use crate::pattern::is_identifier_name;
 
 pub(super) fn ids(decls: &[IdDecl]) -> Result<Vec<IdKind>, Fault> {
     let mut kinds: Vec<IdKind> = Vec::new();
     for decl in decls {
         let name = decl.name.get_ref();
-        if !is_identifier_name(name) {
+        if !is_name(name) {
             return Err(Fault::new(
                 decl.name.span(),
                 format!(
@@ -19,7 +19,8 @@ pub(super) fn ids(decls: &[IdDecl]) -> Result<Vec<IdKind>, Fault> {
                 ),
             ));
         }
-        if let Some(twin) = kinds.iter().find(|kind| camel(&kind.name) == camel(name)) {
+        let same = |kind: &&IdKind| camel(&kind.name) == camel(name) || snake(&kind.name) == snake(name);
+        if let Some(twin) = kinds.iter().find(same) {
             let message = format!("the identifier {name} is declared already (as {})", twin.name);
             return Err(Fault::new(decl.name.span(), message));
         }
@@ -68,7 +69,7 @@ fn id_form(decl: &IdDecl) -> Result<IdForm, Fault> {
     for (value, addition) in given.chain(decl.added.iter().map(|value| (value, true))) {
         let text = value.get_ref();
         let legal = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"{}%*?[]\\\"'".contains(&byte));
-        if !legal || text.split(':').any(str::is_empty) || camel(text).is_empty() {
+        if !legal || text.split(':').any(str::is_empty) || variant(text).is_empty() {
             return Err(Fault::new(
                 value.span(),
                 format!(
@@ -76,7 +77,7 @@ fn id_form(decl: &IdDecl) -> Result<IdForm, Fault> {
                 ),
             ));
         }
-        if let Some(twin) = members.iter().find(|member| camel(&member.value) == camel(text)) {
+        if let Some(twin) = members.iter().find(|member| variant(&member.value) == variant(text)) {
             let message = format!("{text:?} is in the set already, or cannot be told from {:?}", twin.value);
             return Err(Fault::new(value.span(), message));
         }

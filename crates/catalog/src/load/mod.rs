@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use toml::Spanned;
 
+use crate::builders::variant;
 use crate::check;
 use crate::error::Fault;
 use crate::file::{ChannelDecl, File, GroupDecl, KeyDecl};
@@ -17,6 +18,9 @@ use crate::model::{
     Catalog, DEFAULT_KEY_LIMIT, Entry, EntryKind, Family, Format, IdKind, KeyShape, ValueType,
 };
 use crate::pattern::{Dialect, Pattern, is_identifier_name};
+
+/// Longest name of anything in bytes.
+const MAX_NAME: usize = 64;
 
 /// An entry and where its name and its pattern stand, for the checks that follow.
 pub(crate) struct Placed {
@@ -85,11 +89,8 @@ pub(crate) fn load(source: &str) -> Result<Catalog, Fault> {
         placed.push(entry(&catalog.ids, &decl.into(), kind)?);
     }
     for decl in &file.group {
-        if decl.names.get_ref().is_empty() {
-            return Err(Fault::new(decl.names.span(), "names is empty: name at least one consumer group"));
-        }
-        let kind =
-            EntryKind::Group { stream: decl.stream.get_ref().clone(), names: decl.names.get_ref().clone() };
+        let names = group_names(&decl.names)?;
+        let kind = EntryKind::Group { stream: decl.stream.get_ref().clone(), names };
         placed.push(entry(&catalog.ids, &decl.into(), kind)?);
     }
     placed.sort_by_key(|placed| placed.name_span.start);
@@ -103,15 +104,17 @@ pub(crate) fn load(source: &str) -> Result<Catalog, Fault> {
     check::reserve_siblings(&mut catalog, &placed)?;
     check::overlaps(&catalog, &placed)?;
     for decl in &file.family {
-        let prefix = decl.pattern.get_ref().strip_suffix(":*").ok_or_else(|| {
-            Fault::new(
-                decl.pattern.span(),
-                "the pattern of a family ends in \":*\", as in med:{env}:{module}:idem:*",
-            )
-        })?;
+        let written = decl.pattern.get_ref();
+        let prefix =
+            written.strip_suffix(":*").or_else(|| written.strip_suffix(":{key}")).ok_or_else(|| {
+                let message =
+                    "the pattern of a family ends in \":*\" or \":{key}\", as in med:{env}:{module}:idem:*";
+                Fault::new(decl.pattern.span(), message)
+            })?;
         expect_word(&decl.name)?;
         catalog.families.push(Family {
             name: decl.name.get_ref().clone(),
+            pattern: written.clone(),
             prefix: pattern(&catalog.ids, prefix, decl.pattern.span(), ':', Dialect::Plain)?,
             purpose: decl.purpose.get_ref().clone(),
             must_expire: decl.must_expire,
@@ -224,6 +227,10 @@ fn entry(ids: &[IdKind], common: &Common<'_>, kind: EntryKind) -> Result<Placed,
         None => plain.clone(),
     };
     let cluster_span = common.cluster.map_or(common.pattern.span(), Spanned::span);
+    if cluster != plain && cluster.tag().is_none() {
+        let message = "a cluster pattern that differs needs a hash tag: braces around more than one name";
+        return Err(Fault::new(cluster_span, message));
+    }
     if cluster.ids().ne(plain.ids()) {
         return Err(Fault::new(
             cluster_span,
@@ -249,6 +256,29 @@ fn entry(ids: &[IdKind], common: &Common<'_>, kind: EntryKind) -> Result<Placed,
     })
 }
 
+fn group_names(names: &Spanned<Vec<Spanned<String>>>) -> Result<Vec<String>, Fault> {
+    let mut known: Vec<String> = Vec::new();
+    for name in names.get_ref() {
+        let text = name.get_ref();
+        if variant(text).is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let message =
+                format!("{text:?} is no name of a consumer group: use printable ASCII without spaces");
+            return Err(Fault::new(name.span(), message));
+        }
+        if let Some(twin) = known.iter().find(|other| variant(other) == variant(text)) {
+            return Err(Fault::new(
+                name.span(),
+                format!("{text:?} is listed already, or cannot be told from {twin:?}"),
+            ));
+        }
+        known.push(text.clone());
+    }
+    if known.is_empty() {
+        return Err(Fault::new(names.span(), "names is empty: name at least one consumer group"));
+    }
+    Ok(known)
+}
+
 fn pattern(
     ids: &[IdKind],
     text: &str,
@@ -266,7 +296,9 @@ fn pattern(
         })
     };
     Pattern::parse(text, separator, dialect, id_named).map_err(|fault| {
-        let start = span.start + 1 + fault.offset;
+        // With escapes or three quotes the text is not where it seems; then the whole string is the place.
+        let is_simple = span.len() == text.len() + 2 || span.len() == text.len() + 4;
+        let start = if is_simple { span.start + 1 + fault.offset } else { span.start };
         Fault::new(start..span.end, format!("in the pattern {text:?}: {}", fault.message))
     })
 }
@@ -310,11 +342,18 @@ fn expect_word(name: &Spanned<String>) -> Result<(), Fault> {
 }
 
 fn is_word(text: &str) -> bool {
-    is_identifier_name(text) && !text.contains(|c: char| c.is_ascii_uppercase())
+    is_name(text) && !text.contains(|c: char| c.is_ascii_uppercase())
+}
+
+/// A name that fits into messages and, whatever the language, into builders.
+fn is_name(text: &str) -> bool {
+    is_identifier_name(text) && text.len() <= MAX_NAME && !["self", "super", "crate", "Self"].contains(&text)
 }
 
 /// The candidate that shares most of its letters with `name`, if any is close.
 pub fn closest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    // The distance takes time and memory by the product of the lengths.
+    let name = Some(name).filter(|name| name.len() <= 2 * MAX_NAME)?;
     candidates
         .map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate))
         .filter(|(edits, candidate)| *edits <= candidate.len().max(name.len()) / 3)

@@ -14,41 +14,58 @@ pub(super) fn ttl(decl: &Spanned<TtlDecl>) -> Result<Ttl, Fault> {
         TtlDecl::Table(table) => table,
     };
     let fault = |message: String| Fault::new(decl.span(), message);
-    let TtlTable { exact, range, at_least, renewable, at_most, like, given, plus, maxlen } = table.as_ref();
+    let TtlTable { exact, range, at_least, default, renewable, at_most, like, given, plus, maxlen } =
+        table.as_ref();
     let span = |text: &String| Span::parse(text).map_err(fault);
     let optional = |text: &Option<String>| text.as_ref().map(span).transpose();
-    let rule = match (exact, range, at_least, renewable, like, given) {
-        (Some(exact), None, None, None, None, None) => TtlRule::Exact(span(exact)?),
-        (None, Some([min, max]), None, None, None, None) => {
-            let (min, max) = (span(min)?, span(max)?);
-            if min.duration > max.duration {
-                return Err(fault(format!("the range ends ({max}) before it begins ({min})")));
-            }
-            TtlRule::Range { min, max: Some(max) }
+    let mut rules: Vec<TtlRule> = Vec::new();
+    if let Some(ttl) = exact {
+        rules.push(TtlRule::Exact(span(ttl)?));
+    }
+    if let Some([min, max]) = range {
+        let (min, max) = (span(min)?, span(max)?);
+        if min.duration > max.duration {
+            return Err(fault(format!("the range ends ({max}) before it begins ({min})")));
         }
-        (None, None, Some(min), None, None, None) => TtlRule::Range { min: span(min)?, max: None },
-        (None, None, None, Some(ttl), None, None) => {
-            TtlRule::Renewable { ttl: span(ttl)?, at_most: optional(at_most)? }
+        rules.push(TtlRule::Range { min, max: Some(max) });
+    }
+    if let Some(min) = at_least {
+        rules.push(TtlRule::Range { min: span(min)?, max: None });
+    }
+    if let Some(ttl) = default {
+        rules.push(TtlRule::Default { ttl: span(ttl)?, at_most: optional(at_most)? });
+    }
+    if let Some(ttl) = renewable {
+        rules.push(TtlRule::Renewable { ttl: span(ttl)?, at_most: optional(at_most)? });
+    }
+    if let Some(entry) = like {
+        rules.push(TtlRule::Like { entry: entry.clone(), rule: Box::new(TtlRule::None) });
+    }
+    if let Some(by) = given {
+        if by.trim().is_empty() {
+            return Err(fault("given needs to say what gives the ttl".into()));
         }
-        (None, None, None, None, Some(entry), None) => {
-            TtlRule::Like { entry: entry.clone(), rule: Box::new(TtlRule::None) }
-        }
-        (None, None, None, None, None, Some(by)) => TtlRule::Given { by: by.clone(), plus: optional(plus)? },
-        (None, None, None, None, None, None) if maxlen.is_some() => TtlRule::None,
-        _ => {
-            return Err(fault(
-                "a ttl has one rule: exact, range, at_least, renewable, like, given or (for streams) maxlen"
-                    .into(),
-            ));
-        }
+        rules.push(TtlRule::Given { by: by.clone(), plus: optional(plus)? });
+    }
+    if rules.is_empty() && maxlen.is_some() {
+        rules.push(TtlRule::None);
+    }
+    let (Some(rule), true) = (rules.pop(), rules.is_empty()) else {
+        return Err(fault(
+            "a ttl has one rule: exact, range, at_least, default, renewable, like, given or (for streams) maxlen".into(),
+        ));
     };
-    if at_most.is_some() && renewable.is_none() {
-        return Err(fault("at_most goes with renewable".into()));
+    if *maxlen == Some(0) {
+        return Err(fault("maxlen = 0 would keep nothing".into()));
+    }
+    if at_most.is_some() && renewable.is_none() && default.is_none() {
+        return Err(fault("at_most goes with renewable or default".into()));
     }
     if plus.is_some() && given.is_none() {
         return Err(fault("plus goes with given".into()));
     }
-    if let TtlRule::Renewable { ttl, at_most: Some(max) } = &rule
+    if let TtlRule::Renewable { ttl, at_most: Some(max) } | TtlRule::Default { ttl, at_most: Some(max) } =
+        &rule
         && ttl.duration > max.duration
     {
         return Err(fault(format!("{ttl} is beyond at_most ({max})")));

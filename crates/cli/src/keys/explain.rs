@@ -23,6 +23,9 @@ struct Explanation<'a> {
     owner: &'a str,
     purpose: &'a str,
     slot: u16,
+    /// The plain spelling that replaced this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    now: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -36,7 +39,7 @@ struct ExplainedId<'a> {
     /// First 40 digits of the SHA-256 of the identifier, where the key tells only that.
     #[serde(skip_serializing_if = "Option::is_none")]
     sha256: Option<&'a str>,
-    /// How a builder would write it, where the key does not.
+    /// How a builder writes it, where the key does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     should_be: Option<String>,
 }
@@ -66,6 +69,10 @@ pub(super) fn run(catalogs: &[Catalog], key: &str, json: bool) -> Result<(), Fai
         owner: row.owner,
         purpose: row.purpose,
         slot: slot_of(key.as_bytes()),
+        now: (found.spelling == Spelling::Former).then(|| {
+            let mut written = found.ids.iter().map(|id| id.written.as_str());
+            found.entry.plain.fill(|_| written.next().unwrap_or_default())
+        }),
     };
     if json {
         output::json(&explanation)?;
@@ -81,7 +88,7 @@ fn explained<'a>(id: &'a FoundId<'_>) -> ExplainedId<'a> {
         Some(Identifier::Hashed { digest, .. }) => (None, Some(digest.as_str())),
         None => (None, None),
     };
-    let should_be = if id.identifier.is_none() { id.kind.write(&id.written).ok() } else { None };
+    let should_be = if id.identifier.is_none() { id.kind.respell(&id.written) } else { None };
     ExplainedId { name: &id.kind.name, about: &id.kind.about, written: &id.written, value, sha256, should_be }
 }
 
@@ -106,6 +113,9 @@ fn print(explanation: &Explanation<'_>) -> Result<(), Failure> {
     for (label, fact) in facts {
         output::line(&format!("  {:<16} {fact}", label.dimmed()))?;
     }
+    if let Some(now) = &explanation.now {
+        output::line(&format!("  {:<16} {now}", "now written".dimmed()))?;
+    }
     Ok(())
 }
 
@@ -113,7 +123,7 @@ fn misspelled(explanation: &Explanation<'_>) -> Failure {
     let repairs: Vec<String> = explanation
         .identifiers
         .iter()
-        .filter_map(|id| Some(format!("{} as {}", id.written, id.should_be.as_ref()?)))
+        .filter_map(|id| Some(format!("{:?} as {}", id.written, id.should_be.as_ref()?)))
         .collect();
     Failure::new(
         Kind::No,
@@ -124,25 +134,32 @@ fn misspelled(explanation: &Explanation<'_>) -> Failure {
 
 fn unknown(catalogs: &[Catalog], key: &str) -> Failure {
     let failure = Failure::new(Kind::No, format!("no entry of {} describes {key:?}", names(catalogs)));
-    if let Some(family) = catalogs.iter().find_map(|catalog| catalog.families_of(key).last()) {
-        return failure.hint(format!(
-            "it lies in the family {}, {}, but is not listed there",
-            family.name, family.purpose
-        ));
+    let near = nearest(catalogs, key).map(|(name, pattern)| format!("the nearest is {name}: {pattern}"));
+    let family = catalogs.iter().find_map(|catalog| catalog.families_of(key).last());
+    let family = family.map(|family| format!("it lies in the family {} ({})", family.name, family.purpose));
+    let hints: Vec<String> = near.into_iter().chain(family).collect();
+    if hints.is_empty() {
+        return failure.hint("`ade keys list` shows every pattern; --catalog FILE reads another catalog");
     }
-    // The entry whose pattern shares the longest beginning with the key.
-    let shared = |pattern: &str| pattern.bytes().zip(key.bytes()).take_while(|(a, b)| a == b).count();
-    let near = catalogs
-        .iter()
-        .flat_map(|catalog| &catalog.entries)
-        .map(|entry| (shared(entry.plain.text()), entry))
-        .max_by_key(|(shared, _)| *shared);
-    match near {
-        Some((shared, entry)) if shared >= 4 => {
-            failure.hint(format!("the nearest is {}: {}", entry.name, entry.plain))
-        }
-        _ => failure.hint("`ade keys list` shows every pattern; --catalog FILE reads another catalog"),
-    }
+    failure.hint(hints.join("; "))
+}
+
+/// The entry whose pattern comes closest to the key, once its identifiers are taken from the key itself.
+fn nearest<'a>(catalogs: &'a [Catalog], key: &str) -> Option<(&'a str, &'a str)> {
+    let segments: Vec<&str> = key.split(':').collect();
+    let entries = || catalogs.iter().flat_map(|catalog| &catalog.entries);
+    let candidates: Vec<(&str, &str, String)> = entries()
+        .flat_map(|entry| [(entry, entry.plain.text()), (entry, entry.cluster.text())])
+        .map(|(entry, pattern)| {
+            let filled = pattern.split(':').enumerate().map(|(position, segment)| {
+                let theirs = segments.get(position).copied().unwrap_or_default();
+                if segment.contains('{') && segment.contains('}') { theirs } else { segment }
+            });
+            (entry.name.as_str(), pattern, filled.collect::<Vec<_>>().join(":"))
+        })
+        .collect();
+    let near = ade_catalog::closest(key, candidates.iter().map(|(.., filled)| filled.as_str()))?;
+    candidates.iter().find(|(.., filled)| filled == near).map(|(name, pattern, _)| (*name, *pattern))
 }
 
 fn names(catalogs: &[Catalog]) -> String {

@@ -6,7 +6,8 @@ mod list;
 mod show;
 
 use std::borrow::Cow;
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::path::PathBuf;
 
 use ade_catalog::Catalog;
@@ -19,8 +20,7 @@ const MAX_CATALOG_BYTES: u64 = 4 * 1024 * 1024;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A shipped catalog (ade, mediation, mesh) or a catalog file of your own; without it, all shipped ones
-    #[arg(long, global = true, value_name = "NAME|FILE")]
+    #[arg(long, global = true, value_name = "NAME|FILE", help = catalog_help())]
     catalog: Option<String>,
 
     #[command(subcommand)]
@@ -62,6 +62,18 @@ enum Command {
     },
 }
 
+fn shipped_names() -> String {
+    let names: Vec<&str> = ade_keyspace::catalogs().iter().map(|catalog| catalog.name.as_str()).collect();
+    names.join(", ")
+}
+
+fn catalog_help() -> String {
+    format!(
+        "A shipped catalog ({}) or a catalog file of your own; without it, all shipped ones",
+        shipped_names()
+    )
+}
+
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let catalogs = chosen(args.catalog.as_deref())?;
     match &args.command {
@@ -79,16 +91,17 @@ fn chosen(choice: Option<&str>) -> Result<Cow<'static, [Catalog]>, Failure> {
     if let Some(catalog) = shipped.iter().find(|catalog| catalog.name == choice) {
         return Ok(Cow::Borrowed(std::slice::from_ref(catalog)));
     }
-    let names: Vec<&str> = shipped.iter().map(|catalog| catalog.name.as_str()).collect();
     let unreadable = |reason: String| {
         Failure::new(Kind::Input, format!("cannot read the catalog {choice}: {reason}"))
-            .hint(format!("give one of {} or the path of a catalog file", names.join(", ")))
+            .hint(format!("give one of {} or the path of a catalog file", shipped_names()))
     };
-    let size = fs::metadata(choice).map_err(|error| unreadable(error.to_string()))?.len();
-    if size > MAX_CATALOG_BYTES {
-        return Err(unreadable(format!("it has {size} bytes, more than {MAX_CATALOG_BYTES}")));
+    let mut source = String::new();
+    File::open(choice)
+        .and_then(|file| file.take(MAX_CATALOG_BYTES + 1).read_to_string(&mut source))
+        .map_err(|error| unreadable(error.to_string()))?;
+    if source.len() as u64 > MAX_CATALOG_BYTES {
+        return Err(unreadable(format!("it is larger than {MAX_CATALOG_BYTES} bytes")));
     }
-    let source = fs::read_to_string(choice).map_err(|error| unreadable(error.to_string()))?;
     let catalog =
         Catalog::parse(choice, &source).map_err(|error| Failure::new(Kind::Input, error.to_string()))?;
     Ok(Cow::Owned(vec![catalog]))

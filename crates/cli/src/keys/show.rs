@@ -1,28 +1,47 @@
 //! `ade keys show`
 
 use ade_catalog::Catalog;
-use ade_catalog::listing::Details;
+use ade_catalog::listing::{Details, Row};
 use owo_colors::OwoColorize;
 
 use crate::failure::{Failure, Kind};
 use crate::output;
 
 pub(super) fn run(catalogs: &[Catalog], name: &str, json: bool) -> Result<(), Failure> {
-    let found =
-        catalogs.iter().filter_map(|catalog| Some(catalog.details(catalog.entry(name)?))).collect::<Vec<_>>();
-    if found.is_empty() {
-        let names = || catalogs.iter().flat_map(|catalog| &catalog.entries).map(|entry| entry.name.as_str());
-        let hint = match ade_catalog::closest(name, names()) {
-            Some(near) => format!("did you mean {near}?"),
-            None => "`ade keys list` shows every name".to_owned(),
+    let entries: Vec<Details<'_>> =
+        catalogs.iter().filter_map(|catalog| Some(catalog.details(catalog.entry(name)?))).collect();
+    if let [first, ..] = entries.as_slice() {
+        // A name may stand in several catalogs; --catalog chooses.
+        return match (json, entries.len()) {
+            (true, 1) => output::json(first),
+            (true, _) => output::json(&entries),
+            (false, _) => entries.iter().try_for_each(details),
         };
-        return Err(Failure::new(Kind::No, format!("no entry is called {name:?}")).hint(hint));
     }
-    match (json, found.as_slice()) {
-        (true, [one]) => output::json(one),
-        (true, several) => output::json(&several),
-        (false, several) => several.iter().try_for_each(details),
+    if let Some(family) = catalogs.iter().find_map(|catalog| Some(catalog.family_row(catalog.family(name)?)))
+    {
+        return if json { output::json(&family) } else { family_facts(&family) };
     }
+    let names = || catalogs.iter().flat_map(|catalog| &catalog.entries).map(|entry| entry.name.as_str());
+    let hint = match ade_catalog::closest(name, names()) {
+        Some(near) => format!("did you mean {near}?"),
+        None => "`ade keys list` shows every name".to_owned(),
+    };
+    Err(Failure::new(Kind::No, format!("no entry is called {name:?}")).hint(hint))
+}
+
+fn family_facts(row: &Row<'_>) -> Result<(), Failure> {
+    output::line(&format!("{}  {}", row.name.bold(), row.purpose))?;
+    for (label, text) in
+        [("catalog", row.catalog), ("pattern", &row.pattern), ("type", "family"), ("ttl", &row.ttl)]
+    {
+        fact(label, text)?;
+    }
+    Ok(())
+}
+
+fn fact(label: &str, text: &str) -> Result<(), Failure> {
+    output::line(&format!("  {:<12} {text}", label.dimmed()))
 }
 
 fn details(details: &Details<'_>) -> Result<(), Failure> {
@@ -44,18 +63,16 @@ fn details(details: &Details<'_>) -> Result<(), Failure> {
         ("cleanup", details.cleanup.map(str::to_owned)),
         ("owner", Some(row.owner.to_owned())),
         ("groups", (!details.groups.is_empty()).then(|| details.groups.join(", "))),
-        ("formerly", (!details.formerly.is_empty()).then(|| details.formerly.join(", "))),
+        ("formerly", (!row.formerly.is_empty()).then(|| row.formerly.join(", "))),
         ("addition", row.addition.then(|| format!("not in {}", details.source))),
     ];
-    for (label, fact) in facts {
-        if let Some(fact) = fact {
-            output::line(&format!("  {:<12} {fact}", label.dimmed()))?;
-        }
+    for (label, text) in facts {
+        text.map_or(Ok(()), |text| fact(label, &text))?;
     }
     let (plain, cluster) = (&details.example, &details.cluster_example);
-    output::line(&format!("  {:<12} {}  (slot {})", "example".dimmed(), plain.key, plain.slot))?;
+    fact("example", &format!("{}  (slot {})", plain.key, plain.slot))?;
     if !same_layout {
-        output::line(&format!("  {:<12} {}  (slot {})", "", cluster.key, cluster.slot))?;
+        fact("", &format!("{}  (slot {})", cluster.key, cluster.slot))?;
     }
     if !details.identifiers.is_empty() {
         let mut table = output::table(&["IDENTIFIER", "IDENTIFIES", "WRITTEN"]);

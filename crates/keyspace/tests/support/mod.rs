@@ -58,12 +58,23 @@ pub(crate) type Choice = BTreeMap<String, String>;
 
 /// Identifiers for every kind: any text, or any member of a closed set.
 pub(crate) fn any_choice(catalog: &'static Catalog) -> impl Strategy<Value = Choice> {
+    let words: Vec<String> = catalog
+        .entries
+        .iter()
+        .flat_map(|entry| entry.plain.text().split(':'))
+        .filter(|segment| !segment.contains('{'))
+        .map(str::to_owned)
+        .collect();
     let kinds: Vec<_> = catalog
         .ids
         .iter()
         .map(|kind| {
             let value = match &kind.form {
-                IdForm::Text(_) => any_identifier().boxed(),
+                // A word that some pattern has literally must not be rare: it is where keys could be mistaken.
+                IdForm::Text(_) if words.is_empty() => any_identifier().boxed(),
+                IdForm::Text(_) => {
+                    prop_oneof![2 => any_identifier(), 1 => proptest::sample::select(words.clone())].boxed()
+                }
                 IdForm::OneOf(members) => {
                     let values: Vec<String> = members.iter().map(|member| member.value.clone()).collect();
                     proptest::sample::select(values).boxed()

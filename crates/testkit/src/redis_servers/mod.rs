@@ -8,7 +8,7 @@ use std::time::Duration;
 pub use cluster::RedisCluster;
 pub use sentinel::RedisSentinel;
 
-use crate::guard::{Guarded, Spec, StartError, new_folder, program};
+use crate::guard::{Guarded, Spec, StartError, program};
 use crate::ports::Port;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -43,10 +43,11 @@ impl Redis {
         argv.extend(fixed.iter().chain(&at_once).chain(arguments).map(|argument| (*argument).to_owned()));
         let process = Guarded::start(Spec {
             name: format!("{name} on port {number}"),
+            files: Vec::new(),
+            preparation: String::new(),
             argv,
-            folder: new_folder(None)?,
             stop_signal: "KILL",
-            run_as: None,
+            owner: None,
         })?;
         let redis = Self { process, port, _bus_port: bus_port };
         redis.wait_ready(0)?;

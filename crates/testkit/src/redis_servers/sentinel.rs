@@ -1,10 +1,9 @@
 //! One primary, two replicas and three sentinels that watch them.
 
-use std::fs;
 use std::time::Duration;
 
 use super::{Redis, START_TIMEOUT};
-use crate::guard::{Guarded, Spec, StartError, new_folder, program};
+use crate::guard::{Guarded, Spec, StartError, program};
 use crate::ports::Port;
 
 const MASTER_NAME: &str = "ade";
@@ -88,7 +87,6 @@ impl RedisSentinel {
 impl Sentinel {
     fn start(primary_port: &str) -> Result<Self, StartError> {
         let port = Port::claim()?;
-        let folder = new_folder(None)?;
         let config = format!(
             "bind 127.0.0.1\nport {}\ndir .\n\
              sentinel monitor {MASTER_NAME} 127.0.0.1 {primary_port} 2\n\
@@ -96,15 +94,14 @@ impl Sentinel {
              sentinel failover-timeout {MASTER_NAME} 5000\n",
             port.number()
         );
-        fs::write(folder.path().join("sentinel.conf"), config)
-            .map_err(StartError::system("write sentinel.conf"))?;
         let sentinel = program("redis-sentinel", "redis-sentinel", &[])?;
         let process = Guarded::start(Spec {
             name: format!("Sentinel on port {}", port.number()),
+            files: vec![("sentinel.conf", config)],
+            preparation: String::new(),
             argv: vec![sentinel, "sentinel.conf".into()],
-            folder,
             stop_signal: "KILL",
-            run_as: None,
+            owner: None,
         })?;
         process.wait_for_lines("+monitor master", 1, START_TIMEOUT)?;
         Ok(Self { process, port })
