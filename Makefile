@@ -3,7 +3,7 @@
 .PHONY: help run test deps lint unit docs deny servers clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  \033[1mmake %-8s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Build, and show the catalog of every Redis key
 	@cargo run --quiet --locked -- keys list

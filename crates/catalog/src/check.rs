@@ -62,8 +62,8 @@ pub(crate) fn owners(catalog: &Catalog, header: &Header, others: &[Placed]) -> R
             return Err(Fault::new(placed.pattern_span.clone(), message));
         }
         if entry.group_and_name().0 != entry.owner {
-            let message =
-                format!("{} belongs to {:?}: name it {0:?} after its owner", entry.name, entry.owner);
+            let name = format!("{}.{}", entry.owner, entry.group_and_name().1);
+            let message = format!("{} belongs to {:?}: name it {name:?}", entry.name, entry.owner);
             return Err(Fault::new(placed.owner_span.clone(), message));
         }
         if entry.group_and_name().1 == "new" {
@@ -180,12 +180,16 @@ pub(crate) fn overlaps(catalog: &Catalog, placed: &[Placed]) -> Result<(), Fault
             if let (Some(earlier), Some(mine)) = (clash, placed.get(later.number)) {
                 let other = placed.get(earlier.number).map_or("", |other| other.entry.name.as_str());
                 let span = if layout == Layout::Plain { &mine.pattern_span } else { &mine.cluster_span };
+                let on = if layout == Layout::Plain { "" } else { " on a cluster" };
                 let message = if earlier.number == later.number {
                     format!(
                         "{other} could build one key from two choices of its closed sets: make a segment differ"
                     )
                 } else {
-                    format!("{} and {other} could build the same key: make a segment differ", mine.entry.name)
+                    format!(
+                        "{} and {other} could build the same key{on}: make a segment differ",
+                        mine.entry.name
+                    )
                 };
                 return Err(Fault::new(span.clone(), message));
             }

@@ -39,6 +39,17 @@ pub struct FoundId<'a> {
     pub identifier: Option<Identifier>,
 }
 
+/// How closely a key must fit a pattern.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Care {
+    /// A builder could have written it.
+    Exact,
+    /// Members of closed sets are what they must be; other identifiers may be spelled in any way.
+    Members,
+    /// Only its literal text fits.
+    Shape,
+}
+
 impl Found<'_> {
     /// Whether every identifier is written as a builder writes it.
     #[must_use]
@@ -60,13 +71,13 @@ impl Catalog {
             .entries
             .iter()
             .flat_map(|entry| entry.formerly.iter().map(move |pattern| (entry, Spelling::Former, pattern)));
-        let found = |strict: bool| {
+        let found = |care: Care| {
             current.clone().chain(former.clone()).find_map(|(entry, spelling, pattern)| {
-                let ids = self.match_parts(pattern, pattern.parts(), key, strict, &str::is_empty)?;
+                let ids = self.match_parts(pattern, pattern.parts(), key, care, &str::is_empty)?;
                 Some(Found { entry, spelling, ids })
             })
         };
-        found(true).or_else(|| found(false))
+        [Care::Exact, Care::Members, Care::Shape].into_iter().find_map(found)
     }
 
     /// The families a concrete key belongs to, in whichever layout it is spelled.
@@ -80,14 +91,14 @@ impl Catalog {
         pattern: &Pattern,
         parts: &[Part],
         text: &str,
-        strict: bool,
+        care: Care,
         at_end: &dyn Fn(&str) -> bool,
     ) -> Option<Vec<FoundId<'a>>> {
         let (first, later) = match parts.split_first() {
             None => return at_end(text).then(Vec::new),
             Some(split) => split,
         };
-        let go_on = |rest: &str| self.match_parts(pattern, later, rest, strict, at_end);
+        let go_on = |rest: &str| self.match_parts(pattern, later, rest, care, at_end);
         let number = match first {
             Part::Text(literal) => return go_on(text.strip_prefix(literal.as_str())?),
             Part::Id(number) => *number,
@@ -98,19 +109,26 @@ impl Catalog {
             Some(ids)
         };
         match &kind.form {
-            IdForm::OneOf(members) => members.iter().find_map(|member| {
+            IdForm::OneOf(members) if care != Care::Shape => members.iter().find_map(|member| {
                 let ids = go_on(text.strip_prefix(member.value.as_str())?)?;
                 with(&member.value, Some(Identifier::Exact(member.value.clone())), ids)
             }),
-            IdForm::Text(rules) => {
+            form => {
                 let end = text
                     .find(|c| c == pattern.separator() || matches!(c, ':' | '{' | '}'))
                     .unwrap_or(text.len());
                 let ends = (1..=end).rev().filter(|end| text.is_char_boundary(*end));
                 ends.map(|end| text.split_at(end)).find_map(|(written, rest)| {
                     let ids = go_on(rest)?;
-                    let identifier = rules.read(written);
-                    if strict && identifier.is_none() { None } else { with(written, identifier, ids) }
+                    let identifier = match form {
+                        IdForm::Text(rules) => rules.read(written),
+                        IdForm::OneOf(members) => {
+                            let is_member = members.iter().any(|member| member.value == written);
+                            is_member.then(|| Identifier::Exact(written.to_owned()))
+                        }
+                    };
+                    let is_wrong = care == Care::Exact && identifier.is_none();
+                    if is_wrong { None } else { with(written, identifier, ids) }
                 })
             }
         }
@@ -120,5 +138,5 @@ impl Catalog {
 /// Whether `key` lies below the prefix, with something following it.
 pub(crate) fn matches_prefix(catalog: &Catalog, prefix: &Pattern, key: &str) -> bool {
     let follows = |rest: &str| rest.strip_prefix(':').is_some_and(|rest| !rest.is_empty());
-    catalog.match_parts(prefix, prefix.parts(), key, false, &follows).is_some()
+    catalog.match_parts(prefix, prefix.parts(), key, Care::Members, &follows).is_some()
 }

@@ -28,8 +28,11 @@ use std::time::Duration;
 use crate::ident::{IdentifierError, Rules};
 use crate::slot::slot_of;
 
-/// Redis counts in milliseconds; a TTL of none at all would delete the key.
+/// Redis counts in milliseconds, and a TTL of none at all would delete the key.
 const SHORTEST_TTL: Duration = Duration::from_millis(1);
+
+/// Beyond this, about a hundred years, a TTL is a mistake; far beyond it, the server's arithmetic overflows.
+pub const LONGEST_TTL: Duration = Duration::from_secs(36_525 * 86_400);
 
 /// Most identifiers a key can have.
 pub const MAX_IDS: usize = 4;
@@ -264,7 +267,7 @@ impl<'a, L> Key<'a, L> {
         min: Duration,
         max: Option<Duration>,
     ) -> Result<Writable<'a>, TtlOutOfRule> {
-        if asked < min || max.is_some_and(|max| asked > max) {
+        if asked < min || asked > max.unwrap_or(LONGEST_TTL) {
             return Err(TtlOutOfRule { entry: self.entry(), asked, min, max });
         }
         Ok(self.with(Some(asked)))

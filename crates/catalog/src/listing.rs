@@ -70,6 +70,9 @@ pub struct Details<'a> {
     /// Names of consumer groups.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub groups: &'a [String],
+    /// The stream they read, by the name of its entry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<&'a str>,
     /// Its identifiers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub identifiers: Vec<IdRow<'a>>,
@@ -166,6 +169,7 @@ impl Catalog {
             value: None,
             messages: &[],
             groups: &[],
+            stream: None,
             identifiers: entry.plain.ids().filter_map(|number| self.id_row(number)).collect(),
             example: example(Layout::Plain),
             cluster_example: example(Layout::Cluster),
@@ -181,7 +185,10 @@ impl Catalog {
                 details.value = shape.value.as_deref();
             }
             EntryKind::Channel { messages } => details.messages = messages,
-            EntryKind::Group { names, .. } => details.groups = names,
+            EntryKind::Group { names, stream } => {
+                details.groups = names;
+                details.stream = Some(stream);
+            }
         }
         details
     }

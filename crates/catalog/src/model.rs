@@ -309,11 +309,10 @@ impl IdKind {
     }
 
     /// How a builder would write what somebody else wrote as `written`.
-    #[must_use]
-    pub fn respell(&self, written: &str) -> Option<String> {
+    pub fn respell(&self, written: &str) -> Result<String, IdentifierError> {
         match &self.form {
-            IdForm::Text(rules) => rules.respell(&self.name, written).ok(),
-            IdForm::OneOf(_) => None,
+            IdForm::Text(rules) => rules.respell(&self.name, written),
+            IdForm::OneOf(_) => self.write(written),
         }
     }
 

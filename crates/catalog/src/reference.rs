@@ -16,6 +16,8 @@ Every key, channel and consumer group, from the catalogs. Entries marked **+** a
 - In identifiers `:`, `{`, `}`, `%`, whitespace, control characters, non-ASCII and the pattern's own separator are
   percent-encoded; a reserved word has its first character encoded. An identifier beyond its bound is written as a
   lower-case slug, `~` and 40 digits of its hash: `printf %s \"$ID\" | sha256sum | cut -c1-40`.
+- Values in the format **envelope** are JSON objects with `createdAt`, `expiresAt` (RFC 3339), `version` (a number),
+  `payload` and `meta`.
 ";
 
 /// The reference, complete.

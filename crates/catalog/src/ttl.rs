@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::key::LONGEST_TTL;
+
 /// A duration together with the way the catalog writes it (`120s` stays `120s`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
@@ -18,20 +20,22 @@ impl Span {
         let digits = written.len() - written.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (number, unit) = written.split_at(digits);
         let unit_ms = match unit {
-            "ms" => 1,
-            "s" => 1_000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            "d" => 86_400_000,
-            _ => 0,
+            "ms" => Some(1),
+            "s" => Some(1_000),
+            "m" => Some(60_000),
+            "h" => Some(3_600_000),
+            "d" => Some(86_400_000),
+            _ => None,
         };
-        match number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ms)) {
-            Some(ms) if ms > 0 => {
-                Ok(Self { written: written.to_owned(), duration: Duration::from_millis(ms) })
-            }
-            _ => Err(format!(
+        let Some(unit_ms) = unit_ms.filter(|_| number.contains(|c| c != '0')) else {
+            return Err(format!(
                 "{written:?} is not a duration; write a whole number above zero and ms, s, m, h or d"
-            )),
+            ));
+        };
+        let ms = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ms));
+        match ms.map(Duration::from_millis).filter(|duration| *duration <= LONGEST_TTL) {
+            Some(duration) => Ok(Self { written: written.to_owned(), duration }),
+            None => Err(format!("{written:?} is longer than a hundred years")),
         }
     }
 }

@@ -42,9 +42,9 @@ impl Failure {
         if self.kind != Kind::Hangup {
             let mut err = anstream::stderr().lock();
             // If standard error is gone as well there is nobody left to tell.
-            let _ = writeln!(err, "{} {}", "error:".red().bold(), self.message);
+            let _ = writeln!(err, "{} {}", "error:".red().bold(), printable(&self.message));
             if let Some(hint) = self.hint {
-                let _ = writeln!(err, "{} {hint}", "hint:".cyan().bold());
+                let _ = writeln!(err, "{} {}", "hint:".cyan().bold(), printable(&hint));
             }
         }
         ExitCode::from(match self.kind {
@@ -54,6 +54,11 @@ impl Failure {
             Kind::Unavailable => 5,
         })
     }
+}
+
+/// What was given from outside must not steer the terminal.
+fn printable(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
 /// Failures of writing the output itself.

@@ -7,14 +7,21 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Kind};
 
-/// A table with bold column titles, as wide as the terminal.
+/// A table with bold column titles, wrapped to the terminal if its width is known.
 pub(crate) fn table(titles: &[&str]) -> Table {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING.header_separator(LineStyle::none().fill('─').junction('─')))
-        .set_content_arrangement(ContentArrangement::Dynamic)
         .set_header(titles.iter().map(|title| Cell::new(title).add_attribute(Attribute::Bold)));
+    if terminal_width(&table).is_some() {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+    }
     table
+}
+
+/// Columns of the terminal, if there is one and it tells.
+pub(crate) fn terminal_width(table: &Table) -> Option<usize> {
+    table.width().filter(|width| *width > 0).map(usize::from)
 }
 
 /// A value as indented JSON.

@@ -91,7 +91,7 @@ fn a_concrete_key_is_explained_in_both_layouts() {
                 assert_eq!(ids.len(), kinds.len());
                 for (id, kind) in ids.iter().zip(kinds) {
                     let is_exact = id["value"] == *kind.example;
-                    assert!(is_exact || id["sha256"] == ident::digest(&kind.example), "{id}");
+                    assert!(is_exact || id["digest"] == ident::digest(&kind.example), "{id}");
                 }
             }
         }
@@ -130,6 +130,17 @@ fn an_unknown_key_is_told_apart_from_a_misspelled_one() {
         );
     }
 
+    let (code, message) = failure(&ade(&["explain", "--catalog", SHOP, "news.17.loud"]));
+    assert_eq!(code, 1);
+    assert!(
+        message.contains("level cannot be \"loud\": it is one of info, very:loud, 24h, QUIET"),
+        "{message}"
+    );
+
+    let long = format!("shop:cart:{}:items", "x".repeat(100_000));
+    let (_, message) = failure(&ade(&["explain", "--catalog", SHOP, &long]));
+    assert!(message.len() < 2_000, "{} bytes", message.len());
+
     let (_, message) = refusal(&["explain", "--catalog", SHOP, "shop:{cart:17}:stat"]);
     assert!(message.contains("the nearest is cart.state: shop:{cart:{cart_id}}:state"), "{message}");
     let (code, message) = refusal(&["explain", "--catalog", SHOP, "shop:cart:a:unheard"]);
@@ -164,6 +175,8 @@ fn show_tells_everything_about_one_entry() {
     let (code, message) = refusal(&["show", "cart.itms", "--catalog", SHOP]);
     assert_eq!(code, 1);
     assert!(message.contains("did you mean cart.items?"), "{message}");
+    let (_, message) = refusal(&["show", "CART", "--catalog", SHOP]);
+    assert!(message.contains("the group has cart.items, cart.state, cart.index"), "{message}");
 }
 
 #[test]
@@ -202,7 +215,10 @@ fn the_reference_is_written_and_checked() {
     stdout(&ade(&["doc", "--catalog", SHOP, "--check", name]));
     let (code, message) = refusal(&["doc", "--catalog", "mesh", "--check", name]);
     assert_eq!(code, 1);
-    assert!(message.contains("is stale from line") && message.contains("ade keys doc --output"), "{message}");
+    assert!(message.contains("is stale from line"), "{message}");
+    assert!(message.contains(&format!("`ade keys doc --catalog mesh --output {name}`")), "{message}");
+    let (code, _) = refusal(&["doc", "--check", "no-such-file"]);
+    assert_eq!(code, 1);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Kinds of identifiers: from their declarations to their writing rules.
 
-use super::is_name;
+use super::{is_name, text};
 use crate::builders::{camel, snake, variant};
 use crate::error::Fault;
 use crate::file::IdDecl;
@@ -34,7 +34,7 @@ pub(super) fn ids(decls: &[IdDecl]) -> Result<Vec<IdKind>, Fault> {
                 return Err(Fault::new(decl.name.span(), format!("the identifier {name} needs an example")));
             }
         };
-        let kind = IdKind { name: name.clone(), about: decl.about.clone(), example, form };
+        let kind = IdKind { name: name.clone(), about: text(&decl.about), example, form };
         if let (Some(example), Err(error)) = (&decl.example, kind.write(&kind.example)) {
             return Err(Fault::new(example.span(), format!("the example is no {name}: {error}")));
         }
@@ -66,22 +66,22 @@ fn id_form(decl: &IdDecl) -> Result<IdForm, Fault> {
     }
     let mut members: Vec<Member> = Vec::new();
     let given = one_of.get_ref().iter().map(|value| (value, false));
-    for (value, addition) in given.chain(decl.added.iter().map(|value| (value, true))) {
-        let text = value.get_ref();
-        let legal = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"{}%*?[]\\\"'".contains(&byte));
-        if !legal || text.split(':').any(str::is_empty) || variant(text).is_empty() {
+    for (place, addition) in given.chain(decl.added.iter().map(|value| (value, true))) {
+        let value = place.get_ref();
+        let legal = value.bytes().all(|byte| byte.is_ascii_graphic() && !b"{}%*?[]\\\"'".contains(&byte));
+        if !legal || value.split(':').any(str::is_empty) || variant(value).is_empty() {
             return Err(Fault::new(
-                value.span(),
+                place.span(),
                 format!(
-                    "{text:?} cannot be written into a key as it stands: use printable ASCII without {{}}%*?[]"
+                    "{value:?} cannot be a member: use printable ASCII without {{}}%*?[], with a letter or digit"
                 ),
             ));
         }
-        if let Some(twin) = members.iter().find(|member| variant(&member.value) == variant(text)) {
-            let message = format!("{text:?} is in the set already, or cannot be told from {:?}", twin.value);
-            return Err(Fault::new(value.span(), message));
+        if let Some(twin) = members.iter().find(|member| variant(&member.value) == variant(value)) {
+            let message = format!("{value:?} is in the set already, or cannot be told from {:?}", twin.value);
+            return Err(Fault::new(place.span(), message));
         }
-        members.push(Member { value: text.clone(), addition });
+        members.push(Member { value: value.clone(), addition });
     }
     if members.is_empty() {
         return Err(Fault::new(one_of.span(), "one_of is empty: a closed set needs a member"));

@@ -15,7 +15,8 @@ use crate::error::Fault;
 use crate::file::{ChannelDecl, File, GroupDecl, KeyDecl};
 use crate::key::MAX_IDS;
 use crate::model::{
-    Catalog, DEFAULT_KEY_LIMIT, Entry, EntryKind, Family, Format, IdKind, KeyShape, ValueType,
+    Catalog, DEFAULT_KEY_LIMIT, Described, Entry, EntryKind, Family, Field, Format, IdKind, KeyShape,
+    ValueType,
 };
 use crate::pattern::{Dialect, Pattern, is_identifier_name};
 
@@ -71,8 +72,8 @@ pub(crate) fn load(source: &str) -> Result<Catalog, Fault> {
     expect_word(&header.name)?;
     let mut catalog = Catalog {
         name: header.name.get_ref().clone(),
-        title: header.title.clone(),
-        source: header.source.clone(),
+        title: text(&header.title),
+        source: text(&header.source),
         key_limit: header.key_limit.as_ref().map_or(DEFAULT_KEY_LIMIT, |limit| *limit.get_ref()),
         owner_segment: header.owner_segment.as_ref().map(|segment| *segment.get_ref()),
         ids: ids::ids(&file.id)?,
@@ -85,7 +86,9 @@ pub(crate) fn load(source: &str) -> Result<Catalog, Fault> {
         placed.push(key(&catalog.ids, decl)?);
     }
     for decl in &file.channel {
-        let kind = EntryKind::Channel { messages: decl.messages.clone() };
+        let described =
+            |message: &Described| Described { name: text(&message.name), about: text(&message.about) };
+        let kind = EntryKind::Channel { messages: decl.messages.iter().map(described).collect() };
         placed.push(entry(&catalog.ids, &decl.into(), kind)?);
     }
     for decl in &file.group {
@@ -116,7 +119,7 @@ pub(crate) fn load(source: &str) -> Result<Catalog, Fault> {
             name: decl.name.get_ref().clone(),
             pattern: written.clone(),
             prefix: pattern(&catalog.ids, prefix, decl.pattern.span(), ':', Dialect::Plain)?,
-            purpose: decl.purpose.get_ref().clone(),
+            purpose: text(decl.purpose.get_ref()),
             must_expire: decl.must_expire,
             format: decl.format,
             addition: decl.addition,
@@ -141,13 +144,21 @@ fn key(ids: &[IdKind], decl: &KeyDecl) -> Result<Placed, Fault> {
     if let Some(twice) = decl.fields.iter().find(|field| !seen.insert(&field.get_ref().name)) {
         return Err(Fault::new(twice.span(), format!("the field {} is listed twice", twice.get_ref().name)));
     }
+    let is_collection = matches!(value_type, ValueType::Zset | ValueType::Set | ValueType::List);
+    let odd = [
+        ("score", &decl.score, value_type == ValueType::Zset),
+        ("members", &decl.members, is_collection),
+        ("value", &decl.value, value_type == ValueType::String),
+    ];
+    if let Some((what, ..)) = odd.iter().find(|(_, given, fits)| given.is_some() && !fits) {
+        let message = format!("{} is a {}: it has no {what}", decl.name.get_ref(), value_type.as_str());
+        return Err(Fault::new(decl.name.span(), message));
+    }
     let shape = match value_type {
         ValueType::Hash if decl.fields.is_empty() => Some("a hash needs its fields"),
         ValueType::Zset if decl.score.is_none() => Some("a zset needs its score explained"),
         ValueType::String if decl.value.is_none() => Some("a string needs its value explained"),
-        ValueType::Zset | ValueType::Set | ValueType::List if decl.members.is_none() => {
-            Some("its members need to be explained")
-        }
+        _ if is_collection && decl.members.is_none() => Some("its members need to be explained"),
         _ => None,
     };
     if let Some(missing) = shape {
@@ -167,13 +178,18 @@ fn key(ids: &[IdKind], decl: &KeyDecl) -> Result<Placed, Fault> {
     let shape = KeyShape {
         value_type,
         ttl,
-        cleanup: decl.cleanup.clone(),
+        cleanup: decl.cleanup.as_deref().map(text),
         format,
         sensitivity: decl.sensitivity,
-        fields: decl.fields.iter().map(|field| field.get_ref().clone()).collect(),
-        score: decl.score.clone(),
-        members: decl.members.clone(),
-        value: decl.value.clone(),
+        fields: decl
+            .fields
+            .iter()
+            .map(|field| field.get_ref())
+            .map(|field| Field { about: text(&field.about), ..field.clone() })
+            .collect(),
+        score: decl.score.as_deref().map(text),
+        members: decl.members.as_deref().map(text),
+        value: decl.value.as_deref().map(text),
     };
     let mut placed = entry(ids, &decl.into(), EntryKind::Key(shape))?;
     placed.ttl_span = decl.ttl.span();
@@ -243,7 +259,7 @@ fn entry(ids: &[IdKind], common: &Common<'_>, kind: EntryKind) -> Result<Placed,
             plain,
             cluster,
             owner: common.owner.get_ref().clone(),
-            purpose: common.purpose.get_ref().clone(),
+            purpose: text(common.purpose.get_ref()),
             addition: common.addition,
             formerly: Vec::new(),
             kind,
@@ -313,21 +329,40 @@ fn unique_names(placed: &[Placed]) -> Result<(), Fault> {
     }
 }
 
+/// A group's stream exists and has the group's identifiers.
 fn streams_of_groups(file: &File, placed: &[Placed]) -> Result<(), Fault> {
     for decl in &file.group {
         let stream = decl.stream.get_ref();
-        let is_stream = placed.iter().any(|placed| {
-            placed.entry.name == *stream
-                && matches!(&placed.entry.kind, EntryKind::Key(shape) if shape.value_type == ValueType::Stream)
-        });
-        if !is_stream {
-            return Err(Fault::new(
-                decl.stream.span(),
-                format!("{stream:?} is not a stream of this catalog"),
-            ));
+        let streams = placed.iter().map(|placed| &placed.entry).filter(|entry| entry.type_name() == "stream");
+        let group =
+            placed.iter().map(|placed| &placed.entry).find(|entry| entry.name == *decl.name.get_ref());
+        match streams.clone().find(|entry| entry.name == *stream) {
+            None => {
+                let hint = did_you_mean(stream, streams.map(|entry| entry.name.as_str()));
+                return Err(Fault::new(
+                    decl.stream.span(),
+                    format!("{stream:?} is not a stream of this catalog{hint}"),
+                ));
+            }
+            Some(found) if group.is_some_and(|group| group.plain.ids().ne(found.plain.ids())) => {
+                let message = format!("the group needs the identifiers of its stream, {}", found.plain);
+                return Err(Fault::new(decl.pattern.span(), message));
+            }
+            Some(_) => {}
         }
     }
     Ok(())
+}
+
+/// `; did you mean …?`, if something is close.
+fn did_you_mean<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> String {
+    closest(name, candidates).map_or_else(String::new, |near| format!("; did you mean {near}?"))
+}
+
+/// A text for people in one line, without what would steer a terminal or turn its direction.
+fn text(written: &str) -> String {
+    let steers = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    written.replace(steers, " ").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn expect_word(name: &Spanned<String>) -> Result<(), Fault> {

@@ -2,7 +2,7 @@
 
 use toml::Spanned;
 
-use super::Placed;
+use super::{Placed, did_you_mean, text};
 use crate::error::Fault;
 use crate::file::{TtlDecl, TtlTable};
 use crate::model::EntryKind;
@@ -45,7 +45,7 @@ pub(super) fn ttl(decl: &Spanned<TtlDecl>) -> Result<Ttl, Fault> {
         if by.trim().is_empty() {
             return Err(fault("given needs to say what gives the ttl".into()));
         }
-        rules.push(TtlRule::Given { by: by.clone(), plus: optional(plus)? });
+        rules.push(TtlRule::Given { by: text(by), plus: optional(plus)? });
     }
     if rules.is_empty() && maxlen.is_some() {
         rules.push(TtlRule::None);
@@ -92,7 +92,8 @@ pub(super) fn resolve_likes(placed: &mut [Placed]) -> Result<(), Fault> {
             }
             Some((_, found)) => **rule = found.clone(),
             None => {
-                let message = format!("like = {entry:?} names no key of this catalog");
+                let hint = did_you_mean(entry, rules.iter().map(|(name, _)| name.as_str()));
+                let message = format!("like = {entry:?} names no key of this catalog{hint}");
                 return Err(Fault::new(placed.ttl_span.clone(), message));
             }
         }

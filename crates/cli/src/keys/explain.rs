@@ -1,5 +1,7 @@
 //! `ade keys explain`
 
+use std::borrow::Cow;
+
 use ade_catalog::find::{FoundId, Spelling};
 use ade_catalog::slot::slot_of;
 use ade_catalog::{Catalog, Found, Identifier};
@@ -8,6 +10,9 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Kind};
 use crate::output;
+
+/// Longest text from outside that is repeated on the terminal.
+const SHOWN_CHARACTERS: usize = 220;
 
 #[derive(Serialize)]
 struct Explanation<'a> {
@@ -36,9 +41,9 @@ struct ExplainedId<'a> {
     /// The exact identifier, where the key still tells it.
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<&'a str>,
-    /// First 40 digits of the SHA-256 of the identifier, where the key tells only that.
+    /// The documented hash of the identifier (40 digits of its SHA-256), where the key tells only that.
     #[serde(skip_serializing_if = "Option::is_none")]
-    sha256: Option<&'a str>,
+    digest: Option<&'a str>,
     /// How a builder writes it, where the key does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     should_be: Option<String>,
@@ -79,26 +84,26 @@ pub(super) fn run(catalogs: &[Catalog], key: &str, json: bool) -> Result<(), Fai
     } else {
         print(&explanation)?;
     }
-    if explanation.canonical { Ok(()) } else { Err(misspelled(&explanation)) }
+    if explanation.canonical { Ok(()) } else { Err(misspelled(&explanation, &found.ids)) }
 }
 
 fn explained<'a>(id: &'a FoundId<'_>) -> ExplainedId<'a> {
-    let (value, sha256) = match &id.identifier {
+    let (value, digest) = match &id.identifier {
         Some(Identifier::Exact(text)) => (Some(text.as_str()), None),
         Some(Identifier::Hashed { digest, .. }) => (None, Some(digest.as_str())),
         None => (None, None),
     };
-    let should_be = if id.identifier.is_none() { id.kind.respell(&id.written) } else { None };
-    ExplainedId { name: &id.kind.name, about: &id.kind.about, written: &id.written, value, sha256, should_be }
+    let should_be = if id.identifier.is_none() { id.kind.respell(&id.written).ok() } else { None };
+    ExplainedId { name: &id.kind.name, about: &id.kind.about, written: &id.written, value, digest, should_be }
 }
 
 fn print(explanation: &Explanation<'_>) -> Result<(), Failure> {
     output::line(&format!("{}  {}", explanation.name.bold(), explanation.purpose))?;
     for id in &explanation.identifiers {
-        let meaning = match (id.value, id.sha256) {
-            (Some(value), _) => format!("{value:?}"),
+        let meaning = match (id.value, id.digest) {
+            (Some(value), _) => format!("{:?}", shortened(value)),
             (None, Some(digest)) => format!("hashed: sha256 begins {digest}"),
-            (None, None) => format!("{:?}, which no builder writes like this", id.written),
+            (None, None) => format!("{:?}, which no builder writes like this", shortened(id.written)),
         };
         output::line(&format!("  {:<16} {meaning}  ({})", id.name.cyan(), id.about))?;
     }
@@ -119,21 +124,33 @@ fn print(explanation: &Explanation<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn misspelled(explanation: &Explanation<'_>) -> Failure {
-    let repairs: Vec<String> = explanation
-        .identifiers
+fn misspelled(explanation: &Explanation<'_>, ids: &[FoundId<'_>]) -> Failure {
+    let repairs: Vec<String> = ids
         .iter()
-        .filter_map(|id| Some(format!("{:?} as {}", id.written, id.should_be.as_ref()?)))
+        .filter(|id| id.identifier.is_none())
+        .map(|id| match id.kind.respell(&id.written) {
+            Ok(should_be) => format!("a builder writes {:?} as {should_be}", shortened(&id.written)),
+            Err(error) => error.to_string(),
+        })
         .collect();
-    Failure::new(
-        Kind::No,
-        format!("{:?} has the shape of {} but no builder writes it", explanation.key, explanation.name),
-    )
-    .hint(format!("a builder writes {}", repairs.join(", ")))
+    let key = shortened(explanation.key);
+    Failure::new(Kind::No, format!("{key:?} has the shape of {} but no builder writes it", explanation.name))
+        .hint(repairs.join("; "))
+}
+
+/// A key may be of any length; a line on a terminal is not.
+fn shortened(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(SHOWN_CHARACTERS) {
+        Some((end, _)) => {
+            Cow::Owned(format!("{}… ({} bytes)", text.get(..end).unwrap_or_default(), text.len()))
+        }
+        None => Cow::Borrowed(text),
+    }
 }
 
 fn unknown(catalogs: &[Catalog], key: &str) -> Failure {
-    let failure = Failure::new(Kind::No, format!("no entry of {} describes {key:?}", names(catalogs)));
+    let failure =
+        Failure::new(Kind::No, format!("no entry of {} describes {:?}", names(catalogs), shortened(key)));
     let near = nearest(catalogs, key).map(|(name, pattern)| format!("the nearest is {name}: {pattern}"));
     let family = catalogs.iter().find_map(|catalog| catalog.families_of(key).last());
     let family = family.map(|family| format!("it lies in the family {} ({})", family.name, family.purpose));
@@ -146,16 +163,17 @@ fn unknown(catalogs: &[Catalog], key: &str) -> Failure {
 
 /// The entry whose pattern comes closest to the key, once its identifiers are taken from the key itself.
 fn nearest<'a>(catalogs: &'a [Catalog], key: &str) -> Option<(&'a str, &'a str)> {
-    let segments: Vec<&str> = key.split(':').collect();
-    let entries = || catalogs.iter().flat_map(|catalog| &catalog.entries);
-    let candidates: Vec<(&str, &str, String)> = entries()
-        .flat_map(|entry| [(entry, entry.plain.text()), (entry, entry.cluster.text())])
+    let entries = catalogs.iter().flat_map(|catalog| &catalog.entries);
+    let candidates: Vec<(&str, &str, String)> = entries
+        .flat_map(|entry| [(entry, &entry.plain), (entry, &entry.cluster)])
         .map(|(entry, pattern)| {
-            let filled = pattern.split(':').enumerate().map(|(position, segment)| {
-                let theirs = segments.get(position).copied().unwrap_or_default();
-                if segment.contains('{') && segment.contains('}') { theirs } else { segment }
+            let separator = pattern.separator();
+            let theirs: Vec<&str> = key.split(separator).collect();
+            let filled = pattern.text().split(separator).enumerate().map(|(position, segment)| {
+                let is_id = segment.contains('{') && segment.contains('}');
+                if is_id { theirs.get(position).copied().unwrap_or_default() } else { segment }
             });
-            (entry.name.as_str(), pattern, filled.collect::<Vec<_>>().join(":"))
+            (entry.name.as_str(), pattern.text(), filled.collect::<Vec<_>>().join(&separator.to_string()))
         })
         .collect();
     let near = ade_catalog::closest(key, candidates.iter().map(|(.., filled)| filled.as_str()))?;

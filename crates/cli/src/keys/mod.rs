@@ -80,7 +80,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Command::List { json } => list::run(&catalogs, *json),
         Command::Show { name, json } => show::run(&catalogs, name, *json),
         Command::Explain { key, json } => explain::run(&catalogs, key, *json),
-        Command::Doc { output, check } => doc::run(&catalogs, output.as_deref(), check.as_deref()),
+        Command::Doc { output, check } => {
+            doc::run(&catalogs, args.catalog.as_deref(), output.as_deref(), check.as_deref())
+        }
     }
 }
 

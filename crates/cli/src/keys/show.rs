@@ -23,7 +23,10 @@ pub(super) fn run(catalogs: &[Catalog], name: &str, json: bool) -> Result<(), Fa
         return if json { output::json(&family) } else { family_facts(&family) };
     }
     let names = || catalogs.iter().flat_map(|catalog| &catalog.entries).map(|entry| entry.name.as_str());
-    let hint = match ade_catalog::closest(name, names()) {
+    let wanted = name.to_lowercase();
+    let group: Vec<&str> = names().filter(|entry| entry.split('.').next() == Some(&wanted)).collect();
+    let hint = match ade_catalog::closest(&wanted, names()) {
+        _ if !group.is_empty() => format!("the group has {}", group.join(", ")),
         Some(near) => format!("did you mean {near}?"),
         None => "`ade keys list` shows every name".to_owned(),
     };
@@ -40,6 +43,11 @@ fn family_facts(row: &Row<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A name, marked if the source document does not have it.
+fn plus(name: &str, addition: bool) -> String {
+    format!("{name}{}", if addition { " +" } else { "" })
+}
+
 fn fact(label: &str, text: &str) -> Result<(), Failure> {
     output::line(&format!("  {:<12} {text}", label.dimmed()))
 }
@@ -49,7 +57,7 @@ fn details(details: &Details<'_>) -> Result<(), Failure> {
     output::line(&format!("{}  {}", row.name.bold(), row.purpose))?;
     let lower = |value: String| value.to_lowercase();
     let same_layout = row.pattern == row.cluster_pattern;
-    let facts: [(&str, Option<String>); 15] = [
+    let facts: [(&str, Option<String>); 16] = [
         ("catalog", Some(format!("{}, from {}", row.catalog, details.source))),
         ("pattern", Some(row.pattern.clone())),
         ("cluster", (!same_layout).then(|| row.cluster_pattern.clone())),
@@ -63,6 +71,7 @@ fn details(details: &Details<'_>) -> Result<(), Failure> {
         ("cleanup", details.cleanup.map(str::to_owned)),
         ("owner", Some(row.owner.to_owned())),
         ("groups", (!details.groups.is_empty()).then(|| details.groups.join(", "))),
+        ("stream", details.stream.map(str::to_owned)),
         ("formerly", (!row.formerly.is_empty()).then(|| row.formerly.join(", "))),
         ("addition", row.addition.then(|| format!("not in {}", details.source))),
     ];
@@ -77,7 +86,8 @@ fn details(details: &Details<'_>) -> Result<(), Failure> {
     if !details.identifiers.is_empty() {
         let mut table = output::table(&["IDENTIFIER", "IDENTIFIES", "WRITTEN"]);
         for id in &details.identifiers {
-            let members: Vec<&str> = id.one_of.iter().map(|member| member.value.as_str()).collect();
+            let members: Vec<String> =
+                id.one_of.iter().map(|member| plus(&member.value, member.addition)).collect();
             let form = if members.is_empty() { id.form.clone() } else { members.join(", ") };
             table.add_row([id.name, id.about, &form]);
         }
@@ -86,7 +96,11 @@ fn details(details: &Details<'_>) -> Result<(), Failure> {
     if !details.fields.is_empty() {
         let mut table = output::table(&["FIELD", "TYPE", "MEANING"]);
         for field in details.fields {
-            table.add_row([&field.name, &lower(format!("{:?}", field.field_type)), &field.about]);
+            table.add_row([
+                &plus(&field.name, field.addition),
+                &lower(format!("{:?}", field.field_type)),
+                &field.about,
+            ]);
         }
         output::line(&table.to_string())?;
     }
