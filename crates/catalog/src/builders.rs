@@ -173,7 +173,8 @@ fn by_owner(source: &mut Source, catalog: &Catalog, position: usize) {
             .collect();
         let name = camel(group);
         source.doc(&format!("Builds the keys of `{group}`, and no other's."));
-        source.line("#[derive(Debug, Clone, Copy, PartialEq, Eq)]");
+        let default = if fields.is_empty() { "Default, " } else { "" };
+        source.line(&format!("#[derive({default}Debug, Clone, Copy, PartialEq, Eq)]"));
         source.line(&format!("pub struct {name} {{"));
         for (field, of) in &fields {
             source.line(&format!("{field}: ids::{of},"));

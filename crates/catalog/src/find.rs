@@ -59,8 +59,8 @@ impl Found<'_> {
 }
 
 impl Catalog {
-    /// The entry that a concrete key, channel or group belongs to; former spellings come last. A key that no builder would spell like this is
-    /// found too, as long as its shape fits; see [`Found::is_canonical`].
+    /// The entry that a concrete key, channel or group belongs to; former spellings come last. A key that no builder
+    /// would spell like this is found too, as long as its shape fits; see [`Found::is_canonical`].
     #[must_use]
     pub fn find(&self, key: &str) -> Option<Found<'_>> {
         let current = self.entries.iter().flat_map(|entry| {

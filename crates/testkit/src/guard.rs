@@ -17,72 +17,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::error::StartError;
+use crate::process::wait_for_end;
 
 /// Lines of a server's log that are kept: enough that none is lost before a waiting test has seen it.
 const KEPT_LINES: usize = 10_000;
 /// Lines of it that an error message shows.
 const SHOWN_LINES: usize = 40;
-
-/// Why a server could not be started or reached.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The program is not installed.
-    #[error("{program} is not installed: run `make deps`, or install {package} with your package manager")]
-    Missing {
-        /// What was looked for.
-        program: String,
-        /// Debian's package.
-        package: &'static str,
-    },
-    /// Something of the operating system failed.
-    #[error("{doing}: {source}")]
-    System {
-        /// What was being done.
-        doing: String,
-        /// Why it failed.
-        source: std::io::Error,
-    },
-    /// The server ended or did not get ready.
-    #[error("{server} {what}; the end of its log:\n{log}")]
-    NotReady {
-        /// Which server.
-        server: String,
-        /// What happened instead.
-        what: &'static str,
-        /// Last lines of its log.
-        log: String,
-    },
-    /// A running server refused a command.
-    #[error("{doing}: {source}")]
-    Redis {
-        /// What was being done.
-        doing: String,
-        /// Why it failed.
-        source: redis::RedisError,
-    },
-    /// A running server never reached the wanted state.
-    #[error("waited too long until {what}; last seen: {seen}")]
-    TimedOut {
-        /// The wanted state.
-        what: String,
-        /// The last observation.
-        seen: String,
-    },
-}
-
-impl StartError {
-    pub(crate) fn system(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
-        let doing = doing.into();
-        move |source| Self::System { doing, source }
-    }
-
-    pub(crate) fn redis(doing: impl Into<String>) -> impl FnOnce(redis::RedisError) -> Self {
-        let doing = doing.into();
-        move |source| Self::Redis { doing, source }
-    }
-}
 
 /// What a server has said, and whether it still lives.
 #[derive(Debug, Default)]
@@ -349,38 +292,4 @@ fn listen(log: impl BufRead, ear: &Ear) {
         drop(heard);
         ear.news.notify_all();
     }
-}
-
-/// Waits until a process, of whatever parent, has ended. Returns false if it still lives after `timeout`.
-pub fn wait_for_exit(pid: i32, timeout: Option<Duration>) -> std::io::Result<bool> {
-    let Some(pid) = Pid::from_raw(pid) else { return Ok(true) };
-    match pidfd_open(pid, PidfdFlags::empty()) {
-        Err(rustix::io::Errno::SRCH) => Ok(true),
-        process => wait_for_end(&process?, timeout),
-    }
-}
-
-fn wait_for_end(process: &OwnedFd, timeout: Option<Duration>) -> std::io::Result<bool> {
-    let timeout = timeout.map(|timeout| Timespec {
-        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: timeout.subsec_nanos().into(),
-    });
-    loop {
-        match poll(&mut [PollFd::new(process, PollFlags::IN)], timeout.as_ref()) {
-            Err(rustix::io::Errno::INTR) => {}
-            other => return Ok(other? > 0),
-        }
-    }
-}
-
-/// The full path of an installed program.
-pub(crate) fn program(name: &str, package: &'static str, folders: &[PathBuf]) -> Result<String, StartError> {
-    #[expect(clippy::disallowed_methods, reason = "the test kit is an edge: it looks for installed programs")]
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(folders.iter().cloned())
-        .map(|folder| folder.join(name))
-        .find(|candidate| candidate.is_file())
-        .map(|found| found.to_string_lossy().into_owned())
-        .ok_or_else(|| StartError::Missing { program: name.to_owned(), package })
 }

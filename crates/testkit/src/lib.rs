@@ -4,6 +4,9 @@
 //! Invariants: a server that is found running is never used; a server that was started is always stopped and its folder
 //! removed, also when the test that started it is killed ([`guard`]); nothing here reaches the shipped binary.
 
+mod error;
+mod process;
+
 pub mod clock;
 pub mod golden;
 pub mod guard;
@@ -13,6 +16,7 @@ pub mod redis_servers;
 pub mod wait;
 
 pub use clock::ManualClock;
-pub use guard::{StartError, wait_for_exit};
+pub use error::StartError;
 pub use postgres::Postgres;
+pub use process::wait_for_exit;
 pub use redis_servers::{Redis, RedisCluster, RedisSentinel};

@@ -4,8 +4,8 @@
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 
-use ade_testkit::guard::{Guarded, StartError};
-use ade_testkit::{Postgres, Redis, RedisCluster, RedisSentinel};
+use ade_testkit::guard::Guarded;
+use ade_testkit::{Postgres, Redis, RedisCluster, RedisSentinel, StartError};
 
 const USAGE: &str = "usage: ade-servers [redis] [sentinel] [cluster] [postgres]";
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::geteuid;
 
-use crate::guard::StartError;
+use crate::error::StartError;
 
 const FIRST: u32 = 20_000;
 const COUNT: u32 = 10_000;

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use rustix::process::geteuid;
 
-use crate::guard::{Guarded, Spec, StartError, program};
+use crate::error::StartError;
+use crate::guard::{Guarded, Spec};
 use crate::ports::Port;
+use crate::process::program;
 
 const READY: &str = "database system is ready to accept connections";
 const START_TIMEOUT: Duration = Duration::from_secs(60);

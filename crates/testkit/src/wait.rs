@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::guard::StartError;
+use crate::error::StartError;
 
 /// Asks `observe` until it answers `Ok`; its `Err` is what was seen instead.
 #[expect(clippy::disallowed_methods, reason = "a foreign process changes its state without telling")]

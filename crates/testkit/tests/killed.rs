@@ -15,7 +15,7 @@ use ade_testkit::wait::eventually;
 use ade_testkit::wait_for_exit;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(120);
 
 struct Started {
     owner: Child,

@@ -10,7 +10,7 @@ use ade_testkit::{Postgres, Redis, RedisCluster, RedisSentinel, wait_for_exit};
 use redis::Commands;
 use rustix::process::Signal;
 
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(120);
 
 #[test]
 fn redis_starts_empty_answers_and_leaves_nothing_behind() {

@@ -10,7 +10,7 @@ use std::ops::Range;
 use toml::Spanned;
 
 use crate::builders::variant;
-use crate::check;
+use crate::check::{self, ambiguity};
 use crate::error::Fault;
 use crate::file::{ChannelDecl, File, GroupDecl, KeyDecl};
 use crate::key::MAX_IDS;
@@ -103,9 +103,9 @@ pub(crate) fn load(source: &str) -> Result<Catalog, Fault> {
     check::lengths(&catalog, &placed)?;
     check::owners(&catalog, header, &placed)?;
     check::tags(&catalog, &placed)?;
-    check::separators(&mut catalog, &placed);
-    check::reserve_siblings(&mut catalog, &placed)?;
-    check::overlaps(&catalog, &placed)?;
+    ambiguity::avoid_separators(&mut catalog, &placed);
+    ambiguity::reserve_siblings(&mut catalog, &placed)?;
+    ambiguity::refuse_overlaps(&catalog, &placed)?;
     for decl in &file.family {
         let written = decl.pattern.get_ref();
         let prefix =

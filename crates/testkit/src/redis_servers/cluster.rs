@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Redis;
-use crate::guard::{Guarded, StartError};
+use crate::error::StartError;
+use crate::guard::Guarded;
 use crate::ports::Port;
 use crate::wait::eventually;
 

@@ -8,10 +8,12 @@ use std::time::Duration;
 pub use cluster::RedisCluster;
 pub use sentinel::RedisSentinel;
 
-use crate::guard::{Guarded, Spec, StartError, program};
+use crate::error::StartError;
+use crate::guard::{Guarded, Spec};
 use crate::ports::Port;
+use crate::process::program;
 
-const START_TIMEOUT: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running Redis server: standalone, or one node of something larger.
 #[derive(Debug)]

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use super::{Redis, START_TIMEOUT};
-use crate::guard::{Guarded, Spec, StartError, program};
+use crate::error::StartError;
+use crate::guard::{Guarded, Spec};
 use crate::ports::Port;
+use crate::process::program;
 
 const MASTER_NAME: &str = "ade";
 const REPLICAS: usize = 2;
