@@ -13,9 +13,10 @@ test: deps lint unit ## Install what is missing, then check everything: format, 
 deps: ## Install the servers that the tests start (Debian; elsewhere it says what to install)
 	@scripts/deps
 
-lint: ## Format and lints
+lint: ## Format, lints, and documentation without broken links
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
 unit: ## All tests, documentation examples included
 	cargo test --workspace --locked

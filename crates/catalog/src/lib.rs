@@ -2,7 +2,7 @@
 //!
 //! A catalog is one TOML file that lists every key, channel and consumer group of a service ([`Catalog::parse`]).
 //! From it come the spelling of identifiers ([`ident`]), the keys themselves in both layouts ([`key`]), their cluster
-//! slots ([`slot`]), the way back from a concrete key to its entry ([`find`]), the reference ([`reference`]), the listing
+//! slots ([`slot`]), the way back from a concrete key to its entry ([`find`]), the reference ([`mod@reference`]), the listing
 //! ([`listing`]) and the source of typed builders ([`builders`]).
 //!
 //! Invariants: a catalog that loads is unambiguous (no two entries can build the same key) and bounded (no key can grow
