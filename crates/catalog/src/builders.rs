@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::key::{Layout, MAX_IDS};
 use crate::model::{Catalog, Entry, EntryKind, IdForm, IdKind};
 use crate::pattern::Part;
+use crate::text::one_line;
 use crate::ttl::TtlRule;
 
 /// The source of the builders of `catalog`, to be included into a module of its own.
@@ -43,11 +44,7 @@ impl Source {
 
     /// A comment in one line; nothing in it is taken for a link, a tag, an example to be run or a change of direction.
     fn doc(&mut self, text: &str) {
-        let is_odd =
-            |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        let text = text.replace(is_odd, " ");
-        let words: Vec<&str> = text.split_whitespace().collect();
-        let text = words.join(" ").replace('[', "\\[").replace('<', "\\<").replace("```", "` ` `");
+        let text = one_line(text).replace('[', "\\[").replace('<', "\\<").replace("```", "` ` `");
         let _ = writeln!(self.text, "{:indent$}/// {text}", "", indent = self.depth * 4);
     }
 }
@@ -113,7 +110,10 @@ fn closed_set(source: &mut Source, name: &str, kind: &str, members: &[(String, &
     source.line(&format!("impl {name} {{"));
     source.doc("Every member, in the order of the catalog.");
     let all: Vec<String> = members.iter().map(|(variant, _)| format!("Self::{variant}")).collect();
-    source.line(&format!("pub const ALL: &'static [Self] = &[{}];", all.join(", ")));
+    source.line("#[must_use]");
+    source.line("pub fn all() -> &'static [Self] {");
+    source.line(&format!("&[{}]", all.join(", ")));
+    source.line("}");
     source.doc("As it stands in keys.");
     source.line("#[must_use]");
     source.line("pub fn as_written(&self) -> &'static str {");
@@ -125,9 +125,9 @@ fn closed_set(source: &mut Source, name: &str, kind: &str, members: &[(String, &
     source.line("}");
     source.doc("The member written like this.");
     source.line("pub fn new(text: &str) -> ::core::result::Result<Self, ::ade_catalog::IdentifierError> {");
-    source.line("Self::ALL.iter().copied().find(|member| member.as_written() == text).ok_or_else(|| {");
+    source.line("Self::all().iter().copied().find(|member| member.as_written() == text).ok_or_else(|| {");
     let refusal = "::ade_catalog::IdentifierError::not_in_set";
-    source.line(&format!("{refusal}({kind:?}, text, Self::ALL.iter().map(Self::as_written))"));
+    source.line(&format!("{refusal}({kind:?}, text, Self::all().iter().map(Self::as_written))"));
     source.line("})");
     source.line("}");
     source.line("}");
@@ -341,6 +341,11 @@ pub(crate) fn camel(text: &str) -> String {
             camel.push(if all_caps { character.to_ascii_lowercase() } else { character });
         }
     }
+    // Letters that each were a word of their own: one word now.
+    if camel.len() > 1 && camel.bytes().all(|byte| byte.is_ascii_uppercase()) {
+        let tail = camel.split_off(1).to_ascii_lowercase();
+        camel.push_str(&tail);
+    }
     if camel == "Self" { "Self_".to_owned() } else { camel }
 }
 
@@ -382,6 +387,8 @@ mod tests {
         assert_eq!(camel("task_id"), "TaskId");
         assert_eq!(camel("lock:default_ttl"), "LockDefaultTtl");
         assert_eq!(camel("DRAFT"), "Draft");
+        assert_eq!(camel("a-l-l"), "All");
+        assert_eq!(camel("self"), "Self_");
         assert_eq!(camel("idempotencyKey"), "IdempotencyKey");
         assert_eq!(camel("notification-service"), "NotificationService");
         assert_eq!(variant("24h"), "N24h");

@@ -48,7 +48,7 @@ pub enum Layout {
 
 /// A TTL that the catalog does not allow for a key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a ttl of {asked:?} is outside the rule of {entry}: {}", bounds(*min, *max))]
+#[error("a ttl of {asked:?} is outside the rule of {entry}: from {min:?} to {max:?}")]
 pub struct TtlOutOfRule {
     /// The key's entry.
     pub entry: &'static str,
@@ -57,11 +57,7 @@ pub struct TtlOutOfRule {
     /// Shortest allowed.
     pub min: Duration,
     /// Longest allowed.
-    pub max: Option<Duration>,
-}
-
-fn bounds(min: Duration, max: Option<Duration>) -> String {
-    max.map_or_else(|| format!("at least {min:?}"), |max| format!("from {min:?} to {max:?}"))
+    pub max: Duration,
 }
 
 /// Lifetimes as types: they decide how a key may be written. Their values come from the catalog.
@@ -267,7 +263,8 @@ impl<'a, L> Key<'a, L> {
         min: Duration,
         max: Option<Duration>,
     ) -> Result<Writable<'a>, TtlOutOfRule> {
-        if asked < min || asked > max.unwrap_or(LONGEST_TTL) {
+        let max = max.unwrap_or(LONGEST_TTL);
+        if asked < min || asked > max {
             return Err(TtlOutOfRule { entry: self.entry(), asked, min, max });
         }
         Ok(self.with(Some(asked)))

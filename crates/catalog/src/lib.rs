@@ -12,6 +12,7 @@ mod check;
 mod error;
 mod file;
 mod load;
+mod text;
 
 pub mod builders;
 pub mod find;
@@ -28,5 +29,5 @@ pub use error::CatalogError;
 pub use find::Found;
 pub use ident::{Identifier, IdentifierError};
 pub use key::Layout;
-pub use load::closest;
 pub use model::{Catalog, Entry};
+pub use text::closest;

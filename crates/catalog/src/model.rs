@@ -367,3 +367,43 @@ impl ValueType {
         }
     }
 }
+
+impl Format {
+    /// In one word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Hash => "hash",
+            Self::Json => "json",
+            Self::Envelope => "envelope",
+        }
+    }
+}
+
+impl Sensitivity {
+    /// In one word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Internal => "internal",
+            Self::Personal => "personal",
+            Self::Confidential => "confidential",
+        }
+    }
+}
+
+impl FieldType {
+    /// In one word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::String => "string",
+            Self::Integer => "integer",
+            Self::Float => "float",
+            Self::Boolean => "boolean",
+            Self::Timestamp => "timestamp",
+            Self::Json => "json",
+        }
+    }
+}

@@ -22,7 +22,7 @@ Every key, channel and consumer group, from the catalogs. Entries marked **+** a
 
 /// The reference, complete.
 #[must_use]
-pub fn markdown<'a>(catalogs: impl IntoIterator<Item = &'a Catalog> + Clone) -> String {
+pub fn markdown<'a>(catalogs: impl IntoIterator<Item = &'a Catalog>) -> String {
     let mut out = String::from(INTRODUCTION);
     for catalog in catalogs {
         one(&mut out, catalog);
@@ -113,7 +113,7 @@ fn describe(out: &mut String, details: &Details<'_>) {
     item("Type", row.type_name);
     if let (Some(format), Some(sensitivity)) = (details.format, details.sensitivity) {
         item("TTL", &row.ttl);
-        item("Format", &format!("{format:?}, {sensitivity:?}").to_lowercase());
+        item("Format", &format!("{}, {}", format.as_str(), sensitivity.as_str()));
     }
     let optional = [
         ("Value", details.value),
@@ -147,7 +147,7 @@ fn fields(out: &mut String, details: &Details<'_>) {
         out.push_str("\n| Field | Type | Meaning |\n|---|---|---|\n");
         for field in details.fields {
             let mark = if field.addition { " +" } else { "" };
-            let kind = format!("{:?}", field.field_type).to_lowercase();
+            let kind = field.field_type.as_str().to_owned();
             table_row(out, &[format!("`{}`{mark}", field.name), kind, field.about.clone()]);
         }
     }

@@ -79,7 +79,12 @@ fn every_fault_is_named_and_placed() {
             "the same identifiers in the same order",
             "\"cart:all\"",
         ),
-        ("name = \"cart.state\"", "name = \"cart.items\"", "cart.items is listed twice", "\"cart.items\""),
+        (
+            "name = \"cart.state\"",
+            "name = \"cart.items\"",
+            "cart.items is listed twice, or",
+            "\"cart.items\"",
+        ),
         ("name = \"cart.state\"", "name = \"state\"", "write group.name", "\"state\""),
         ("name = \"cart.state\"", "name = \"Cart.state\"", "write group.name", "\"Cart.state\""),
         ("name = \"eMail\"", "name = \"e_mail\"", "{eMail} is not declared", "{eMail}"),
@@ -154,6 +159,39 @@ fn every_fault_is_named_and_placed() {
             "\"shop:audit:{cart_id}\"",
         ),
         ("\"very:loud\"", "\"-\"", "with a letter or digit", "\"-\""),
+        ("name = \"search\"", "name = \"Crate\"", "is not a name", "\"Crate\""),
+        ("name = \"cart.state\"", "name = \"cart.my__state\"", "write group.name", "\"cart.my__state\""),
+        ("key_limit = 180", "key_limit = 0", "a number from 1 to 1000", "0"),
+        (
+            "key_limit = 180",
+            "key_limit = 102",
+            "can reach 102 bytes and must stay below 102",
+            "\"news.{cart:",
+        ),
+        (
+            "format = \"json\"\nttl = { exact",
+            "format = \"hash\"\nttl = { exact",
+            "a string cannot have this format",
+            "\"hash\"",
+        ),
+        (
+            "must_expire = true",
+            "must_expire = true\nformat = \"json\"",
+            "does not have the format of the family carts",
+            "\"cart.items\"",
+        ),
+        (
+            "shop:draft:{eMail}",
+            "shop:{cart_id}:{type}:{eMail}:{search}:{level}",
+            "at most 4 identifiers",
+            "\"shop:{cart_id}",
+        ),
+        (
+            "formerly = [\"cart:{cart_id}\"]",
+            "formerly = [\"shop:draft:{cart_id}\"]",
+            "could build the same key",
+            "\"shop:draft:{eMail}\"",
+        ),
         ("shop:mail:{eMail}:{level}", "shop:mail:{eMail}:{eMail}", "{eMail} stands twice", "\"shop:mail"),
         ("max_bytes = 50", "max_bytes = 9223372036854775807", "must stay below 180", "\"shop:cart:index"),
     ];
@@ -209,6 +247,42 @@ fn a_family_binds_every_member_of_a_closed_set() {
 }
 
 #[test]
+fn a_family_binds_what_an_identifier_could_be() {
+    let source = GOOD
+        .replace("pattern = \"shop:cart:*\"", "pattern = \"shop:special:*\"")
+        .replace("pattern = \"shop:mail\"", "pattern = \"shop:{type}:all\"");
+    let error = Catalog::parse("shop.toml", &source).expect_err("a type may be special");
+    assert!(error.message.contains("mail.match must have a ttl"), "{error}");
+}
+
+#[test]
+fn texts_are_made_harmless() {
+    let source = GOOD
+        .replace("purpose = \"what lies in a cart\"", "purpose = \"what lies\\n\\u001b[31m in a cart\"")
+        .replace("owner = \"search\"", "owner = \"sea\\u202erch\"")
+        .replace("name = \"sku\"", "name = \"s\\u0007ku\"");
+    let catalog = Catalog::parse("shop.toml", &source).expect("valid");
+    let shown = format!("{:?}", catalog.rows()) + &ade_catalog::reference::markdown([&catalog]);
+    assert!(
+        shown.contains("what lies [31m in a cart") && shown.contains("sea rch") && shown.contains("`s ku`")
+    );
+    assert!(!shown.contains(['\u{1b}', '\u{202e}', '\u{7}']));
+}
+
+#[test]
+fn a_former_spelling_is_found_only_where_no_present_one_is() {
+    let catalog = Catalog::parse("shop.toml", GOOD).expect("valid");
+    let spelling = |key: &str| catalog.find(key).map(|found| found.spelling);
+    assert_eq!(spelling("cart:17"), Some(ade_catalog::find::Spelling::Former));
+    assert_eq!(spelling("shop:cart:17:items"), Some(ade_catalog::find::Spelling::Plain));
+    let families = |key: &str| catalog.families_of(key).count();
+    assert_eq!(
+        [families("shop:cart:17:items"), families("shop:{cart:17}:items"), families("shop:mail")],
+        [1, 1, 0]
+    );
+}
+
+#[test]
 fn a_long_text_is_not_repeated_at_length() {
     let long = "z".repeat(60_000);
     let source = GOOD.replace("shop:cart:{cart_id}:items", &format!("shop:cart:{{{long}}}:items"));
@@ -232,7 +306,12 @@ fn too_many_combinations_are_refused() {
         .replace("name = \"type\"\n", &format!("name = \"a\"\nabout = \"a\"\none_of = [{0}]\n\n[[id]]\nname = \"b\"\nabout = \"b\"\none_of = [{0}]\n\n[[id]]\nname = \"type\"\n", members.join(", ")))
         .replace("pattern = \"shop:mail\"", "pattern = \"shop:mail:{a}:{b}\"");
     let error = Catalog::parse("shop.toml", &source).expect_err("refused");
-    assert!(error.message.contains("more than 4096 combinations"), "{error}");
+    assert!(error.message.contains("more than 4096 patterns"), "{error}");
+
+    let many: Vec<String> = (0..40_000).map(|number| format!("\"m{number}\"")).collect();
+    let source = GOOD.replace("\"info\", ", &format!("{}, ", many.join(", ")));
+    let error = Catalog::parse("shop.toml", &source).expect_err("refused");
+    assert!(error.message.contains("are too many: list at most 1000"), "{error}");
 }
 
 #[test]
@@ -245,6 +324,14 @@ fn the_owner_s_segment_is_checked() {
     assert!(refused("{town}:bakers:oven", "{town}:smiths:oven").contains("must be its owner, \"bakers\""));
     assert!(refused("name = \"bakers.oven\"", "name = \"ovens.oven\"").contains("name it \"bakers.oven\""));
     assert!(refused("owner_segment = 2", "owner_segment = 0").contains("counts from 1"));
+    let twin = source.replace("bakers", "smi_ths");
+    assert!(Catalog::parse("guild.toml", &twin).is_ok(), "smi_ths is SmiThs, not Smiths");
+    let twin = source.replace("smiths", "x1_2").replace("bakers", "x12");
+    let error = Catalog::parse("guild.toml", &twin).expect_err("both are X12");
+    assert!(error.message.contains("cannot be told from"), "{error}");
+    assert!(
+        refused("one_of = [\"north\", \"south\"]", "example = \"north\"").contains("must be closed sets")
+    );
     assert!(refused("name = \"bakers.oven\"", "name = \"bakers.new\"").contains("cannot be called new"));
     assert!(
         refused("{town}:bakers:oven", "towns:bakers:oven").contains("other identifiers before its owner")

@@ -117,7 +117,6 @@ fn an_unknown_key_is_told_apart_from_a_misspelled_one() {
     for (key, hint) in [
         ("shop:cart:a b:items", "a builder writes \"a b\" as a%20b"),
         ("shop:cart:a%3ab:items", "a builder writes \"a%3ab\" as a%3Ab"),
-        ("shop:cart:\u{1b}[31m:items", "a builder writes \"\\u{1b}[31m\" as %1B[31m"),
     ] {
         let output = ade(&["explain", "--catalog", SHOP, key]);
         let (code, message) = failure(&output);
@@ -146,6 +145,26 @@ fn an_unknown_key_is_told_apart_from_a_misspelled_one() {
     let (code, message) = refusal(&["explain", "--catalog", SHOP, "shop:cart:a:unheard"]);
     assert_eq!(code, 1);
     assert!(message.contains("lies in the family carts"), "{message}");
+}
+
+#[test]
+fn nothing_from_outside_steers_the_terminal() {
+    // Colours are forced, because otherwise every escape is stripped on its way into the pipe.
+    let steering = "\u{1b}[31mRED\u{7}";
+    for arguments in [
+        ["explain", "--catalog", SHOP, &format!("shop:cart:{steering}:items")],
+        ["explain", "--catalog", SHOP, &format!("cart:{steering}")],
+        ["explain", "--catalog", SHOP, &format!("unknown:{steering}")],
+        ["show", "--catalog", SHOP, steering],
+        ["list", "--catalog", steering, "--json"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ade"));
+        let output = command.arg("keys").args(arguments).env("CLICOLOR_FORCE", "1").output().expect("runs");
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8(text).expect("text");
+        assert!(!text.contains(steering) && !text.contains('\u{7}'), "{arguments:?}: {text:?}");
+        assert!(text.contains("error:") || text.contains("\u{1b}["), "colours are on, so the test can fail");
+    }
 }
 
 #[test]

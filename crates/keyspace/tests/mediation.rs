@@ -37,19 +37,17 @@ fn the_third_segment_is_the_owner() {
 #[test]
 fn what_must_expire_does_and_every_value_is_an_envelope() {
     let catalog = mediation().expect("shipped");
-    for family in ["idem", "dedup", "circuit"] {
-        let mut keys = 0;
-        for entry in &catalog.entries {
-            let EntryKind::Key(shape) = &entry.kind else { continue };
-            let example = catalog.example(entry, Layout::Plain);
-            if catalog.families_of(&example).any(|of| of.name == family && of.must_expire) {
-                assert!(shape.ttl.rule.expires(), "{}", entry.name);
-                assert_eq!(shape.format, Format::Envelope, "{}", entry.name);
-                keys += 1;
-            }
+    let mut checked = 0;
+    for entry in &catalog.entries {
+        let EntryKind::Key(shape) = &entry.kind else { continue };
+        let example = catalog.example(entry, Layout::Plain);
+        if catalog.families_of(&example).any(|family| family.must_expire) {
+            assert!(shape.ttl.rule.expires(), "{}", entry.name);
+            assert_eq!(shape.format, Format::Envelope, "{}", entry.name);
+            checked += 1;
         }
-        assert!(keys > 0, "no key is in the family {family}");
     }
+    assert!(checked > 0, "some must expire");
 }
 
 #[test]

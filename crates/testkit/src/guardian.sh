@@ -8,6 +8,7 @@
 # answers an owner that has died gets SIGPIPE. Neither may keep the guardian from its duty.
 trap '' HUP PIPE
 folder=$(mktemp -d "$1/ade-test-XXXXXX") && cd "$folder" || exit 1
+folder=$(pwd)
 signal=$2 preparation=$3
 shift 3
 echo "$folder"

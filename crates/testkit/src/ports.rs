@@ -6,6 +6,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::geteuid;
@@ -26,7 +27,7 @@ impl Port {
     /// Claims a port of the loopback interface that nobody listens on.
     pub fn claim() -> Result<Self, StartError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let folder = std::env::temp_dir().join(format!("ade-test-ports-{}", geteuid()));
+        let folder = folder();
         fs::create_dir_all(&folder).map_err(StartError::system("make the folder of claimed ports"))?;
         // Processes begin at different places, so that they rarely meet.
         let start = std::process::id().wrapping_mul(97);
@@ -52,5 +53,25 @@ impl Port {
     #[must_use]
     pub fn number(&self) -> u16 {
         self.number
+    }
+}
+
+/// Where this user's claims lie; the files stay, empty, for the next claim.
+fn folder() -> PathBuf {
+    std::env::temp_dir().join(format!("ade-test-ports-{}", geteuid()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claimed_port_is_nobody_else_s_until_it_is_given_back() {
+        let port = Port::claim().expect("claimed");
+        let file = folder().join(port.number().to_string());
+        let again = || File::open(&file).expect("the claim is a file").try_lock();
+        assert!(matches!(again(), Err(TryLockError::WouldBlock)));
+        drop(port);
+        again().expect("given back");
     }
 }

@@ -102,9 +102,19 @@ struct Variant {
 }
 
 impl Variant {
+    /// The literal text before the first identifier.
+    fn head(&self) -> &str {
+        match self.pattern.parts().first() {
+            Some(Part::Text(text)) => text,
+            _ => "",
+        }
+    }
+
     fn may_equal(&self, catalog: &Catalog, other: &Self) -> bool {
         if self.pattern.separator() != other.pattern.separator() {
-            return overlap(&symbols(catalog, &self.pattern), &symbols(catalog, &other.pattern));
+            let heads = self.head().bytes().zip(other.head().bytes());
+            return heads.into_iter().all(|(a, b)| a == b)
+                && overlap(&symbols(catalog, &self.pattern), &symbols(catalog, &other.pattern));
         }
         self.segments.len() == other.segments.len()
             && self.segments.iter().zip(&other.segments).all(|(a, b)| may_be_equal(catalog, a, b))
@@ -114,17 +124,21 @@ impl Variant {
 fn all_variants(catalog: &Catalog, placed: &[Placed], layout: Layout) -> Result<Vec<Variant>, Fault> {
     let mut variants = Vec::new();
     for (number, placed) in placed.iter().enumerate() {
-        let pattern = placed.entry.pattern(layout);
-        let unfolded = unfold(catalog, pattern, MAX_VARIANTS - variants.len()).ok_or_else(|| {
-            let message =
-                format!("the closed sets up to {pattern} have more than {MAX_VARIANTS} combinations");
+        // Former spellings are never built, but they are found: they must not be mistaken for others either.
+        let former = if layout == Layout::Plain { placed.entry.formerly.as_slice() } else { &[] };
+        for pattern in former.iter().chain([placed.entry.pattern(layout)]) {
+            let unfolded = unfold(catalog, pattern, MAX_VARIANTS - variants.len()).ok_or_else(|| {
+            let message = format!(
+                "up to {pattern} there are more than {MAX_VARIANTS} patterns, each combination of closed sets counted"
+            );
             Fault::new(placed.pattern_span.clone(), message)
         })?;
-        let namespace = discriminant(&placed.entry.kind);
-        variants.extend(unfolded.into_iter().map(|pattern| {
-            let segments = pattern.segments();
-            Variant { number, namespace, pattern, segments }
-        }));
+            let namespace = discriminant(&placed.entry.kind);
+            variants.extend(unfolded.into_iter().map(|pattern| {
+                let segments = pattern.segments();
+                Variant { number, namespace, pattern, segments }
+            }));
+        }
     }
     Ok(variants)
 }
@@ -194,7 +208,11 @@ fn overlap(one: &[Symbol<'_>], other: &[Symbol<'_>]) -> bool {
         match (one.get(left), other.get(right)) {
             (None, None) => return true,
             (Some(a), Some(b)) if seen.insert((left, right)) => {
-                let share = (0x21..0x7f).any(|byte| a.takes(byte) && b.takes(byte));
+                let share = match (a, b) {
+                    (Symbol::Byte(byte), other) | (other, Symbol::Byte(byte)) => other.takes(*byte),
+                    // Every identifier can be written with letters.
+                    (Symbol::Id(_), Symbol::Id(_)) => true,
+                };
                 let stays = |symbol: &Symbol<'_>| matches!(symbol, Symbol::Id(_));
                 if share {
                     open.push((left + 1, right + 1));
@@ -206,4 +224,16 @@ fn overlap(one: &[Symbol<'_>], other: &[Symbol<'_>]) -> bool {
         }
     }
     false
+}
+
+/// Whether some key of `pattern` lies below `prefix`; in doubt, yes.
+pub(crate) fn may_lie_below(catalog: &Catalog, pattern: &Pattern, prefix: &Pattern) -> bool {
+    let unfolded = |pattern| unfold(catalog, pattern, MAX_VARIANTS).unwrap_or_default();
+    let prefixes: Vec<Vec<Segment>> = unfolded(prefix).iter().map(Pattern::segments).collect();
+    unfolded(pattern).iter().map(Pattern::segments).any(|segments| {
+        prefixes.iter().any(|prefix| {
+            segments.len() > prefix.len()
+                && segments.iter().zip(prefix).all(|(a, b)| may_be_equal(catalog, a, b))
+        })
+    })
 }

@@ -5,10 +5,10 @@ pub(crate) mod ambiguity;
 
 use std::collections::BTreeMap;
 
+use self::ambiguity::may_lie_below;
 use crate::builders::camel;
 use crate::error::Fault;
 use crate::file::Header;
-use crate::find::matches_prefix;
 use crate::load::Placed;
 use crate::model::{Catalog, EntryKind, Family, IdForm};
 use crate::pattern::{Part, Pattern};
@@ -43,13 +43,14 @@ pub(crate) fn lengths(catalog: &Catalog, placed: &[Placed]) -> Result<(), Fault>
 }
 
 /// Where a segment names the owner, it names the right one, and so does the entry's group.
-pub(crate) fn owners(catalog: &Catalog, header: &Header, others: &[Placed]) -> Result<(), Fault> {
+pub(crate) fn owners(catalog: &Catalog, header: &Header, all: &[Placed]) -> Result<(), Fault> {
     let Some(place) = &header.owner_segment else { return Ok(()) };
     let position = *place.get_ref();
     if position == 0 {
         return Err(Fault::new(place.span(), "owner_segment counts from 1"));
     }
-    for placed in others {
+    let mut types: BTreeMap<String, &String> = BTreeMap::new();
+    for placed in all {
         let (entry, segments) = (&placed.entry, placed.entry.plain.segments());
         let owner = segments.get(position - 1).filter(|segment| segment.id.is_none());
         if owner.is_none_or(|segment| segment.prefix != entry.owner) {
@@ -69,7 +70,7 @@ pub(crate) fn owners(catalog: &Catalog, header: &Header, others: &[Placed]) -> R
             );
             return Err(Fault::new(placed.name_span.clone(), message));
         }
-        let twin = owner_twin(&entry.owner, others.iter().map(|other| other.entry.owner.as_str()));
+        let twin = types.insert(camel(&entry.owner), &entry.owner).filter(|twin| **twin != entry.owner);
         if let Some(twin) = twin {
             let message =
                 format!("the owner {:?} cannot be told from {twin:?}: choose another name", entry.owner);
@@ -84,18 +85,13 @@ pub(crate) fn owners(catalog: &Catalog, header: &Header, others: &[Placed]) -> R
     let leading = |placed: &Placed| -> Vec<usize> {
         placed.entry.plain.segments().iter().take(position - 1).filter_map(|segment| segment.id).collect()
     };
-    match others.iter().find(|other| others.first().is_some_and(|first| leading(first) != leading(other))) {
+    match all.iter().find(|other| all.first().is_some_and(|first| leading(first) != leading(other))) {
         Some(odd) => Err(Fault::new(
             odd.pattern_span.clone(),
             format!("{} has other identifiers before its owner than the first entry", odd.entry.name),
         )),
         None => Ok(()),
     }
-}
-
-/// Another owner whose builder type would have the same name.
-fn owner_twin<'a>(owner: &str, mut others: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    others.find(|other| *other != owner && camel(other) == camel(owner))
 }
 
 /// Tags of one shape use the same identifiers: otherwise one entity could be spelled in two ways, on two slots.
@@ -117,14 +113,11 @@ pub(crate) fn tags(catalog: &Catalog, placed: &[Placed]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Every key below a family's prefix obeys the family.
+/// Every key that could lie below a family's prefix obeys the family.
 pub(crate) fn families(catalog: &Catalog, placed: &[Placed]) -> Result<(), Fault> {
     for placed in placed {
         let EntryKind::Key(shape) = &placed.entry.kind else { continue };
-        let variants = unfold(catalog, &placed.entry.plain, MAX_VARIANTS).unwrap_or_default();
-        let examples: Vec<String> = variants.iter().map(|variant| example(catalog, variant)).collect();
-        let is_of =
-            |family: &&Family| examples.iter().any(|key| matches_prefix(catalog, &family.prefix, key));
+        let is_of = |family: &&Family| may_lie_below(catalog, &placed.entry.plain, &family.prefix);
         for family in catalog.families.iter().filter(is_of) {
             let message = if family.must_expire && !shape.ttl.rule.expires() {
                 format!(
@@ -140,17 +133,6 @@ pub(crate) fn families(catalog: &Catalog, placed: &[Placed]) -> Result<(), Fault
         }
     }
     Ok(())
-}
-
-/// A key that a variant can build.
-fn example(catalog: &Catalog, variant: &Pattern) -> String {
-    let written: Vec<String> = variant
-        .ids()
-        .filter_map(|id| catalog.id(id))
-        .map(|kind| kind.write(&kind.example).unwrap_or_default())
-        .collect();
-    let mut written = written.iter();
-    variant.fill(|_| written.next().map_or("", String::as_str))
 }
 
 /// All combinations of the pattern's closed sets, unless there are more than `most`.

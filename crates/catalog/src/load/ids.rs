@@ -1,13 +1,17 @@
 //! Kinds of identifiers: from their declarations to their writing rules.
 
-use super::{is_name, text};
+use super::{at_most, is_name};
 use crate::builders::{camel, snake, variant};
 use crate::error::Fault;
 use crate::file::IdDecl;
 use crate::ident::{DEFAULT_MAX_BYTES, LEAST_MAX_BYTES, Rules};
 use crate::model::{IdForm, IdKind, Member};
+use crate::text::one_line;
 
 pub(super) fn ids(decls: &[IdDecl]) -> Result<Vec<IdKind>, Fault> {
+    if let Some(last) = decls.last() {
+        at_most(decls.len(), last.name.span())?;
+    }
     let mut kinds: Vec<IdKind> = Vec::new();
     for decl in decls {
         let name = decl.name.get_ref();
@@ -34,7 +38,7 @@ pub(super) fn ids(decls: &[IdDecl]) -> Result<Vec<IdKind>, Fault> {
                 return Err(Fault::new(decl.name.span(), format!("the identifier {name} needs an example")));
             }
         };
-        let kind = IdKind { name: name.clone(), about: text(&decl.about), example, form };
+        let kind = IdKind { name: name.clone(), about: one_line(&decl.about), example, form };
         if let (Some(example), Err(error)) = (&decl.example, kind.write(&kind.example)) {
             return Err(Fault::new(example.span(), format!("the example is no {name}: {error}")));
         }
@@ -64,6 +68,7 @@ fn id_form(decl: &IdDecl) -> Result<IdForm, Fault> {
             "a closed set (one_of) is written as it stands: hashed, sensitive and max_bytes do not apply",
         ));
     }
+    at_most(one_of.get_ref().len() + decl.added.len(), one_of.span())?;
     let mut members: Vec<Member> = Vec::new();
     let given = one_of.get_ref().iter().map(|value| (value, false));
     for (place, addition) in given.chain(decl.added.iter().map(|value| (value, true))) {

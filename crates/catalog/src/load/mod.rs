@@ -9,19 +9,25 @@ use std::ops::Range;
 
 use toml::Spanned;
 
-use crate::builders::variant;
+use crate::builders::{camel, snake, variant};
 use crate::check::{self, ambiguity};
 use crate::error::Fault;
-use crate::file::{ChannelDecl, File, GroupDecl, KeyDecl};
+use crate::file::{ChannelDecl, File, GroupDecl, Header, KeyDecl};
 use crate::key::MAX_IDS;
 use crate::model::{
     Catalog, DEFAULT_KEY_LIMIT, Described, Entry, EntryKind, Family, Field, Format, IdKind, KeyShape,
     ValueType,
 };
 use crate::pattern::{Dialect, Pattern, is_identifier_name};
+use crate::text::{closest, one_line};
 
 /// Longest name of anything in bytes.
 const MAX_NAME: usize = 64;
+
+/// Largest limit on keys in bytes.
+const MAX_KEY_LIMIT: usize = 1000;
+/// Most identifiers, or members of a closed set, or names of groups.
+const MAX_LISTED: usize = 1000;
 
 /// An entry and where its name and its pattern stand, for the checks that follow.
 pub(crate) struct Placed {
@@ -72,9 +78,9 @@ pub(crate) fn load(source: &str) -> Result<Catalog, Fault> {
     expect_word(&header.name)?;
     let mut catalog = Catalog {
         name: header.name.get_ref().clone(),
-        title: text(&header.title),
-        source: text(&header.source),
-        key_limit: header.key_limit.as_ref().map_or(DEFAULT_KEY_LIMIT, |limit| *limit.get_ref()),
+        title: one_line(&header.title),
+        source: one_line(&header.source),
+        key_limit: key_limit(header)?,
         owner_segment: header.owner_segment.as_ref().map(|segment| *segment.get_ref()),
         ids: ids::ids(&file.id)?,
         entries: Vec::new(),
@@ -86,8 +92,10 @@ pub(crate) fn load(source: &str) -> Result<Catalog, Fault> {
         placed.push(key(&catalog.ids, decl)?);
     }
     for decl in &file.channel {
-        let described =
-            |message: &Described| Described { name: text(&message.name), about: text(&message.about) };
+        let described = |message: &Described| Described {
+            name: one_line(&message.name),
+            about: one_line(&message.about),
+        };
         let kind = EntryKind::Channel { messages: decl.messages.iter().map(described).collect() };
         placed.push(entry(&catalog.ids, &decl.into(), kind)?);
     }
@@ -115,11 +123,17 @@ pub(crate) fn load(source: &str) -> Result<Catalog, Fault> {
                 Fault::new(decl.pattern.span(), message)
             })?;
         expect_word(&decl.name)?;
+        if catalog.family(decl.name.get_ref()).is_some() {
+            return Err(Fault::new(
+                decl.name.span(),
+                format!("the family {} is listed twice", decl.name.get_ref()),
+            ));
+        }
         catalog.families.push(Family {
             name: decl.name.get_ref().clone(),
             pattern: written.clone(),
             prefix: pattern(&catalog.ids, prefix, decl.pattern.span(), ':', Dialect::Plain)?,
-            purpose: text(decl.purpose.get_ref()),
+            purpose: one_line(decl.purpose.get_ref()),
             must_expire: decl.must_expire,
             format: decl.format,
             addition: decl.addition,
@@ -178,23 +192,28 @@ fn key(ids: &[IdKind], decl: &KeyDecl) -> Result<Placed, Fault> {
     let shape = KeyShape {
         value_type,
         ttl,
-        cleanup: decl.cleanup.as_deref().map(text),
+        cleanup: decl.cleanup.as_deref().map(one_line),
         format,
         sensitivity: decl.sensitivity,
         fields: decl
             .fields
             .iter()
             .map(|field| field.get_ref())
-            .map(|field| Field { about: text(&field.about), ..field.clone() })
+            .map(|field| Field {
+                name: one_line(&field.name),
+                about: one_line(&field.about),
+                ..field.clone()
+            })
             .collect(),
-        score: decl.score.as_deref().map(text),
-        members: decl.members.as_deref().map(text),
-        value: decl.value.as_deref().map(text),
+        score: decl.score.as_deref().map(one_line),
+        members: decl.members.as_deref().map(one_line),
+        value: decl.value.as_deref().map(one_line),
     };
     let mut placed = entry(ids, &decl.into(), EntryKind::Key(shape))?;
     placed.ttl_span = decl.ttl.span();
     for former in &decl.formerly {
-        let parsed = pattern(ids, former.get_ref(), former.span(), ':', Dialect::Plain)?;
+        let separator = placed.entry.plain.separator();
+        let parsed = pattern(ids, former.get_ref(), former.span(), separator, Dialect::Plain)?;
         if parsed.ids().ne(placed.entry.plain.ids()) {
             return Err(Fault::new(
                 former.span(),
@@ -258,8 +277,8 @@ fn entry(ids: &[IdKind], common: &Common<'_>, kind: EntryKind) -> Result<Placed,
             name: name.clone(),
             plain,
             cluster,
-            owner: common.owner.get_ref().clone(),
-            purpose: text(common.purpose.get_ref()),
+            owner: one_line(common.owner.get_ref()),
+            purpose: one_line(common.purpose.get_ref()),
             addition: common.addition,
             formerly: Vec::new(),
             kind,
@@ -272,8 +291,17 @@ fn entry(ids: &[IdKind], common: &Common<'_>, kind: EntryKind) -> Result<Placed,
     })
 }
 
+fn key_limit(header: &Header) -> Result<usize, Fault> {
+    match &header.key_limit {
+        None => Ok(DEFAULT_KEY_LIMIT),
+        Some(limit) if (1..=MAX_KEY_LIMIT).contains(limit.get_ref()) => Ok(*limit.get_ref()),
+        Some(odd) => Err(Fault::new(odd.span(), format!("key_limit is a number from 1 to {MAX_KEY_LIMIT}"))),
+    }
+}
+
 fn group_names(names: &Spanned<Vec<Spanned<String>>>) -> Result<Vec<String>, Fault> {
     let mut known: Vec<String> = Vec::new();
+    at_most(names.get_ref().len(), names.span())?;
     for name in names.get_ref() {
         let text = name.get_ref();
         if variant(text).is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -319,14 +347,20 @@ fn pattern(
     })
 }
 
+/// Names are unique, and so are the types that builders make of groups.
 fn unique_names(placed: &[Placed]) -> Result<(), Fault> {
     let mut seen = BTreeSet::new();
-    match placed.iter().find(|placed| !seen.insert(&placed.entry.name)) {
-        Some(twice) => {
-            Err(Fault::new(twice.name_span.clone(), format!("{} is listed twice", twice.entry.name)))
+    for placed in placed {
+        let entry = &placed.entry;
+        let (module, name) = entry.group_and_name();
+        let type_name =
+            matches!(entry.kind, EntryKind::Group { .. }).then(|| format!("{module}.{}", camel(name)));
+        if !seen.insert(entry.name.clone()) || type_name.is_some_and(|name| !seen.insert(name)) {
+            let message = format!("{} is listed twice, or cannot be told from another name", entry.name);
+            return Err(Fault::new(placed.name_span.clone(), message));
         }
-        None => Ok(()),
     }
+    Ok(())
 }
 
 /// A group's stream exists and has the group's identifiers.
@@ -354,15 +388,16 @@ fn streams_of_groups(file: &File, placed: &[Placed]) -> Result<(), Fault> {
     Ok(())
 }
 
+fn at_most(count: usize, span: Range<usize>) -> Result<(), Fault> {
+    if count <= MAX_LISTED {
+        return Ok(());
+    }
+    Err(Fault::new(span, format!("{count} are too many: list at most {MAX_LISTED}")))
+}
+
 /// `; did you mean …?`, if something is close.
 fn did_you_mean<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> String {
     closest(name, candidates).map_or_else(String::new, |near| format!("; did you mean {near}?"))
-}
-
-/// A text for people in one line, without what would steer a terminal or turn its direction.
-fn text(written: &str) -> String {
-    let steers = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    written.replace(steers, " ").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn expect_word(name: &Spanned<String>) -> Result<(), Fault> {
@@ -380,29 +415,11 @@ fn is_word(text: &str) -> bool {
     is_name(text) && !text.contains(|c: char| c.is_ascii_uppercase())
 }
 
-/// A name that fits into messages and, whatever the language, into builders.
+/// A name that fits into messages and, in any of the forms that builders give it, into Rust.
 fn is_name(text: &str) -> bool {
-    is_identifier_name(text) && text.len() <= MAX_NAME && !["self", "super", "crate", "Self"].contains(&text)
-}
-
-/// The candidate that shares most of its letters with `name`, if any is close.
-pub fn closest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // The distance takes time and memory by the product of the lengths.
-    let name = Some(name).filter(|name| name.len() <= 2 * MAX_NAME)?;
-    candidates
-        .map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate))
-        .filter(|(edits, candidate)| *edits <= candidate.len().max(name.len()) / 3)
-        .min_by_key(|(edits, _)| *edits)
-        .map(|(_, candidate)| candidate)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_near_name_is_suggested() {
-        assert_eq!(closest("tsk_id", ["user_id", "task_id"].into_iter()), Some("task_id"));
-        assert_eq!(closest("zzz", ["user_id"].into_iter()), None);
-    }
+    is_identifier_name(text)
+        && text.len() <= MAX_NAME
+        && !text.contains("__")
+        && !text.ends_with('_')
+        && !["self", "super", "crate"].contains(&snake(text).as_str())
 }

@@ -2,10 +2,11 @@
 
 use toml::Spanned;
 
-use super::{Placed, did_you_mean, text};
+use super::{Placed, did_you_mean};
 use crate::error::Fault;
 use crate::file::{TtlDecl, TtlTable};
 use crate::model::EntryKind;
+use crate::text::one_line;
 use crate::ttl::{Span, Ttl, TtlRule};
 
 pub(super) fn ttl(decl: &Spanned<TtlDecl>) -> Result<Ttl, Fault> {
@@ -45,7 +46,7 @@ pub(super) fn ttl(decl: &Spanned<TtlDecl>) -> Result<Ttl, Fault> {
         if by.trim().is_empty() {
             return Err(fault("given needs to say what gives the ttl".into()));
         }
-        rules.push(TtlRule::Given { by: text(by), plus: optional(plus)? });
+        rules.push(TtlRule::Given { by: one_line(by), plus: optional(plus)? });
     }
     if rules.is_empty() && maxlen.is_some() {
         rules.push(TtlRule::None);

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 
 use ade_catalog::find::{FoundId, Spelling};
+use ade_catalog::model::IdForm;
+use ade_catalog::pattern::Pattern;
 use ade_catalog::slot::slot_of;
 use ade_catalog::{Catalog, Found, Identifier};
 use owo_colors::OwoColorize;
@@ -74,10 +76,7 @@ pub(super) fn run(catalogs: &[Catalog], key: &str, json: bool) -> Result<(), Fai
         owner: row.owner,
         purpose: row.purpose,
         slot: slot_of(key.as_bytes()),
-        now: (found.spelling == Spelling::Former).then(|| {
-            let mut written = found.ids.iter().map(|id| id.written.as_str());
-            found.entry.plain.fill(|_| written.next().unwrap_or_default())
-        }),
+        now: (found.spelling == Spelling::Former).then(|| present_spelling(found)).flatten(),
     };
     if json {
         output::json(&explanation)?;
@@ -85,6 +84,14 @@ pub(super) fn run(catalogs: &[Catalog], key: &str, json: bool) -> Result<(), Fai
         print(&explanation)?;
     }
     if explanation.canonical { Ok(()) } else { Err(misspelled(&explanation, &found.ids)) }
+}
+
+/// How a builder spells what was found under a former spelling.
+fn present_spelling(found: &Found<'_>) -> Option<String> {
+    let written: Vec<String> =
+        found.ids.iter().map(|id| id.kind.respell(&id.written).ok()).collect::<Option<_>>()?;
+    let mut written = written.iter();
+    Some(found.entry.plain.fill(|_| written.next().map_or("", String::as_str)))
 }
 
 fn explained<'a>(id: &'a FoundId<'_>) -> ExplainedId<'a> {
@@ -163,13 +170,17 @@ fn unknown(catalogs: &[Catalog], key: &str) -> Failure {
 
 /// The entry whose pattern comes closest to the key, once its identifiers are taken from the key itself.
 fn nearest<'a>(catalogs: &'a [Catalog], key: &str) -> Option<(&'a str, &'a str)> {
-    let entries = catalogs.iter().flat_map(|catalog| &catalog.entries);
-    let candidates: Vec<(&str, &str, String)> = entries
-        .flat_map(|entry| [(entry, &entry.plain), (entry, &entry.cluster)])
-        .map(|(entry, pattern)| {
+    let patterns = catalogs.iter().flat_map(|catalog| {
+        let both = catalog.entries.iter().flat_map(|entry| [(entry, &entry.plain), (entry, &entry.cluster)]);
+        both.flat_map(|(entry, pattern)| {
+            spelled_out(catalog, pattern).into_iter().map(move |text| (entry, pattern, text))
+        })
+    });
+    let candidates: Vec<(&str, &str, String)> = patterns
+        .map(|(entry, pattern, text)| {
             let separator = pattern.separator();
             let theirs: Vec<&str> = key.split(separator).collect();
-            let filled = pattern.text().split(separator).enumerate().map(|(position, segment)| {
+            let filled = text.split(separator).enumerate().map(|(position, segment)| {
                 let is_id = segment.contains('{') && segment.contains('}');
                 if is_id { theirs.get(position).copied().unwrap_or_default() } else { segment }
             });
@@ -178,6 +189,19 @@ fn nearest<'a>(catalogs: &'a [Catalog], key: &str) -> Option<(&'a str, &'a str)>
         .collect();
     let near = ade_catalog::closest(key, candidates.iter().map(|(.., filled)| filled.as_str()))?;
     candidates.iter().find(|(.., filled)| filled == near).map(|(name, pattern, _)| (*name, *pattern))
+}
+
+/// The pattern, once for every member of a closed set that has colons: such members take several segments.
+fn spelled_out(catalog: &Catalog, pattern: &Pattern) -> Vec<String> {
+    let members = pattern.ids().filter_map(|number| catalog.id(number)).find_map(|kind| match &kind.form {
+        IdForm::OneOf(members) if members.iter().any(|member| member.value.contains(':')) => {
+            Some((kind, members))
+        }
+        _ => None,
+    });
+    let Some((kind, members)) = members else { return vec![pattern.text().to_owned()] };
+    let place = format!("{{{}}}", kind.name);
+    members.iter().map(|member| pattern.text().replace(&place, &member.value)).collect()
 }
 
 fn names(catalogs: &[Catalog]) -> String {

@@ -10,13 +10,14 @@ use crate::output;
 pub(super) fn run(catalogs: &[Catalog], name: &str, json: bool) -> Result<(), Failure> {
     let entries: Vec<Details<'_>> =
         catalogs.iter().filter_map(|catalog| Some(catalog.details(catalog.entry(name)?))).collect();
-    if let [first, ..] = entries.as_slice() {
-        // A name may stand in several catalogs; --catalog chooses.
-        return match (json, entries.len()) {
-            (true, 1) => output::json(first),
-            (true, _) => output::json(&entries),
-            (false, _) => entries.iter().try_for_each(details),
-        };
+    match entries.as_slice() {
+        [] => {}
+        [one] => return if json { output::json(one) } else { details(one) },
+        several => {
+            let catalogs: Vec<&str> = several.iter().map(|details| details.row.catalog).collect();
+            let message = format!("{name} stands in several catalogs: {}", catalogs.join(", "));
+            return Err(Failure::new(Kind::Input, message).hint("choose one with --catalog"));
+        }
     }
     if let Some(family) = catalogs.iter().find_map(|catalog| Some(catalog.family_row(catalog.family(name)?)))
     {
@@ -55,7 +56,6 @@ fn fact(label: &str, text: &str) -> Result<(), Failure> {
 fn details(details: &Details<'_>) -> Result<(), Failure> {
     let row = &details.row;
     output::line(&format!("{}  {}", row.name.bold(), row.purpose))?;
-    let lower = |value: String| value.to_lowercase();
     let same_layout = row.pattern == row.cluster_pattern;
     let facts: [(&str, Option<String>); 16] = [
         ("catalog", Some(format!("{}, from {}", row.catalog, details.source))),
@@ -63,8 +63,8 @@ fn details(details: &Details<'_>) -> Result<(), Failure> {
         ("cluster", (!same_layout).then(|| row.cluster_pattern.clone())),
         ("type", Some(row.type_name.to_owned())),
         ("ttl", details.format.is_some().then(|| row.ttl.clone())),
-        ("format", details.format.map(|format| lower(format!("{format:?}")))),
-        ("sensitivity", details.sensitivity.map(|sensitivity| lower(format!("{sensitivity:?}")))),
+        ("format", details.format.map(|format| format.as_str().to_owned())),
+        ("sensitivity", details.sensitivity.map(|level| level.as_str().to_owned())),
         ("value", details.value.map(str::to_owned)),
         ("members", details.members.map(str::to_owned)),
         ("score", details.score.map(str::to_owned)),
@@ -96,11 +96,7 @@ fn details(details: &Details<'_>) -> Result<(), Failure> {
     if !details.fields.is_empty() {
         let mut table = output::table(&["FIELD", "TYPE", "MEANING"]);
         for field in details.fields {
-            table.add_row([
-                &plus(&field.name, field.addition),
-                &lower(format!("{:?}", field.field_type)),
-                &field.about,
-            ]);
+            table.add_row([&plus(&field.name, field.addition), field.field_type.as_str(), &field.about]);
         }
         output::line(&table.to_string())?;
     }
