@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use ade_catalog::{Catalog, Layout, ident, reference};
 use ade_testkit::golden::assert_fresh;
@@ -258,13 +258,9 @@ fn the_readme_shows_what_is_printed() {
 
 #[test]
 fn a_reader_who_leaves_early_is_no_failure() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_ade"))
-        .args(["keys", "list"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("runs");
-    drop(child.stdout.take());
-    let output = child.wait_with_output().expect("ends");
+    let (reader, writer) = std::io::pipe().expect("made");
+    drop(reader);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ade"));
+    let output = command.args(["keys", "list"]).stdout(writer).output().expect("runs");
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }

@@ -2,8 +2,8 @@
 //!
 //! Between the test and the server stands a small shell, the guardian (`guardian.sh`), in a process group of its own. It
 //! holds the reading end of a pipe whose writing end only this process has. When that end closes, by drop, exit, panic,
-//! abort or SIGKILL, the guardian stops the server and removes its folder. The server is signalled through a descriptor
-//! of the very process, never by a number that could have been given to another.
+//! abort or SIGKILL, the guardian stops the server and removes its folder. Tests signal the server through a
+//! descriptor of the very process; the guardian, its parent, by its number, which is its own until the guardian reaps.
 
 use std::collections::VecDeque;
 use std::fs;

@@ -97,12 +97,16 @@ fn an_owner_that_ends_has_stopped_its_servers_before() {
     assert_all_gone(&started.processes);
 }
 
-/// Processes that work in a folder or below it.
-fn processes_in(folder: &Path) -> Vec<PathBuf> {
-    let all = fs::read_dir("/proc").expect("readable");
-    let works_there =
-        |process: &PathBuf| fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd.starts_with(folder));
-    all.filter_map(|process| Some(process.ok()?.path())).filter(works_there).collect()
+/// Processes that work in a folder or below it, or were started with its path.
+fn processes_of(folder: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir("/proc").expect("readable").filter_map(|process| Some(process.ok()?.path()));
+    let path = folder.to_string_lossy();
+    let belongs = |process: &PathBuf| {
+        fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd.starts_with(folder))
+            || fs::read(process.join("cmdline"))
+                .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&*path))
+    };
+    all.filter(belongs).collect()
 }
 
 #[test]
@@ -128,7 +132,7 @@ fn an_owner_killed_while_its_servers_start_leaves_nothing_either() {
                 .map(|entry| entry.expect("readable").path())
                 .filter(|path| !path.to_string_lossy().contains("ade-test-ports"))
                 .collect();
-            let processes = processes_in(home.path());
+            let processes = processes_of(home.path());
             if folders.is_empty() && processes.is_empty() {
                 Ok(())
             } else {

@@ -1,4 +1,4 @@
-//! `ade keys doc`
+//! `ade keys doc`: the Markdown reference, written or checked.
 
 use std::path::Path;
 use std::{fs, io};

@@ -1,4 +1,4 @@
-//! `ade keys explain`
+//! `ade keys explain`: what a concrete key is. The key comes from outside: it is never printed raw.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! `ade keys list`
+//! `ade keys list`: every row of the chosen catalogs. Never breaks a name or a pattern over two lines.
 
 use ade_catalog::Catalog;
 use ade_catalog::listing::Row;

@@ -1,4 +1,4 @@
-//! `ade keys show`
+//! `ade keys show`: everything about one entry or family.
 
 use ade_catalog::Catalog;
 use ade_catalog::listing::{Details, Row};
