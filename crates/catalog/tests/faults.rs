@@ -306,7 +306,7 @@ fn too_many_combinations_are_refused() {
         .replace("name = \"type\"\n", &format!("name = \"a\"\nabout = \"a\"\none_of = [{0}]\n\n[[id]]\nname = \"b\"\nabout = \"b\"\none_of = [{0}]\n\n[[id]]\nname = \"type\"\n", members.join(", ")))
         .replace("pattern = \"shop:mail\"", "pattern = \"shop:mail:{a}:{b}\"");
     let error = Catalog::parse("shop.toml", &source).expect_err("refused");
-    assert!(error.message.contains("more than 4096 patterns"), "{error}");
+    assert!(error.message.contains("more than 4096 spellings"), "{error}");
 
     let many: Vec<String> = (0..40_000).map(|number| format!("\"m{number}\"")).collect();
     let source = GOOD.replace("\"info\", ", &format!("{}, ", many.join(", ")));

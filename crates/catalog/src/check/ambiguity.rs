@@ -12,7 +12,7 @@ use crate::error::Fault;
 use crate::ident::Rules;
 use crate::key::Layout;
 use crate::load::Placed;
-use crate::model::{Catalog, EntryKind, IdForm};
+use crate::model::{Catalog, Entry, EntryKind, IdForm};
 use crate::pattern::{Part, Pattern, Segment};
 
 /// An identifier avoids the separators of every pattern it stands in.
@@ -32,7 +32,7 @@ pub(crate) fn avoid_separators(catalog: &mut Catalog, placed: &[Placed]) {
 
 /// A word that stands literally where another pattern has an identifier is reserved for that kind of identifier.
 pub(crate) fn reserve_siblings(catalog: &mut Catalog, placed: &[Placed]) -> Result<(), Fault> {
-    let variants = all_variants(catalog, placed, Layout::Plain)?;
+    let variants = all_variants(catalog, placed, |entry| vec![&entry.plain])?;
     let mut reserved: BTreeMap<usize, BTreeSet<String>> = BTreeMap::new();
     for one in &variants {
         for (position, segment) in one.segments.iter().enumerate() {
@@ -65,7 +65,11 @@ pub(crate) fn reserve_siblings(catalog: &mut Catalog, placed: &[Placed]) -> Resu
 /// a key.
 pub(crate) fn refuse_overlaps(catalog: &Catalog, placed: &[Placed]) -> Result<(), Fault> {
     for layout in [Layout::Plain, Layout::Cluster] {
-        let variants = all_variants(catalog, placed, layout)?;
+        let variants = all_variants(catalog, placed, |entry| match layout {
+            // Former spellings are never built, but they are found: they must not be mistaken for others either.
+            Layout::Plain => entry.formerly.iter().chain([&entry.plain]).collect(),
+            Layout::Cluster => vec![&entry.cluster],
+        })?;
         for (position, later) in variants.iter().enumerate() {
             let clash = variants
                 .iter()
@@ -121,19 +125,21 @@ impl Variant {
     }
 }
 
-fn all_variants(catalog: &Catalog, placed: &[Placed], layout: Layout) -> Result<Vec<Variant>, Fault> {
+/// The variants of those patterns of each entry that `patterns_of` chooses.
+fn all_variants<'a>(
+    catalog: &Catalog,
+    placed: &'a [Placed],
+    patterns_of: impl Fn(&'a Entry) -> Vec<&'a Pattern>,
+) -> Result<Vec<Variant>, Fault> {
     let mut variants = Vec::new();
     for (number, placed) in placed.iter().enumerate() {
-        // Former spellings are never built, but they are found: they must not be mistaken for others either.
-        let former = if layout == Layout::Plain { placed.entry.formerly.as_slice() } else { &[] };
-        for pattern in former.iter().chain([placed.entry.pattern(layout)]) {
-            let unfolded = unfold(catalog, pattern, MAX_VARIANTS - variants.len()).ok_or_else(|| {
-            let message = format!(
-                "up to {pattern} there are more than {MAX_VARIANTS} patterns, each combination of closed sets counted"
-            );
-            Fault::new(placed.pattern_span.clone(), message)
-        })?;
-            let namespace = discriminant(&placed.entry.kind);
+        let namespace = discriminant(&placed.entry.kind);
+        for pattern in patterns_of(&placed.entry) {
+            let Some(unfolded) = unfold(catalog, pattern, MAX_VARIANTS - variants.len()) else {
+                let message =
+                    format!("up to {pattern} there are more than {MAX_VARIANTS} spellings of patterns");
+                return Err(Fault::new(placed.pattern_span.clone(), message));
+            };
             variants.extend(unfolded.into_iter().map(|pattern| {
                 let segments = pattern.segments();
                 Variant { number, namespace, pattern, segments }
