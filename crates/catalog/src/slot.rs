@@ -1,7 +1,7 @@
 //! Redis Cluster slots: CRC16 (XMODEM) of the hash tag, or of the whole key, modulo 16384.
 
 /// Number of slots of every Redis Cluster.
-pub const SLOTS: u16 = 16384;
+const SLOTS: u16 = 16384;
 
 /// The slot of a key, by the rule of the Redis Cluster specification.
 #[must_use]

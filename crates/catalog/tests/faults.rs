@@ -109,7 +109,7 @@ fn every_fault_is_named_and_placed() {
         (
             "stream = \"audit.log\"",
             "stream = \"audit.lag\"",
-            "is not a stream of this catalog",
+            "is not a stream of this catalog; did you mean audit.log?",
             "\"audit.lag\"",
         ),
         ("names = [\"billing\", \"fraud-check\"]", "names = []", "name at least one consumer group", "[]"),

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use comfy_table::{Attribute, Cell, ContentArrangement, LineStyle, Table, presets};
+use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use crate::failure::{Failure, Kind};
@@ -34,6 +35,11 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
 /// A line of text.
 pub(crate) fn line(text: &str) -> Result<(), Failure> {
     Ok(writeln!(anstream::stdout().lock(), "{text}")?)
+}
+
+/// A label and what there is to say.
+pub(crate) fn fact(label: &str, text: &str) -> Result<(), Failure> {
+    line(&format!("  {:<16} {text}", label.dimmed()))
 }
 
 /// Text as it is.

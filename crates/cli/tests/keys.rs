@@ -174,6 +174,15 @@ fn an_earlier_spelling_is_recognised() {
         (explained["name"].as_str(), explained["layout"].as_str()),
         (Some("cart.items"), Some("former"))
     );
+    assert_eq!(explained["now"], "shop:cart:17:items");
+
+    let output = ade(&["explain", "--json", "--catalog", SHOP, "cart:a b"]);
+    let explained: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(explained["now"], "shop:cart:a%20b:items", "as a builder writes it");
+
+    let hashed = format!("long~{}", ident::digest("long"));
+    let explained = json(&["explain", "--json", "--catalog", SHOP, &format!("cart:{hashed}")]);
+    assert_eq!(explained["now"], format!("shop:cart:{hashed}:items"), "a hash stays what it is");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use toml::Spanned;
 use crate::builders::{camel, snake, variant};
 use crate::check::{self, ambiguity};
 use crate::error::Fault;
-use crate::file::{ChannelDecl, File, GroupDecl, Header, KeyDecl};
+use crate::file::{ChannelDecl, FamilyDecl, File, GroupDecl, Header, KeyDecl};
 use crate::key::MAX_IDS;
 use crate::model::{
     Catalog, DEFAULT_KEY_LIMIT, Described, Entry, EntryKind, Family, Field, Format, IdKind, KeyShape,
@@ -23,7 +23,6 @@ use crate::text::{closest, one_line};
 
 /// Longest name of anything in bytes.
 const MAX_NAME: usize = 64;
-
 /// Largest limit on keys in bytes.
 const MAX_KEY_LIMIT: usize = 1000;
 /// Most identifiers, or members of a closed set, or names of groups.
@@ -114,31 +113,7 @@ pub(crate) fn load(source: &str) -> Result<Catalog, Fault> {
     ambiguity::avoid_separators(&mut catalog, &placed);
     ambiguity::reserve_siblings(&mut catalog, &placed)?;
     ambiguity::refuse_overlaps(&catalog, &placed)?;
-    for decl in &file.family {
-        let written = decl.pattern.get_ref();
-        let prefix =
-            written.strip_suffix(":*").or_else(|| written.strip_suffix(":{key}")).ok_or_else(|| {
-                let message =
-                    "the pattern of a family ends in \":*\" or \":{key}\", as in med:{env}:{module}:idem:*";
-                Fault::new(decl.pattern.span(), message)
-            })?;
-        expect_word(&decl.name)?;
-        if catalog.family(decl.name.get_ref()).is_some() {
-            return Err(Fault::new(
-                decl.name.span(),
-                format!("the family {} is listed twice", decl.name.get_ref()),
-            ));
-        }
-        catalog.families.push(Family {
-            name: decl.name.get_ref().clone(),
-            pattern: written.clone(),
-            prefix: pattern(&catalog.ids, prefix, decl.pattern.span(), ':', Dialect::Plain)?,
-            purpose: one_line(decl.purpose.get_ref()),
-            must_expire: decl.must_expire,
-            format: decl.format,
-            addition: decl.addition,
-        });
-    }
+    catalog.families = families(&file.family, &catalog.ids)?;
     check::families(&catalog, &placed)?;
     catalog.entries = placed.into_iter().map(|placed| placed.entry).collect();
     Ok(catalog)
@@ -150,45 +125,7 @@ fn key(ids: &[IdKind], decl: &KeyDecl) -> Result<Placed, Fault> {
     if ttl.maxlen.is_some() && value_type != ValueType::Stream {
         return Err(Fault::new(decl.ttl.span(), "maxlen bounds streams only"));
     }
-    let has_fields = matches!(value_type, ValueType::Hash | ValueType::Stream);
-    if let Some(field) = decl.fields.first().filter(|_| !has_fields) {
-        return Err(Fault::new(field.span(), format!("a {} has no fields", value_type.as_str())));
-    }
-    let mut seen = BTreeSet::new();
-    if let Some(twice) = decl.fields.iter().find(|field| !seen.insert(&field.get_ref().name)) {
-        return Err(Fault::new(twice.span(), format!("the field {} is listed twice", twice.get_ref().name)));
-    }
-    let is_collection = matches!(value_type, ValueType::Zset | ValueType::Set | ValueType::List);
-    let odd = [
-        ("score", &decl.score, value_type == ValueType::Zset),
-        ("members", &decl.members, is_collection),
-        ("value", &decl.value, value_type == ValueType::String),
-    ];
-    if let Some((what, ..)) = odd.iter().find(|(_, given, fits)| given.is_some() && !fits) {
-        let message = format!("{} is a {}: it has no {what}", decl.name.get_ref(), value_type.as_str());
-        return Err(Fault::new(decl.name.span(), message));
-    }
-    let shape = match value_type {
-        ValueType::Hash if decl.fields.is_empty() => Some("a hash needs its fields"),
-        ValueType::Zset if decl.score.is_none() => Some("a zset needs its score explained"),
-        ValueType::String if decl.value.is_none() => Some("a string needs its value explained"),
-        _ if is_collection && decl.members.is_none() => Some("its members need to be explained"),
-        _ => None,
-    };
-    if let Some(missing) = shape {
-        return Err(Fault::new(
-            decl.name.span(),
-            format!("{} is incomplete: {missing}", decl.name.get_ref()),
-        ));
-    }
-    let natural = if has_fields { Format::Hash } else { Format::Plain };
-    let format = decl.format.as_ref().map_or(natural, |format| *format.get_ref());
-    if let Some(declared) = decl.format.as_ref().filter(|_| (format == Format::Hash) != has_fields) {
-        return Err(Fault::new(
-            declared.span(),
-            format!("a {} cannot have this format", value_type.as_str()),
-        ));
-    }
+    let format = shape_of(decl)?;
     let shape = KeyShape {
         value_type,
         ttl,
@@ -223,6 +160,71 @@ fn key(ids: &[IdKind], decl: &KeyDecl) -> Result<Placed, Fault> {
         placed.entry.formerly.push(parsed);
     }
     Ok(placed)
+}
+
+/// Whether everything its type calls for is explained, and nothing else; returns the format of its value.
+fn shape_of(decl: &KeyDecl) -> Result<Format, Fault> {
+    let value_type = *decl.value_type.get_ref();
+    let (name, kind) = (decl.name.get_ref(), value_type.as_str());
+    let fault = |message: String| Err(Fault::new(decl.name.span(), message));
+    let has_fields = matches!(value_type, ValueType::Hash | ValueType::Stream);
+    if let Some(field) = decl.fields.first().filter(|_| !has_fields) {
+        return Err(Fault::new(field.span(), format!("a {kind} has no fields")));
+    }
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = decl.fields.iter().find(|field| !seen.insert(&field.get_ref().name)) {
+        return Err(Fault::new(twice.span(), format!("the field {} is listed twice", twice.get_ref().name)));
+    }
+    if value_type == ValueType::Hash && decl.fields.is_empty() {
+        return fault(format!("{name} is incomplete: a hash needs its fields"));
+    }
+    let is_collection = matches!(value_type, ValueType::Zset | ValueType::Set | ValueType::List);
+    for (what, given, belongs) in [
+        ("score", &decl.score, value_type == ValueType::Zset),
+        ("members", &decl.members, is_collection),
+        ("value", &decl.value, value_type == ValueType::String),
+    ] {
+        match (given, belongs) {
+            (Some(_), false) => return fault(format!("{name} is a {kind}: it has no {what}")),
+            (None, true) => {
+                return fault(format!("{name} is incomplete: a {kind} needs its {what} explained"));
+            }
+            _ => {}
+        }
+    }
+    let natural = if has_fields { Format::Hash } else { Format::Plain };
+    match &decl.format {
+        None => Ok(natural),
+        Some(format) if (*format.get_ref() == Format::Hash) == has_fields => Ok(*format.get_ref()),
+        Some(odd) => Err(Fault::new(odd.span(), format!("a {kind} cannot have this format"))),
+    }
+}
+
+fn families(decls: &[FamilyDecl], ids: &[IdKind]) -> Result<Vec<Family>, Fault> {
+    let mut families: Vec<Family> = Vec::new();
+    for decl in decls {
+        expect_word(&decl.name)?;
+        let (name, written) = (decl.name.get_ref(), decl.pattern.get_ref());
+        if families.iter().any(|family| family.name == *name) {
+            return Err(Fault::new(decl.name.span(), format!("the family {name} is listed twice")));
+        }
+        let prefix =
+            written.strip_suffix(":*").or_else(|| written.strip_suffix(":{key}")).ok_or_else(|| {
+                let message =
+                    "the pattern of a family ends in \":*\" or \":{key}\", as in med:{env}:{module}:idem:*";
+                Fault::new(decl.pattern.span(), message)
+            })?;
+        families.push(Family {
+            name: name.clone(),
+            pattern: written.clone(),
+            prefix: pattern(ids, prefix, decl.pattern.span(), ':', Dialect::Plain)?,
+            purpose: one_line(decl.purpose.get_ref()),
+            must_expire: decl.must_expire,
+            format: decl.format,
+            addition: decl.addition,
+        });
+    }
+    Ok(families)
 }
 
 fn entry(ids: &[IdKind], common: &Common<'_>, kind: EntryKind) -> Result<Placed, Fault> {

@@ -3,13 +3,12 @@
 use std::borrow::Cow;
 
 use ade_catalog::find::{FoundId, Spelling};
-use ade_catalog::model::IdForm;
-use ade_catalog::pattern::Pattern;
 use ade_catalog::slot::slot_of;
 use ade_catalog::{Catalog, Found, Identifier};
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
+use super::nearest::nearest;
 use crate::failure::{Failure, Kind};
 use crate::output;
 
@@ -88,8 +87,15 @@ pub(super) fn run(catalogs: &[Catalog], key: &str, json: bool) -> Result<(), Fai
 
 /// How a builder spells what was found under a former spelling.
 fn present_spelling(found: &Found<'_>) -> Option<String> {
-    let written: Vec<String> =
-        found.ids.iter().map(|id| id.kind.respell(&id.written).ok()).collect::<Option<_>>()?;
+    let written: Vec<String> = found
+        .ids
+        .iter()
+        .map(|id| match id.identifier {
+            // Already as a builder writes it; a hash would otherwise be taken for a text that looks like one.
+            Some(_) => Some(id.written.clone()),
+            None => id.kind.respell(&id.written).ok(),
+        })
+        .collect::<Option<_>>()?;
     let mut written = written.iter();
     Some(found.entry.plain.fill(|_| written.next().map_or("", String::as_str)))
 }
@@ -123,12 +129,9 @@ fn print(explanation: &Explanation<'_>) -> Result<(), Failure> {
         ("slot", &explanation.slot.to_string()),
     ];
     for (label, fact) in facts {
-        output::line(&format!("  {:<16} {fact}", label.dimmed()))?;
+        output::fact(label, fact)?;
     }
-    if let Some(now) = &explanation.now {
-        output::line(&format!("  {:<16} {now}", "now written".dimmed()))?;
-    }
-    Ok(())
+    explanation.now.as_ref().map_or(Ok(()), |now| output::fact("now written", now))
 }
 
 fn misspelled(explanation: &Explanation<'_>, ids: &[FoundId<'_>]) -> Failure {
@@ -166,42 +169,6 @@ fn unknown(catalogs: &[Catalog], key: &str) -> Failure {
         return failure.hint("`ade keys list` shows every pattern; --catalog FILE reads another catalog");
     }
     failure.hint(hints.join("; "))
-}
-
-/// The entry whose pattern comes closest to the key, once its identifiers are taken from the key itself.
-fn nearest<'a>(catalogs: &'a [Catalog], key: &str) -> Option<(&'a str, &'a str)> {
-    let patterns = catalogs.iter().flat_map(|catalog| {
-        let both = catalog.entries.iter().flat_map(|entry| [(entry, &entry.plain), (entry, &entry.cluster)]);
-        both.flat_map(|(entry, pattern)| {
-            spelled_out(catalog, pattern).into_iter().map(move |text| (entry, pattern, text))
-        })
-    });
-    let candidates: Vec<(&str, &str, String)> = patterns
-        .map(|(entry, pattern, text)| {
-            let separator = pattern.separator();
-            let theirs: Vec<&str> = key.split(separator).collect();
-            let filled = text.split(separator).enumerate().map(|(position, segment)| {
-                let is_id = segment.contains('{') && segment.contains('}');
-                if is_id { theirs.get(position).copied().unwrap_or_default() } else { segment }
-            });
-            (entry.name.as_str(), pattern.text(), filled.collect::<Vec<_>>().join(&separator.to_string()))
-        })
-        .collect();
-    let near = ade_catalog::closest(key, candidates.iter().map(|(.., filled)| filled.as_str()))?;
-    candidates.iter().find(|(.., filled)| filled == near).map(|(name, pattern, _)| (*name, *pattern))
-}
-
-/// The pattern, once for every member of a closed set that has colons: such members take several segments.
-fn spelled_out(catalog: &Catalog, pattern: &Pattern) -> Vec<String> {
-    let members = pattern.ids().filter_map(|number| catalog.id(number)).find_map(|kind| match &kind.form {
-        IdForm::OneOf(members) if members.iter().any(|member| member.value.contains(':')) => {
-            Some((kind, members))
-        }
-        _ => None,
-    });
-    let Some((kind, members)) = members else { return vec![pattern.text().to_owned()] };
-    let place = format!("{{{}}}", kind.name);
-    members.iter().map(|member| pattern.text().replace(&place, &member.value)).collect()
 }
 
 fn names(catalogs: &[Catalog]) -> String {

@@ -3,6 +3,7 @@
 mod doc;
 mod explain;
 mod list;
+mod nearest;
 mod show;
 
 use std::borrow::Cow;

@@ -39,7 +39,7 @@ fn family_facts(row: &Row<'_>) -> Result<(), Failure> {
     for (label, text) in
         [("catalog", row.catalog), ("pattern", &row.pattern), ("type", "family"), ("ttl", &row.ttl)]
     {
-        fact(label, text)?;
+        output::fact(label, text)?;
     }
     Ok(())
 }
@@ -47,10 +47,6 @@ fn family_facts(row: &Row<'_>) -> Result<(), Failure> {
 /// A name, marked if the source document does not have it.
 fn plus(name: &str, addition: bool) -> String {
     format!("{name}{}", if addition { " +" } else { "" })
-}
-
-fn fact(label: &str, text: &str) -> Result<(), Failure> {
-    output::line(&format!("  {:<12} {text}", label.dimmed()))
 }
 
 fn details(details: &Details<'_>) -> Result<(), Failure> {
@@ -76,12 +72,12 @@ fn details(details: &Details<'_>) -> Result<(), Failure> {
         ("addition", row.addition.then(|| format!("not in {}", details.source))),
     ];
     for (label, text) in facts {
-        text.map_or(Ok(()), |text| fact(label, &text))?;
+        text.map_or(Ok(()), |text| output::fact(label, &text))?;
     }
     let (plain, cluster) = (&details.example, &details.cluster_example);
-    fact("example", &format!("{}  (slot {})", plain.key, plain.slot))?;
+    output::fact("example", &format!("{}  (slot {})", plain.key, plain.slot))?;
     if !same_layout {
-        fact("", &format!("{}  (slot {})", cluster.key, cluster.slot))?;
+        output::fact("", &format!("{}  (slot {})", cluster.key, cluster.slot))?;
     }
     if !details.identifiers.is_empty() {
         let mut table = output::table(&["IDENTIFIER", "IDENTIFIES", "WRITTEN"]);
