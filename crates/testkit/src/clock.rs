@@ -6,6 +6,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ade_domain::{Clock, Moment};
 use jiff::{SignedDuration, Timestamp};
 
 /// A clock in the test's hands; clones show the same time.
@@ -56,6 +57,12 @@ impl ManualClock {
 
     fn lock(&self) -> MutexGuard<'_, Timestamp> {
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Moment {
+        Self::now(self).into()
     }
 }
 

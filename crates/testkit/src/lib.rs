@@ -8,6 +8,7 @@ mod error;
 mod process;
 
 pub mod clock;
+pub mod effort;
 pub mod golden;
 pub mod guard;
 pub mod ports;
@@ -16,6 +17,7 @@ pub mod redis_servers;
 pub mod wait;
 
 pub use clock::ManualClock;
+pub use effort::Dice;
 pub use error::StartError;
 pub use postgres::Postgres;
 pub use process::wait_for_exit;

@@ -1,0 +1,1 @@
+//! Wire types and the typed HTTP client.

@@ -1,0 +1,56 @@
+//! Fencing tokens: a number that grows with every grant of a lock, so that a resource can turn away a former holder.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Moment;
+
+/// A fencing token, below 2^53 so that every JSON reader keeps it exact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Token(u64);
+
+impl Token {
+    /// The first number that is not a token.
+    pub const END: u64 = 1 << 53;
+
+    /// A token that somebody shows us; whether it is anyone's is for the lock to say.
+    #[must_use]
+    pub const fn shown(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The token after this one, taken at `now`: it grows also where this one was forgotten, because clocks grow.
+    #[must_use]
+    pub fn next(self, now: Moment) -> Self {
+        Self(self.0.saturating_add(1).max(now.micros()).min(Self::END - 1))
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_grows_with_the_clock_without_it_and_after_amnesia() {
+        let now = Moment::from_micros(1_000);
+        let first = Token::default().next(now);
+        assert_eq!(first.number(), 1_000);
+        assert_eq!(first.next(now).number(), 1_001);
+        assert_eq!(first.next(Moment::from_micros(5)).number(), 1_001);
+        assert!(Token::default().next(now.plus_ms(1)) > first);
+    }
+}

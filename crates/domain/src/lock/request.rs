@@ -1,0 +1,217 @@
+//! A request for one or several locks: what may be asked for, checked before anything happens.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Holder, LockKind, LockName, Mode, RequestKey, Rules, Text, digest};
+
+/// Locks that one request may name.
+pub const MAX_LOCKS: usize = 100;
+/// Bytes of a purpose.
+const MAX_PURPOSE_BYTES: usize = 256;
+/// Bytes of a request's id.
+const MAX_REQUEST_ID_BYTES: usize = 256;
+
+/// One lock of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ask {
+    /// Which lock.
+    pub lock: LockName,
+    /// How.
+    pub mode: Mode,
+}
+
+/// How long a request is ready to wait, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Patience {
+    /// Not at all.
+    None,
+    /// With the answer held open.
+    HeldOpen {
+        /// For how long.
+        ms: u64,
+    },
+    /// With a ticket that is polled and claimed.
+    Ticket {
+        /// For how long.
+        ms: u64,
+    },
+}
+
+/// A request that may be carried out. Its locks are in the one order in which locks are taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Who asks.
+    pub holder: Holder,
+    /// What it is known by.
+    pub key: RequestKey,
+    /// Whether it has an id of its caller's, so that it can be repeated.
+    pub repeatable: bool,
+    /// For what.
+    pub asks: Vec<Ask>,
+    /// Length of the leases.
+    pub ttl_ms: u64,
+    /// How it waits.
+    pub patience: Patience,
+    /// Carried and shown.
+    pub priority: i32,
+    /// Why.
+    pub purpose: Text,
+}
+
+/// A request as it came, with numbers that may be anything.
+#[derive(Debug, Clone, Default)]
+pub struct Draft<'a> {
+    /// Names and modes; a lock is exclusive unless it says otherwise.
+    pub locks: Vec<(&'a str, Option<Mode>)>,
+    /// Length of the leases.
+    pub ttl_seconds: Option<f64>,
+    /// How long to wait.
+    pub wait_seconds: Option<f64>,
+    /// Whether to answer with a ticket instead of holding the answer open.
+    pub queue: bool,
+    /// Importance.
+    pub priority: Option<i64>,
+    /// Why.
+    pub purpose: Option<&'a str>,
+    /// The caller's own id.
+    pub request_id: Option<&'a str>,
+}
+
+/// A part of a request that cannot be, and where it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Invalid {
+    /// A JSON pointer into the body.
+    pub pointer: String,
+    /// What is wrong.
+    pub detail: String,
+}
+
+impl Invalid {
+    /// A fault at a place.
+    pub fn at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { pointer: pointer.into(), detail: detail.into() }
+    }
+}
+
+impl Request {
+    /// Checks a draft. `once` is a number for a request without an id, used for no other.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn new(holder: Holder, draft: &Draft<'_>, rules: &Rules, once: u128) -> Result<Self, Vec<Invalid>> {
+        let mut faults = Vec::new();
+        let asks = asks(&draft.locks, &mut faults);
+        let ttl_ms = ttl_ms("/ttl_seconds", draft.ttl_seconds, rules, &mut faults);
+        let wait_ms = draft.wait_seconds.map(|wait| {
+            millis("/wait_seconds", wait, 0, rules.max_wait_ms, &mut faults).unwrap_or(rules.default_wait_ms)
+        });
+        let priority = match draft.priority.map_or(Ok(0), i32::try_from) {
+            Ok(priority) => priority,
+            Err(_) => {
+                faults.push(Invalid::at("/priority", "must be a whole number of 32 bits"));
+                0
+            }
+        };
+        let purpose = draft.purpose.unwrap_or_default();
+        if purpose.len() > MAX_PURPOSE_BYTES {
+            faults.push(Invalid::at("/purpose", format!("may have at most {MAX_PURPOSE_BYTES} bytes")));
+        }
+        match draft.request_id {
+            Some("") => faults.push(Invalid::at("/request_id", "must not be empty; leave it out instead")),
+            Some(id) if id.len() > MAX_REQUEST_ID_BYTES => {
+                faults.push(Invalid::at(
+                    "/request_id",
+                    format!("may have at most {MAX_REQUEST_ID_BYTES} bytes"),
+                ));
+            }
+            _ => {}
+        }
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        let patience = match (draft.queue, wait_ms) {
+            (true, ms) => Patience::Ticket { ms: ms.unwrap_or(rules.default_wait_ms) },
+            (false, None | Some(0)) => Patience::None,
+            (false, Some(ms)) => Patience::HeldOpen { ms },
+        };
+        Ok(Self {
+            key: draft.request_id.map_or_else(|| RequestKey::once(once), |id| RequestKey::of(&holder, id)),
+            repeatable: draft.request_id.is_some(),
+            holder,
+            asks,
+            ttl_ms,
+            patience,
+            priority,
+            purpose: purpose.into(),
+        })
+    }
+
+    /// A digest of all but who asks and under which id: a repetition must have the same.
+    #[must_use]
+    pub fn body_digest(&self) -> u128 {
+        let patience = match self.patience {
+            Patience::None => "now".to_owned(),
+            Patience::HeldOpen { ms } => format!("open {ms}"),
+            Patience::Ticket { ms } => format!("ticket {ms}"),
+        };
+        let numbers = [self.ttl_ms.to_string(), self.priority.to_string(), patience];
+        let asks = self.asks.iter().flat_map(|ask| [ask.lock.as_str(), ask.mode.word()]);
+        let parts: Vec<&str> =
+            numbers.iter().map(String::as_str).chain([&*self.purpose]).chain(asks).collect();
+        digest(&parts)
+    }
+}
+
+/// The length of a lease in milliseconds: what was asked for, or the default. Longer than allowed is refused, not clipped.
+pub fn ttl_ms(pointer: &str, seconds: Option<f64>, rules: &Rules, faults: &mut Vec<Invalid>) -> u64 {
+    let asked = seconds.and_then(|seconds| millis(pointer, seconds, 1, rules.max_ttl_ms, faults));
+    asked.unwrap_or(rules.default_ttl_ms)
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be within bounds")]
+#[expect(clippy::cast_precision_loss, reason = "bounds are far below 2^53")]
+fn millis(
+    pointer: &str,
+    seconds: f64,
+    least_ms: u64,
+    most_ms: u64,
+    faults: &mut Vec<Invalid>,
+) -> Option<u64> {
+    let ms = (seconds * 1000.0).round();
+    if ms >= least_ms as f64 && ms <= most_ms as f64 {
+        return Some(ms as u64);
+    }
+    let least = if least_ms == 0 { "0" } else { "0.001" };
+    let most = most_ms as f64 / 1000.0;
+    faults.push(Invalid::at(pointer, format!("must be between {least} and {most} seconds")));
+    None
+}
+
+fn asks(locks: &[(&str, Option<Mode>)], faults: &mut Vec<Invalid>) -> Vec<Ask> {
+    if locks.is_empty() {
+        faults.push(Invalid::at("/locks", "must name at least one lock"));
+    }
+    if locks.len() > MAX_LOCKS {
+        faults.push(Invalid::at("/locks", format!("may name at most {MAX_LOCKS} locks")));
+        return Vec::new();
+    }
+    let mut seen = BTreeSet::new();
+    let mut asks = Vec::with_capacity(locks.len());
+    for (at, (name, mode)) in locks.iter().enumerate() {
+        match name.parse::<LockName>() {
+            Err(why) => faults.push(Invalid::at(format!("/locks/{at}/lock"), why.to_string())),
+            Ok(lock) if !seen.insert(lock.clone()) => {
+                faults.push(Invalid::at(format!("/locks/{at}/lock"), "is named twice"));
+            }
+            Ok(lock) if lock.kind() == LockKind::Task && *mode == Some(Mode::Shared) => {
+                faults.push(Invalid::at(format!("/locks/{at}/mode"), "task locks are exclusive only"));
+            }
+            Ok(lock) => asks.push(Ask { lock, mode: mode.unwrap_or(Mode::Exclusive) }),
+        }
+    }
+    asks.sort_by(|a, b| a.lock.cmp(&b.lock));
+    asks
+}

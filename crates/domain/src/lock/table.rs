@@ -1,0 +1,332 @@
+//! Many locks, and what must be found across them: by holder, by due time, in circles.
+//!
+//! Every index is derived from the changes of single locks, so a table is the same whether it lived through its commands
+//! or was made again from its entries.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::graph::{self, Candidate, Deadlock, Sight};
+use super::{Change, Command, Cycle, End, Holder, Lock, LockName, Outcome, RequestKey, Rules};
+use crate::Moment;
+
+/// One entry of what happened to a table; a journal keeps them in order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Entry {
+    /// A lock changed.
+    Lock(LockName, Change),
+    /// A holder gave way in a deadlock; until then it counts as old as it was, so that it does not give way for ever.
+    Aged {
+        /// Who.
+        holder: Holder,
+        /// When the oldest of its locks had been granted.
+        since: Moment,
+        /// When this is forgotten.
+        until: Moment,
+    },
+}
+
+/// What a table answers to a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// What the lock answers.
+    pub outcome: Outcome,
+    /// Cycles that were ended.
+    pub deadlocks: Vec<Deadlock>,
+}
+
+/// Locks by name, with their indexes.
+#[derive(Debug, Clone, Default)]
+pub struct Table {
+    rules: Rules,
+    locks: BTreeMap<LockName, Lock>,
+    held: BTreeSet<(Holder, LockName)>,
+    waiting: BTreeSet<(Holder, LockName)>,
+    due: BTreeSet<(Moment, LockName)>,
+    ages: BTreeMap<Holder, (Moment, Moment)>,
+}
+
+impl Table {
+    /// A table without locks.
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, ..Self::default() }
+    }
+
+    /// What its locks go by.
+    #[must_use]
+    pub const fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// A lock that is held, waited for, or remembers something.
+    #[must_use]
+    pub fn lock(&self, name: &LockName) -> Option<&Lock> {
+        self.locks.get(name)
+    }
+
+    /// All of them by name, from the first one after `after`.
+    pub fn locks_after(&self, after: Option<&LockName>) -> impl Iterator<Item = (&LockName, &Lock)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        self.locks.range((after.map_or(Unbounded, Excluded), Unbounded))
+    }
+
+    /// What a holder holds.
+    pub fn held_by(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
+        of(&self.held, holder)
+    }
+
+    /// What a holder waits for.
+    pub fn waited_for_by(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
+        of(&self.waiting, holder)
+    }
+
+    /// Who waits, each with what for.
+    pub fn all_waiting(&self) -> impl Iterator<Item = (&Holder, &LockName)> {
+        self.waiting.iter().map(|(holder, lock)| (holder, lock))
+    }
+
+    /// Who holds, each with what.
+    pub fn all_held(&self) -> impl Iterator<Item = (&Holder, &LockName)> {
+        self.held.iter().map(|(holder, lock)| (holder, lock))
+    }
+
+    /// A command to one lock, and the end of every cycle that its waiting closed. What changed is added to `entries`.
+    pub fn command(
+        &mut self,
+        name: &LockName,
+        command: &Command,
+        now: Moment,
+        entries: &mut Vec<Entry>,
+    ) -> Answer {
+        let before = entries.len();
+        let mut outcome = self.step(name, command, now, entries);
+        let mut deadlocks = Vec::new();
+        for holder in self.newly_waiting(name, entries.get(before..).unwrap_or_default()) {
+            deadlocks.extend(self.end_deadlocks(&holder, now, entries));
+        }
+        if !deadlocks.is_empty() && matches!(command, Command::Acquire(_)) {
+            // Somebody gave way: the request may hold the lock by now, or have been the one that gave way.
+            outcome = self.step(name, command, now, entries);
+        }
+        Answer { outcome, deadlocks }
+    }
+
+    /// Whose waiting for this lock may have closed a cycle: who queued, and who lost the place of an upgrade.
+    fn newly_waiting(&self, name: &LockName, entries: &[Entry]) -> BTreeSet<Holder> {
+        let holder = |entry: &Entry| match entry {
+            Entry::Lock(_, Change::Queued(waiter)) => Some(waiter.holder.clone()),
+            Entry::Lock(_, Change::Freed { holder, .. }) => Some(holder.clone()),
+            _ => None,
+        };
+        let waits = |holder: &Holder| self.waiting.contains(&(holder.clone(), name.clone()));
+        entries.iter().filter_map(holder).filter(waits).collect()
+    }
+
+    /// A command to one lock alone.
+    pub fn step(
+        &mut self,
+        name: &LockName,
+        command: &Command,
+        now: Moment,
+        entries: &mut Vec<Entry>,
+    ) -> Outcome {
+        let lock = self.locks.entry(name.clone()).or_default();
+        let was_due = lock.next_due();
+        let step = lock.step(command, now, &self.rules);
+        let due = lock.next_due();
+        let forget = lock.is_forgettable(now);
+        self.is_due(name, was_due, if forget { None } else { due });
+        for change in &step.changes {
+            self.index(name, change);
+        }
+        if forget {
+            self.locks.remove(name);
+        }
+        entries.extend(step.changes.into_iter().map(|change| Entry::Lock(name.clone(), change)));
+        step.outcome
+    }
+
+    /// Makes an entry of a journal again.
+    pub fn apply(&mut self, entry: &Entry) {
+        match entry {
+            Entry::Lock(name, change) => {
+                let lock = self.locks.entry(name.clone()).or_default();
+                let was_due = lock.next_due();
+                lock.apply(change, &self.rules);
+                let due = lock.next_due();
+                self.is_due(name, was_due, due);
+                self.index(name, change);
+            }
+            Entry::Aged { holder, since, until } => {
+                self.ages.insert(holder.clone(), (*since, *until));
+            }
+        }
+    }
+
+    /// The table as the entries that make it.
+    pub fn entries(&self) -> impl Iterator<Item = Entry> {
+        let ages = self.ages.iter().map(|(holder, (since, until))| Entry::Aged {
+            holder: holder.clone(),
+            since: *since,
+            until: *until,
+        });
+        let of_lock = |(name, lock): (&LockName, &Lock)| {
+            lock.changes().map(|change| Entry::Lock(name.clone(), change)).collect::<Vec<_>>()
+        };
+        self.locks.iter().flat_map(of_lock).chain(ages)
+    }
+
+    /// Forgets locks that remember nothing worth keeping, and ages that are over.
+    pub fn forget(&mut self, now: Moment) {
+        for lock in self.locks.values_mut() {
+            lock.forget(now);
+        }
+        self.locks.retain(|_, lock| !lock.is_forgettable(now));
+        self.ages.retain(|_, (_, until)| *until > now);
+    }
+
+    /// The first lock at which something is due by `now`.
+    #[must_use]
+    pub fn first_due(&self, now: Moment) -> Option<&LockName> {
+        self.due.first().filter(|(due, _)| *due <= now).map(|(_, name)| name)
+    }
+
+    /// Ends every cycle through this holder. Whoever gives way loses its waits and all its locks.
+    pub fn end_deadlocks(
+        &mut self,
+        through: &Holder,
+        now: Moment,
+        entries: &mut Vec<Entry>,
+    ) -> Vec<Deadlock> {
+        let mut ended = Vec::new();
+        while self.rules.deadlock_detection
+            && let Some(cycle) = graph::cycle_through(self, through)
+        {
+            if self.catch_up(&cycle, now, entries) {
+                continue;
+            }
+            let Some(victim) =
+                graph::victim(cycle.iter().map(|edge| self.candidate(&edge.holder, &edge.waits_for)))
+            else {
+                break;
+            };
+            ended.push(self.abort(victim, cycle, now, entries));
+        }
+        ended
+    }
+
+    /// Lets happen what is due at the locks of a cycle; whether anything was, which may have opened it.
+    fn catch_up(&mut self, cycle: &Cycle, now: Moment, entries: &mut Vec<Entry>) -> bool {
+        let before = entries.len();
+        for edge in cycle {
+            self.step(&edge.waits_for, &Command::Tick, now, entries);
+        }
+        entries.len() > before
+    }
+
+    fn candidate(&self, holder: &Holder, waits_for: &LockName) -> Candidate {
+        let granted = |name| Some(self.locks.get(name)?.hold_of(holder)?.acquired_at);
+        let oldest = self.held_by(holder).filter_map(granted).min();
+        let first = self.ages.get(holder).map(|(since, _)| *since);
+        let waiter = self.locks.get(waits_for).and_then(|lock| lock.wait_of(holder));
+        Candidate {
+            holder: holder.clone(),
+            oldest_grant: [oldest, first].into_iter().flatten().min(),
+            priority: waiter.map_or(0, |waiter| waiter.priority),
+        }
+    }
+
+    fn abort(&mut self, victim: Candidate, cycle: Cycle, now: Moment, entries: &mut Vec<Entry>) -> Deadlock {
+        let Candidate { holder, oldest_grant, .. } = victim;
+        if let Some(since) = oldest_grant {
+            let until = now.plus_ms(self.rules.repeat_ms);
+            let aged = Entry::Aged { holder: holder.clone(), since, until };
+            self.apply(&aged);
+            entries.push(aged);
+        }
+        let cycle = Arc::new(cycle);
+        let freed: Vec<LockName> = self.held_by(&holder).cloned().collect();
+        let waits: Vec<LockName> = self.waited_for_by(&holder).cloned().collect();
+        for name in waits.iter().chain(&freed) {
+            let (holder, cycle) = (holder.clone(), cycle.clone());
+            self.step(name, &Command::Abort { holder, only_if_waiting: None, cycle }, now, entries);
+        }
+        Deadlock { cycle, victim: holder, freed }
+    }
+
+    fn is_due(&mut self, name: &LockName, was: Option<Moment>, due: Option<Moment>) {
+        if was != due {
+            if let Some(was) = was {
+                self.due.remove(&(was, name.clone()));
+            }
+            if let Some(due) = due {
+                self.due.insert((due, name.clone()));
+            }
+        }
+    }
+
+    fn index(&mut self, name: &LockName, change: &Change) {
+        match change {
+            Change::Queued(waiter) => {
+                self.waiting.insert((waiter.holder.clone(), name.clone()));
+            }
+            Change::Left { holder, .. } => {
+                self.waiting.remove(&(holder.clone(), name.clone()));
+            }
+            Change::Granted(hold) => {
+                let both = (hold.holder.clone(), name.clone());
+                self.waiting.remove(&both);
+                self.held.insert(both);
+            }
+            Change::Freed { holder, why, .. } => {
+                self.held.remove(&(holder.clone(), name.clone()));
+                if *why == End::Released {
+                    self.ages.remove(holder);
+                }
+            }
+            Change::Fenced(..)
+            | Change::Served { .. }
+            | Change::Joined { .. }
+            | Change::Claimed { .. }
+            | Change::Extended { .. }
+            | Change::Downgraded { .. }
+            | Change::Gone { .. }
+            | Change::Marked { .. }
+            | Change::Crowded { .. } => {}
+        }
+    }
+}
+
+impl Sight for Table {
+    fn waits(&self, holder: &Holder) -> Vec<(LockName, RequestKey)> {
+        let waits = self.waited_for_by(holder);
+        waits
+            .filter_map(|name| Some((name.clone(), self.locks.get(name)?.wait_of(holder)?.request)))
+            .collect()
+    }
+
+    fn is_held_by(&self, lock: &LockName, holder: &Holder) -> bool {
+        self.held.contains(&(holder.clone(), lock.clone()))
+    }
+
+    fn holders(&self, lock: &LockName) -> Vec<Holder> {
+        self.locks
+            .get(lock)
+            .map_or_else(Vec::new, |lock| lock.holds().iter().map(|h| h.holder.clone()).collect())
+    }
+
+    fn ahead(&self, lock: &LockName, holder: &Holder) -> Vec<Holder> {
+        self.locks.get(lock).map_or_else(Vec::new, |lock| lock.ahead_of(holder).cloned().collect())
+    }
+}
+
+/// The locks of one holder in an index.
+fn of<'a>(index: &'a BTreeSet<(Holder, LockName)>, holder: &Holder) -> impl Iterator<Item = &'a LockName> {
+    let from = (holder.clone(), LockName::least());
+    let holder = holder.clone();
+    index.range(from..).take_while(move |(other, _)| *other == holder).map(|(_, name)| name)
+}
