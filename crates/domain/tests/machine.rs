@@ -1,5 +1,7 @@
 //! The machine of one lock, row by row: who is granted, queued, refused, told what, and when.
 
+#![expect(clippy::panic, reason = "helpers of tests fail like tests")]
+
 mod world;
 
 use ade_domain::lock::{

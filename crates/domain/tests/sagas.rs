@@ -1,6 +1,8 @@
 //! Requests for several locks, interleaved at random with crashes of whoever runs them: all or nothing, and nobody waits
 //! for ever.
 
+#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+
 mod world;
 
 use ade_domain::lock::saga::{Failure, Next, Saga};

@@ -1,6 +1,8 @@
 //! Every sequence of commands of three holders at two locks, level by level, each state once. The invariants are checked
 //! after every command, the absence of deadlock by the oracle, and that the journal alone gives the same table.
 
+#![expect(clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
+
 mod world;
 
 use std::collections::BTreeSet;

@@ -1,1 +1,12 @@
-//! Ports and their backends.
+//! Ports, one small trait per noun, and their backends.
+//!
+//! A backend carries out what `domain` decides and keeps it; it decides nothing by itself. What was answered survives
+//! the death of the process. Ports are shaped for Redis Cluster: one command changes one lock, atomically.
+
+mod clock;
+pub mod coordination;
+pub mod embedded;
+
+pub use clock::SystemClock;
+pub use coordination::{Agents, Coordination, Locks, Requests, Unavailable};
+pub use embedded::Embedded;

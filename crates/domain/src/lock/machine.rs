@@ -135,6 +135,11 @@ impl Lock {
         self.last_token
     }
 
+    /// Servers that hold answers to its waiters open.
+    pub(super) fn servers(&self) -> impl Iterator<Item = Text> {
+        self.marks.keys().cloned()
+    }
+
     /// The nearest earlier waiters that the wait of this holder waits for; farther ones are reached through these.
     pub fn ahead_of(&self, holder: &Holder) -> impl Iterator<Item = &Holder> {
         let ahead = self.queue.of(holder).map(|waiter| self.queue.ahead_of(waiter));

@@ -195,6 +195,11 @@ impl Holder {
         Ok(Self { agent, id })
     }
 
+    /// A holder before all holders of an agent, which is none itself.
+    pub(super) fn first_of(agent: &Text) -> Self {
+        Self { agent: agent.clone(), id: "".into() }
+    }
+
     /// The agent.
     #[must_use]
     pub fn agent_id(&self) -> &str {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::graph::{self, Candidate, Deadlock, Sight};
-use super::{Change, Command, Cycle, End, Holder, Lock, LockName, Outcome, RequestKey, Rules};
+use super::{Change, Command, Cycle, End, Holder, Lock, LockName, Outcome, RequestKey, Rules, Text};
 use crate::Moment;
 
 /// One entry of what happened to a table; a journal keeps them in order.
@@ -82,6 +82,16 @@ impl Table {
     /// What a holder waits for.
     pub fn waited_for_by(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
         of(&self.waiting, holder)
+    }
+
+    /// What the holders of an agent hold.
+    pub fn held_by_agent(&self, agent: &str) -> impl Iterator<Item = (&Holder, &LockName)> {
+        of_agent(&self.held, agent)
+    }
+
+    /// What the holders of an agent wait for.
+    pub fn waited_for_by_agent(&self, agent: &str) -> impl Iterator<Item = (&Holder, &LockName)> {
+        of_agent(&self.waiting, agent)
     }
 
     /// Who waits, each with what for.
@@ -164,6 +174,20 @@ impl Table {
             Entry::Aged { holder, since, until } => {
                 self.ages.insert(holder.clone(), (*since, *until));
             }
+        }
+    }
+
+    /// Begins a new life: every server that served waiters counts as heard of now, so that its waiters may come back.
+    pub fn revive(&mut self, now: Moment, entries: &mut Vec<Entry>) {
+        let marks = |(name, lock): (&LockName, &Lock)| {
+            lock.servers()
+                .map(|server| Entry::Lock(name.clone(), Change::Marked { server, at: now }))
+                .collect::<Vec<_>>()
+        };
+        let marked: Vec<Entry> = self.locks.iter().flat_map(marks).collect();
+        for entry in marked {
+            self.apply(&entry);
+            entries.push(entry);
         }
     }
 
@@ -329,4 +353,17 @@ fn of<'a>(index: &'a BTreeSet<(Holder, LockName)>, holder: &Holder) -> impl Iter
     let from = (holder.clone(), LockName::least());
     let holder = holder.clone();
     index.range(from..).take_while(move |(other, _)| *other == holder).map(|(_, name)| name)
+}
+
+/// The locks of all holders of one agent in an index.
+fn of_agent<'a>(
+    index: &'a BTreeSet<(Holder, LockName)>,
+    agent: &str,
+) -> impl Iterator<Item = (&'a Holder, &'a LockName)> {
+    let agent: Text = agent.into();
+    let from = (Holder::first_of(&agent), LockName::least());
+    index
+        .range(from..)
+        .take_while(move |(other, _)| other.agent_id() == &*agent)
+        .map(|(holder, name)| (holder, name))
 }

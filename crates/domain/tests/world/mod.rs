@@ -1,7 +1,12 @@
 //! A table of locks in the hands of a test: short names for commands, invariants after each, and a brute-force oracle of
 //! who waits for whom that shares no code with the search.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "helpers of tests fail like tests")]
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "helpers of tests fail like tests"
+)]
 #![allow(dead_code, clippy::allow_attributes, reason = "each test uses its part of the helpers")]
 
 use std::collections::{BTreeMap, BTreeSet};

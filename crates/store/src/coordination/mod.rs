@@ -1,0 +1,137 @@
+//! The coordination port: locks and their queues, requests that may be repeated, agents and whether they are alive.
+//!
+//! A command to a lock is one atomic step on that lock alone. Nothing here waits: a caller that waits watches its request
+//! and asks again; what it hears is a hint, what it reads is the truth.
+
+mod views;
+mod watch;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use ade_domain::Moment;
+use ade_domain::agent::{Agent, Profile};
+use ade_domain::lock::{Answer, Command, Deadlock, LockName, Request, RequestKey, Rules};
+use tokio::sync::broadcast;
+
+pub use views::{AgentView, Event, Filter, Happening, LockView, WaitView};
+pub use watch::{Watch, Watchers};
+
+/// An answer that takes a while.
+pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, Unavailable>> + Send + 'a>>;
+
+/// The backend cannot answer now. What was asked may have happened: repeat it with the same request id, or look.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("coordination is not available: {0}")]
+pub struct Unavailable(pub String);
+
+/// Locks.
+pub trait Locks: Send + Sync {
+    /// Commands to locks, each one atomic step, in order. Whoever queues and closes a cycle ends it in the same call.
+    fn commands(&self, commands: Vec<(LockName, Command)>) -> Reply<'_, Vec<Answer>>;
+
+    /// One lock as people see it; a lock that nobody holds or waits for has neither holders nor queue.
+    fn look(&self, lock: LockName) -> Reply<'_, LockView>;
+
+    /// Locks by name, from the first one after `after`, with the heads of their queues.
+    fn list(&self, filter: Filter, after: Option<LockName>, limit: usize) -> Reply<'_, Vec<LockView>>;
+
+    /// Who waits for whom: at most `limit` waits.
+    fn waits(&self, limit: usize) -> Reply<'_, Vec<WaitView>>;
+
+    /// Carries out what is due without anybody asking: leases and waits that ended, agents that went silent, cycles that
+    /// were left over. May be called by any number of servers at any time.
+    fn sweep(&self) -> Reply<'_, Vec<Deadlock>>;
+
+    /// Hints that something happened to a request.
+    fn watch(&self, request: RequestKey) -> Watch;
+
+    /// What happens to locks, best effort: who listens too slowly misses some.
+    fn events(&self) -> broadcast::Receiver<Arc<Happening>>;
+
+    /// The rules in force.
+    fn rules(&self) -> &Rules;
+
+    /// The time by the clock of the store.
+    fn now(&self) -> Moment;
+}
+
+/// What is remembered of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Memory {
+    /// It was not known.
+    New,
+    /// It is repeated.
+    Same,
+    /// Its id was used for another one.
+    Other,
+}
+
+/// A request that waits with a ticket.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ticket {
+    /// The request.
+    pub request: Request,
+    /// When it gives up.
+    pub deadline: Moment,
+}
+
+/// Requests that may be repeated, and tickets.
+pub trait Requests: Send + Sync {
+    /// Remembers a request until `until`, with its ticket if it waits with one.
+    fn remember(
+        &self,
+        key: RequestKey,
+        digest: u128,
+        ticket: Option<Ticket>,
+        until: Moment,
+    ) -> Reply<'_, Memory>;
+
+    /// Forgets a request that was refused, so that its id may be used again.
+    fn forget(&self, key: RequestKey) -> Reply<'_, ()>;
+
+    /// The request of a ticket.
+    fn recall(&self, key: RequestKey) -> Reply<'_, Option<Ticket>>;
+}
+
+/// What an agent's registration says; `None` leaves it as it is.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct AgentUpdate {
+    /// What is said about it.
+    pub profile: Option<Profile>,
+    /// How many tasks at once.
+    pub max_tasks: Option<u32>,
+    /// Whether it takes nothing new.
+    pub draining: Option<bool>,
+}
+
+/// Agents.
+pub trait Agents: Send + Sync {
+    /// Registers an agent under a free name, or changes one. `None` if `create` and the name is taken, or if not `create`
+    /// and the name is unknown.
+    fn put(&self, agent_id: String, update: AgentUpdate, create: bool) -> Reply<'_, Option<AgentView>>;
+
+    /// One agent.
+    fn agent(&self, agent_id: String) -> Reply<'_, Option<AgentView>>;
+
+    /// Agents by id, from the first one after `after`.
+    fn agents(&self, after: Option<String>, limit: usize) -> Reply<'_, Vec<AgentView>>;
+
+    /// Removes an agent; whether it was known.
+    fn remove(&self, agent_id: String) -> Reply<'_, bool>;
+
+    /// The agent was heard of. An unknown one is registered by its name alone; `false` if there are too many of those.
+    fn heard(&self, agent_id: String) -> Reply<'_, bool>;
+
+    /// Counts an acquisition; the moment to come back if the agent asks too often.
+    fn admit(&self, agent_id: String) -> Reply<'_, Result<(), Moment>>;
+}
+
+/// Everything that coordinates.
+pub trait Coordination: Locks + Requests + Agents {}
+
+impl<T: Locks + Requests + Agents> Coordination for T {}
+
+/// An agent as it is stored.
+pub(crate) type StoredAgent = Agent;

@@ -1,0 +1,113 @@
+//! Agents in this process: what the coordination journal knows of them.
+
+use std::ops::Bound::{Excluded, Unbounded};
+
+use ade_domain::Moment;
+use ade_domain::agent::{Agent, Profile};
+
+use super::Embedded;
+use super::state::{Other, State};
+use crate::coordination::{AgentUpdate, AgentView, Agents, Reply};
+
+/// How often it is written down that an agent is alive; in between it is known in memory.
+const HEARD_US: u64 = 5_000_000;
+/// Agents that were only named are removed when idle for so long.
+const IDLE_MS: u64 = 86_400_000;
+
+impl Agents for Embedded {
+    fn put(&self, agent_id: String, update: AgentUpdate, create: bool) -> Reply<'_, Option<AgentView>> {
+        Box::pin(async move {
+            let (mut state, now) = self.enter()?;
+            let known = state.agents.get(&agent_id).filter(|agent| !(create && agent.by_name_only));
+            let mut agent = match (known, create) {
+                (Some(_), true) | (None, false) => return Ok(None),
+                (Some(agent), false) => agent.clone(),
+                (None, true) => {
+                    Agent::new(Profile { name: agent_id.clone(), ..Profile::default() }, false, now)
+                }
+            };
+            agent.by_name_only = false;
+            if let Some(profile) = update.profile {
+                agent.profile = profile;
+            }
+            agent.max_tasks = update.max_tasks.unwrap_or(agent.max_tasks);
+            agent.draining = update.draining.unwrap_or(agent.draining);
+            let view = AgentView::of(&agent_id, &agent, now);
+            state.make(Other::Agent(agent_id, agent));
+            self.commit(&mut state, now)?;
+            Ok(Some(view))
+        })
+    }
+
+    fn agent(&self, agent_id: String) -> Reply<'_, Option<AgentView>> {
+        Box::pin(async move {
+            let (state, now) = self.enter()?;
+            Ok(state.agents.get(&agent_id).map(|agent| AgentView::of(&agent_id, agent, now)))
+        })
+    }
+
+    fn agents(&self, after: Option<String>, limit: usize) -> Reply<'_, Vec<AgentView>> {
+        Box::pin(async move {
+            let (state, now) = self.enter()?;
+            let from = after.map_or(Unbounded, Excluded);
+            let found = state.agents.range((from, Unbounded)).take(limit);
+            Ok(found.map(|(id, agent)| AgentView::of(id, agent, now)).collect())
+        })
+    }
+
+    fn remove(&self, agent_id: String) -> Reply<'_, bool> {
+        Box::pin(async move {
+            let (mut state, now) = self.enter()?;
+            let known = state.agents.contains_key(&agent_id);
+            if known {
+                state.make(Other::Removed(agent_id));
+                self.commit(&mut state, now)?;
+            }
+            Ok(known)
+        })
+    }
+
+    fn heard(&self, agent_id: String) -> Reply<'_, bool> {
+        Box::pin(async move {
+            let (mut state, now) = self.enter()?;
+            let named = state.agents.len();
+            match state.agents.get_mut(&agent_id) {
+                Some(agent) => {
+                    let period = |moment: Moment| moment.micros() / HEARD_US;
+                    let written = period(agent.last_heartbeat) == period(now);
+                    agent.last_heartbeat = now;
+                    if !written {
+                        state.make(Other::Heard(agent_id, now));
+                    }
+                }
+                None if named >= self.inner.options.max_named_agents => return Ok(false),
+                None => {
+                    let profile = Profile { name: agent_id.clone(), ..Profile::default() };
+                    state.make(Other::Agent(agent_id, Agent::new(profile, true, now)));
+                }
+            }
+            self.commit(&mut state, now)?;
+            Ok(true)
+        })
+    }
+
+    fn admit(&self, agent_id: String) -> Reply<'_, Result<(), Moment>> {
+        Box::pin(async move {
+            let (mut state, now) = self.enter()?;
+            let limit = self.inner.options.rules.acquisitions_per_minute;
+            Ok(state.rates.entry(agent_id).or_default().admit(limit, now))
+        })
+    }
+}
+
+impl State {
+    /// Removes agents that were only named, and that nobody has heard of for a day.
+    pub(super) fn forget_idle_agents(&mut self, now: Moment) {
+        let idle = |agent: &Agent| agent.by_name_only && agent.last_heartbeat.plus_ms(IDLE_MS) <= now;
+        let idle: Vec<String> =
+            self.agents.iter().filter(|(_, agent)| idle(agent)).map(|(id, _)| id.clone()).collect();
+        for id in idle {
+            self.make(Other::Removed(id));
+        }
+    }
+}

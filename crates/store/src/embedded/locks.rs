@@ -1,0 +1,195 @@
+//! Locks in this process.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ade_domain::Moment;
+use ade_domain::agent::OFFLINE_AFTER_MS;
+use ade_domain::lock::{Answer, Command, Deadlock, End, Holder, Lock, LockName, RequestKey, Rules, Table};
+use tokio::sync::broadcast;
+
+use super::Embedded;
+use super::state::State;
+use crate::coordination::{Filter, Happening, LockView, Locks, Reply, Unavailable, WaitView, Watch};
+
+/// Commands that one call carries out before others have their turn.
+const BATCH: usize = 100;
+/// Holders and waiters of each lock in a list.
+const SHOWN_IN_LIST: usize = 20;
+/// How often agents that went silent and left-over cycles are looked for.
+const HOUSEKEEPING_MS: u64 = 1_000;
+/// How often an agent's waits are searched for cycles that nobody closed by queueing.
+const DEADLOCK_CHECK_MS: u64 = 30_000;
+/// Holders that one round of housekeeping searches.
+const CHECKED_PER_ROUND: usize = 10;
+/// How often what is over is forgotten.
+const TIDY_MS: u64 = 60_000;
+
+impl Embedded {
+    fn run(&self, commands: &[(LockName, Command)]) -> Result<Vec<Answer>, Unavailable> {
+        let mut answers = Vec::with_capacity(commands.len());
+        for batch in commands.chunks(BATCH) {
+            let (mut state, now) = self.enter()?;
+            let State { table, changes, .. } = &mut *state;
+            answers.extend(batch.iter().map(|(name, command)| table.command(name, command, now, changes)));
+            self.commit(&mut state, now)?;
+        }
+        Ok(answers)
+    }
+
+    fn do_sweep(&self) -> Result<Vec<Deadlock>, Unavailable> {
+        let mut deadlocks = Vec::new();
+        loop {
+            let (mut state, now) = self.enter()?;
+            let State { table, changes, .. } = &mut *state;
+            let mut done = 0;
+            while done < BATCH
+                && let Some(name) = table.first_due(now).cloned()
+            {
+                deadlocks.extend(table.command(&name, &Command::Tick, now, changes).deadlocks);
+                done += 1;
+            }
+            if done < BATCH {
+                if state.housekept.plus_ms(HOUSEKEEPING_MS) <= now {
+                    state.housekept = now;
+                    deadlocks.extend(keep_house(&mut state, now));
+                }
+                self.commit(&mut state, now)?;
+                return Ok(deadlocks);
+            }
+            self.commit(&mut state, now)?;
+        }
+    }
+}
+
+/// Waits of agents that went silent are cancelled; a few waits are searched for cycles; what is over is forgotten.
+fn keep_house(state: &mut State, now: Moment) -> Vec<Deadlock> {
+    for (name, holder, request) in silent_waits(&state.table, state, now) {
+        let command = Command::Cancel { holder, request, why: End::AgentOffline };
+        state.table.command(&name, &command, now, &mut state.changes);
+    }
+    let mut deadlocks = Vec::new();
+    let waiting: BTreeSet<&Holder> = state.table.all_waiting().map(|(holder, _)| holder).collect();
+    let is_due = |holder: &Holder| {
+        state.checked.get(holder.agent_id()).is_none_or(|last| last.plus_ms(DEADLOCK_CHECK_MS) <= now)
+    };
+    let due: Vec<Holder> =
+        waiting.into_iter().filter(|holder| is_due(holder)).take(CHECKED_PER_ROUND).cloned().collect();
+    for holder in due {
+        deadlocks.extend(state.table.end_deadlocks(&holder, now, &mut state.changes));
+        state.checked.insert(holder.agent_id().to_owned(), now);
+    }
+    if state.tidied.plus_ms(TIDY_MS) <= now {
+        state.tidied = now;
+        state.table.forget(now);
+        state.rates.retain(|_, window| !window.is_over(now));
+        state.checked.retain(|_, last| last.plus_ms(DEADLOCK_CHECK_MS) > now);
+        state.forget_idle_agents(now);
+    }
+    state.forget_requests(now);
+    deadlocks
+}
+
+/// Tickets of agents that were not heard of. An answer that is held open counts as alive.
+fn silent_waits(table: &Table, state: &State, now: Moment) -> Vec<(LockName, Holder, RequestKey)> {
+    let is_silent = |holder: &Holder| {
+        let heard = state.agents.get(holder.agent_id()).map(|agent| agent.last_heartbeat);
+        heard.is_none_or(|heard| heard.plus_ms(OFFLINE_AFTER_MS) <= now)
+    };
+    let ticket = |(holder, name): (&Holder, &LockName)| {
+        let waiter = table.lock(name)?.wait_of(holder)?;
+        waiter.served_by.is_none().then(|| (name.clone(), holder.clone(), waiter.request))
+    };
+    table.all_waiting().filter(|(holder, _)| is_silent(holder)).filter_map(ticket).collect()
+}
+
+impl Locks for Embedded {
+    fn commands(&self, commands: Vec<(LockName, Command)>) -> Reply<'_, Vec<Answer>> {
+        Box::pin(async move { self.run(&commands) })
+    }
+
+    fn look(&self, lock: LockName) -> Reply<'_, LockView> {
+        Box::pin(async move {
+            let (mut state, now) = self.enter()?;
+            let State { table, changes, .. } = &mut *state;
+            if table.lock(&lock).is_some() {
+                table.command(&lock, &Command::Tick, now, changes);
+            }
+            let view = LockView::of(&lock, table.lock(&lock), usize::MAX);
+            self.commit(&mut state, now)?;
+            Ok(view)
+        })
+    }
+
+    fn list(&self, filter: Filter, after: Option<LockName>, limit: usize) -> Reply<'_, Vec<LockView>> {
+        Box::pin(async move {
+            let (state, _) = self.enter()?;
+            let table = &state.table;
+            let listed = |(name, lock): (&LockName, &Lock)| LockView::of(name, Some(lock), SHOWN_IN_LIST);
+            // By agent there is an index; by anything else the names are walked in order.
+            let views = match &filter.agent {
+                Some(agent) => {
+                    let of_agent = |(holder, name): (&Holder, &LockName)| {
+                        (holder.agent_id() == agent && after.as_ref().is_none_or(|after| name > after))
+                            .then(|| name.clone())
+                    };
+                    let held = table.held_by_agent(agent).filter_map(of_agent);
+                    let names: BTreeSet<LockName> =
+                        held.chain(table.waited_for_by_agent(agent).filter_map(of_agent)).collect();
+                    let found = names.iter().filter_map(|name| Some((name, table.lock(name)?)));
+                    found.filter(|(name, lock)| filter.admits(name, lock)).take(limit).map(listed).collect()
+                }
+                None => {
+                    let found = table.locks_after(after.as_ref());
+                    found.filter(|(name, lock)| filter.admits(name, lock)).take(limit).map(listed).collect()
+                }
+            };
+            Ok(views)
+        })
+    }
+
+    fn waits(&self, limit: usize) -> Reply<'_, Vec<WaitView>> {
+        Box::pin(async move {
+            let (state, _) = self.enter()?;
+            let table = &state.table;
+            let view = |(holder, name): (&Holder, &LockName)| {
+                let lock = table.lock(name)?;
+                let waiter = lock.wait_of(holder)?;
+                Some(WaitView {
+                    holder: holder.clone(),
+                    lock: name.clone(),
+                    mode: waiter.mode,
+                    request: waiter.request,
+                    holders: lock
+                        .holds()
+                        .iter()
+                        .take(SHOWN_IN_LIST)
+                        .map(|hold| hold.holder.clone())
+                        .collect(),
+                    ahead: lock.ahead_of(holder).take(SHOWN_IN_LIST).cloned().collect(),
+                })
+            };
+            Ok(table.all_waiting().filter_map(view).take(limit).collect())
+        })
+    }
+
+    fn sweep(&self) -> Reply<'_, Vec<Deadlock>> {
+        Box::pin(async move { self.do_sweep() })
+    }
+
+    fn watch(&self, request: RequestKey) -> Watch {
+        self.inner.watchers.watch(request)
+    }
+
+    fn events(&self) -> broadcast::Receiver<Arc<Happening>> {
+        self.inner.events.subscribe()
+    }
+
+    fn rules(&self) -> &Rules {
+        &self.inner.options.rules
+    }
+
+    fn now(&self) -> Moment {
+        self.inner.clock.now()
+    }
+}

@@ -1,0 +1,160 @@
+//! Coordination in this process, journaled so that a kill -9 loses no lock.
+//!
+//! One mutex guards the table of locks, the requests, the agents and the journal: a command is decided, written and
+//! answered inside it, and never waits for anything but write(2). The journal is synced every 50 ms by a thread of its
+//! own. If a write fails, nothing is answered until the same bytes have been written after all; if a sync fails, the
+//! backend stops answering, because it cannot know what the disk has.
+
+mod agents;
+mod housekeeping;
+mod journal;
+mod locks;
+mod requests;
+mod state;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use ade_domain::lock::Rules;
+use ade_domain::{Clock, Moment};
+use rustix::fs::{FlockOperation, flock};
+use tokio::sync::broadcast;
+
+use crate::coordination::{Happening, Unavailable, Watchers};
+use housekeeping::Syncer;
+use journal::Journal;
+pub use journal::JournalError;
+use state::{Record, State};
+
+/// Events that may wait for a slow listener.
+const EVENT_BACKLOG: usize = 4_096;
+
+/// Why the backend cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process uses the folder.
+    #[error("{0} is used by another ade process; stop it, or choose another folder with --data")]
+    InUse(PathBuf),
+    /// The folder cannot be used.
+    #[error("cannot use {path}: {source}")]
+    Folder {
+        /// Which folder or file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// What it holds cannot be read.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// How the backend keeps its journal.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What locks go by.
+    pub rules: Rules,
+    /// A journal is replaced by a snapshot when it is longer than this and than four snapshots.
+    pub snapshot_after_bytes: u64,
+    /// Agents that are known by their name only.
+    pub max_named_agents: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { rules: Rules::default(), snapshot_after_bytes: 64 << 20, max_named_agents: 10_000 }
+    }
+}
+
+/// The backend; clones are the same one.
+#[derive(Clone)]
+pub struct Embedded {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    options: Options,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    watchers: Watchers,
+    events: broadcast::Sender<Arc<Happening>>,
+    syncer: Syncer,
+    _folder: File,
+}
+
+impl Embedded {
+    /// Opens a data folder, alone, and brings back what its journal holds. Time that passed since counts against leases.
+    ///
+    /// # Errors
+    /// The folder is in use, unusable, or its journal is damaged.
+    pub fn open(data: &Path, options: Options, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        let folder = claim(data)?;
+        let mut state = State::new(options.rules.clone());
+        let journal = Journal::open(&data.join("coordination"), |record: Record| state.replay(record))?;
+        state.resume(clock.now(), journal)?;
+        let syncer = Syncer::start(&state.journal_file())
+            .map_err(|source| OpenError::Folder { path: data.to_owned(), source })?;
+        let (events, _) = broadcast::channel(EVENT_BACKLOG);
+        let (state, watchers) = (Mutex::new(state), Watchers::default());
+        Ok(Self {
+            inner: Arc::new(Inner { options, clock, state, watchers, events, syncer, _folder: folder }),
+        })
+    }
+
+    /// The state, and the moment at which it is used: never earlier than before, whatever the clock says.
+    fn enter(&self) -> Result<(MutexGuard<'_, State>, Moment), Unavailable> {
+        if let Some(why) = self.inner.syncer.failure() {
+            return Err(Unavailable(format!("the journal could not be synced: {why}")));
+        }
+        let poisoned = |_| Unavailable("a bug stopped a command half-way; restart the server".to_owned());
+        let mut state = self.inner.state.lock().map_err(poisoned)?;
+        let now = state.advance(self.inner.clock.now());
+        Ok((state, now))
+    }
+
+    /// Writes what was changed, then tells those who wait or listen. Nothing may be answered before.
+    fn commit(&self, state: &mut State, now: Moment) -> Result<(), Unavailable> {
+        let (requests, happenings) = state.commit(now).map_err(|error| {
+            tracing::error!(%error, "the journal cannot be written");
+            Unavailable(format!("the journal cannot be written: {error}"))
+        })?;
+        if state.wants_snapshot(self.inner.options.snapshot_after_bytes) {
+            self.snapshot(state);
+        }
+        self.inner.syncer.dirty();
+        for request in requests {
+            self.inner.watchers.wake(request);
+        }
+        if self.inner.events.receiver_count() > 0 {
+            for happening in happenings {
+                // Nobody listens any more: then nobody misses it.
+                let _ = self.inner.events.send(Arc::new(happening));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes the folder and takes it for this process, until the file is closed.
+fn claim(data: &Path) -> Result<File, OpenError> {
+    let folder = |source| OpenError::Folder { path: data.to_owned(), source };
+    std::fs::create_dir_all(data).map_err(folder)?;
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(data.join("in-use"))
+        .map_err(folder)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::InUse(data.to_owned())),
+        Err(errno) => Err(folder(errno.into())),
+    }
+}
+
+impl std::fmt::Debug for Embedded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Embedded").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,218 @@
+//! What the backend keeps in memory, and the records that bring it back.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use ade_domain::Moment;
+use ade_domain::agent::RateWindow;
+use ade_domain::lock::{Change, Entry, Request, RequestKey, Rules, Table};
+use serde::{Deserialize, Serialize};
+
+use super::journal::{Journal, JournalError, Snapshot};
+use crate::coordination::{Event, Happening, StoredAgent, Ticket};
+
+/// A line of the journal.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Record {
+    /// The time; everything that follows happened at it or later.
+    At(Moment),
+    /// Something happened to locks.
+    #[serde(untagged)]
+    Locks(Entry),
+    /// A request is remembered.
+    #[serde(untagged)]
+    Other(Other),
+}
+
+/// A line of the journal that is not about locks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Other {
+    /// A request is remembered.
+    Remembered(RequestKey, Remembered),
+    /// A request is forgotten.
+    Forgotten(RequestKey),
+    /// An agent is known, or has changed.
+    Agent(String, StoredAgent),
+    /// An agent was heard of.
+    Heard(String, Moment),
+    /// An agent is not known any more.
+    Removed(String),
+}
+
+/// What is remembered of a request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Remembered {
+    /// Of its body, as hexadecimal digits.
+    pub(super) digest: String,
+    pub(super) until: Moment,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) ticket: Option<(Request, Moment)>,
+}
+
+impl Remembered {
+    pub(super) fn ticket(&self) -> Option<Ticket> {
+        let (request, deadline) = self.ticket.clone()?;
+        Some(Ticket { request, deadline })
+    }
+}
+
+/// Everything behind the mutex.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) table: Table,
+    pub(super) requests: BTreeMap<RequestKey, Remembered>,
+    /// Requests by when they are forgotten.
+    pub(super) forgetting: VecDeque<(Moment, RequestKey)>,
+    pub(super) agents: BTreeMap<String, StoredAgent>,
+    pub(super) rates: BTreeMap<String, RateWindow>,
+    /// When each agent's waits were last searched for cycles.
+    pub(super) checked: BTreeMap<String, Moment>,
+    pub(super) housekept: Moment,
+    pub(super) tidied: Moment,
+    now: Moment,
+    /// Changes that were made and not yet written.
+    pub(super) changes: Vec<Entry>,
+    pub(super) others: Vec<Other>,
+    journal: Option<Journal>,
+    snapshotting: bool,
+}
+
+impl State {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self {
+            table: Table::new(rules),
+            requests: BTreeMap::new(),
+            forgetting: VecDeque::new(),
+            agents: BTreeMap::new(),
+            rates: BTreeMap::new(),
+            checked: BTreeMap::new(),
+            housekept: Moment::default(),
+            tidied: Moment::default(),
+            now: Moment::default(),
+            changes: Vec::new(),
+            others: Vec::new(),
+            journal: None,
+            snapshotting: false,
+        }
+    }
+
+    /// The moment of the next command: the clock's, but never earlier than the last one.
+    pub(super) fn advance(&mut self, clock: Moment) -> Moment {
+        self.now = self.now.max(clock);
+        self.now
+    }
+
+    /// Makes a record of the journal again.
+    pub(super) fn replay(&mut self, record: Record) {
+        match record {
+            Record::At(moment) => self.now = self.now.max(moment),
+            Record::Locks(entry) => self.table.apply(&entry),
+            Record::Other(other) => self.apply(other),
+        }
+    }
+
+    /// Goes on where the journal ends. Whoever waited with an open answer has lost its connection, and has a moment to
+    /// come back with the same request before others pass.
+    pub(super) fn resume(&mut self, clock: Moment, journal: Journal) -> Result<(), JournalError> {
+        self.journal = Some(journal);
+        let now = self.advance(clock);
+        self.table.revive(now, &mut self.changes);
+        self.forgetting = self.requests.iter().map(|(key, remembered)| (remembered.until, *key)).collect();
+        self.forgetting.make_contiguous().sort_unstable();
+        Ok(())
+    }
+
+    /// Changes something that is not a lock.
+    pub(super) fn make(&mut self, other: Other) {
+        self.apply(other.clone());
+        self.others.push(other);
+    }
+
+    fn apply(&mut self, other: Other) {
+        match other {
+            Other::Remembered(key, remembered) => {
+                self.forgetting.push_back((remembered.until, key));
+                self.requests.insert(key, remembered);
+            }
+            Other::Forgotten(key) => {
+                self.requests.remove(&key);
+            }
+            Other::Agent(id, agent) => {
+                self.agents.insert(id, agent);
+            }
+            Other::Heard(id, at) => {
+                if let Some(agent) = self.agents.get_mut(&id) {
+                    agent.last_heartbeat = agent.last_heartbeat.max(at);
+                }
+            }
+            Other::Removed(id) => {
+                self.agents.remove(&id);
+            }
+        }
+    }
+
+    /// Writes what was changed. Afterwards: the requests that may want to know, and what happened.
+    pub(super) fn commit(&mut self, now: Moment) -> io::Result<(Vec<RequestKey>, Vec<Happening>)> {
+        let (mut requests, mut happenings) = (Vec::new(), Vec::new());
+        if self.changes.is_empty() && self.others.is_empty() {
+            return Ok((requests, happenings));
+        }
+        let Some(journal) = &mut self.journal else { return Err(io::ErrorKind::NotConnected.into()) };
+        let changes = std::mem::take(&mut self.changes);
+        for entry in &changes {
+            if let Entry::Lock(name, change) = entry {
+                match change {
+                    Change::Granted(hold) => requests.extend(&hold.requests),
+                    Change::Left { request, .. } => requests.push(*request),
+                    _ => {}
+                }
+                let event = Event::of(change);
+                happenings.extend(event.map(|event| Happening { lock: name.clone(), at: now, event }));
+            }
+        }
+        let others = std::mem::take(&mut self.others);
+        let records: Vec<Record> = [Record::At(now)]
+            .into_iter()
+            .chain(changes.into_iter().map(Record::Locks))
+            .chain(others.into_iter().map(Record::Other))
+            .collect();
+        journal.append(&records)?;
+        Ok((requests, happenings))
+    }
+
+    pub(super) fn journal_file(&self) -> Option<Arc<File>> {
+        self.journal.as_ref().map(Journal::file)
+    }
+
+    /// Whether the journal is long enough for a snapshot, and none is being written.
+    pub(super) fn wants_snapshot(&self, after_bytes: u64) -> bool {
+        !self.snapshotting && self.journal.as_ref().is_some_and(|journal| journal.is_long(after_bytes))
+    }
+
+    /// Everything as it is now, to be written while commands go on.
+    pub(super) fn begin_snapshot(&mut self) -> Result<Option<(Snapshot, Vec<Record>)>, JournalError> {
+        let Some(journal) = &mut self.journal else { return Ok(None) };
+        let snapshot = journal.rotate()?;
+        self.snapshotting = true;
+        let requests =
+            self.requests.iter().map(|(key, remembered)| Other::Remembered(*key, remembered.clone()));
+        let agents = self.agents.iter().map(|(id, agent)| Other::Agent(id.clone(), agent.clone()));
+        let records = [Record::At(self.now)]
+            .into_iter()
+            .chain(self.table.entries().map(Record::Locks))
+            .chain(requests.chain(agents).map(Record::Other))
+            .collect();
+        Ok(Some((snapshot, records)))
+    }
+
+    pub(super) const fn end_snapshot(&mut self, bytes: Option<u64>) {
+        self.snapshotting = false;
+        if let (Some(journal), Some(bytes)) = (&mut self.journal, bytes) {
+            journal.snapshot_done(bytes);
+        }
+    }
+}
