@@ -283,6 +283,6 @@ mod tests {
         damaged[12] ^= 1;
         fs::write(&file, &damaged).expect("written");
         let error = Journal::open(folder.path(), |_: u64| ()).expect_err("damaged");
-        assert!(matches!(error, JournalError::Damaged { line: 1, .. }), "{error}");
+        assert!(matches!(error, JournalError::Damaged { line: 2, .. }), "{error}");
     }
 }
