@@ -1,1 +1,12 @@
-//! Use cases.
+//! Use cases: load, let `domain` decide, commit through the ports of `store`, then tell whoever must know.
+//!
+//! Nothing is sent before it is committed. No lock of this process is held while anything is waited for.
+
+pub mod agents;
+pub mod locks;
+mod notices;
+mod upkeep;
+
+pub use locks::LockService;
+pub use notices::{LogNotices, Notice, Notices};
+pub use upkeep::Upkeep;

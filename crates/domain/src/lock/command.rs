@@ -92,13 +92,20 @@ pub enum Command {
         /// The token.
         token: Token,
     },
+    /// How does this request stand? Changes nothing.
+    Inquire {
+        /// Whose.
+        holder: Holder,
+        /// The request.
+        request: RequestKey,
+    },
     /// Leave the queue, or give back what the request won.
     Cancel {
         /// Whose.
         holder: Holder,
         /// The request.
         request: RequestKey,
-        /// Why; [`End::TimedOut`] and [`End::Refused`] are not remembered, so that the request may be tried again.
+        /// Why; some ends are not remembered, so that the request may be tried again.
         why: End,
     },
     /// Take it from all its holders.
@@ -132,6 +139,7 @@ impl Command {
             | Self::Extend { holder, .. }
             | Self::Release { holder, .. }
             | Self::Downgrade { holder, .. }
+            | Self::Inquire { holder, .. }
             | Self::Cancel { holder, .. }
             | Self::Abort { holder, .. } => Some(holder),
             Self::Verify { .. } | Self::Break | Self::Mark { .. } | Self::Tick => None,
@@ -210,7 +218,7 @@ pub enum Standing {
 /// What a lock answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// To acquire: how the request stands.
+    /// To acquire and inquire: how the request stands.
     Standing(Standing),
     /// To claim, keep, extend, downgrade: the grant as it is now.
     Kept(Grant),
@@ -236,8 +244,10 @@ pub enum End {
     Unclaimed,
     /// Taken away by an administrator.
     Broken,
-    /// Cancelled by the caller, or the caller hung up.
+    /// Cancelled by the caller.
     Cancelled,
+    /// The caller hung up while its answer was held open.
+    HungUp,
     /// Another lock of the same request was refused.
     Refused,
     /// Waited as long as it wanted to.
@@ -256,7 +266,7 @@ impl End {
     /// Whether a repetition of the request is told so, instead of trying anew.
     #[must_use]
     pub const fn is_remembered(&self) -> bool {
-        !matches!(self, Self::TimedOut | Self::Refused | Self::ServerSilent)
+        !matches!(self, Self::TimedOut | Self::Refused | Self::ServerSilent | Self::HungUp)
     }
 
     /// The word for it.
@@ -268,6 +278,7 @@ impl End {
             Self::Unclaimed => "unclaimed",
             Self::Broken => "broken",
             Self::Cancelled => "cancelled",
+            Self::HungUp => "hung_up",
             Self::Refused => "refused",
             Self::TimedOut => "timed_out",
             Self::Superseded => "superseded",
@@ -287,12 +298,14 @@ pub enum Change {
     Fenced(Token, Score),
     /// Someone queues.
     Queued(Waiter),
-    /// A waiter is served by another server now.
+    /// A waiter that asked again is served by another server now, or waits longer.
     Served {
         /// Who waits.
         holder: Holder,
         /// The server; none for a ticket.
         by: Option<Text>,
+        /// When it gives up.
+        deadline: Moment,
     },
     /// A waiter leaves without the lock.
     Left {

@@ -101,7 +101,8 @@ impl Doing<'_> {
             }
         }
         let before = hold.before.as_deref().filter(|before| before.expires_at > self.now);
-        if let Some(before) = before.filter(|_| matches!(why, End::Unclaimed | End::Cancelled | End::Refused))
+        if let Some(before) =
+            before.filter(|_| matches!(why, End::Unclaimed | End::Cancelled | End::HungUp | End::Refused))
         {
             self.make(Change::Granted(before.clone()));
         }

@@ -210,9 +210,10 @@ impl Lock {
                 self.last_score = self.last_score.max(waiter.score);
                 self.queue.push(waiter.clone());
             }
-            Change::Served { holder, by } => {
+            Change::Served { holder, by, deadline } => {
                 if let Some(mut waiter) = self.queue.remove(holder) {
                     waiter.served_by.clone_from(by);
+                    waiter.deadline = *deadline;
                     self.queue.push(waiter);
                 }
             }

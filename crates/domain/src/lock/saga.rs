@@ -67,6 +67,12 @@ impl Saga {
         Self { request, server, grants: Vec::new(), phase: Phase::Taking }
     }
 
+    /// Begins where everything is held already, and only the leases must begin.
+    #[must_use]
+    pub const fn held(request: Request, server: Text, grants: Vec<Grant>) -> Self {
+        Self { request, server, grants, phase: Phase::Claiming { next: 0 } }
+    }
+
     /// The request.
     #[must_use]
     pub const fn request(&self) -> &Request {
@@ -145,6 +151,14 @@ impl Saga {
     /// The caller does not want it any more. Every lock is told, so that a delayed command cannot bring it back.
     pub fn cancel(&mut self) {
         self.phase = Phase::GivingBack { next: 0, why: Failure::Cancelled };
+    }
+
+    /// Commands that end the request wherever it stands, because its caller hung up.
+    #[must_use]
+    pub fn hang_up(request: &Request) -> Vec<(LockName, Command)> {
+        let Request { holder, key, asks, .. } = request;
+        let cancel = || Command::Cancel { holder: holder.clone(), request: *key, why: End::HungUp };
+        asks.iter().map(|ask| (ask.lock.clone(), cancel())).collect()
     }
 
     /// A lock that was won is gone before the others were won.

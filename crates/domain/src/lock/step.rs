@@ -9,6 +9,8 @@ use crate::Moment;
 
 /// Holders that a refusal lists.
 const SHOWN_HOLDERS: usize = 20;
+/// A repetition within the same wait is not a wish to wait longer: its remaining time is rounded.
+const LONGER_MS: u64 = 1_000;
 
 impl Lock {
     /// Carries out a command at `now`, which must not be earlier than at the step before.
@@ -35,6 +37,7 @@ impl Doing<'_> {
             Command::Release { holder, token } => self.release(holder, *token),
             Command::Downgrade { holder, token } => self.downgrade(holder, *token),
             Command::Verify { token } => self.verify(*token),
+            Command::Inquire { holder, request } => self.inquire(holder, *request),
             Command::Cancel { holder, request, why } => self.cancel(holder, *request, why),
             Command::Break => self.break_holds(),
             Command::Abort { holder, only_if_waiting, cycle } => {
@@ -125,15 +128,36 @@ impl Doing<'_> {
         }
     }
 
+    /// It asks again: perhaps through another server, perhaps ready to wait longer. Its place stays the same.
     fn still_waiting(&mut self, waiter: &Waiter, wish: &Acquire) -> Standing {
-        let by = wish.wait.as_ref().and_then(|wait| wait.served_by.clone());
-        if waiter.served_by != by {
-            self.make(Change::Served { holder: waiter.holder.clone(), by: by.clone() });
-            if let Some(server) = by {
-                self.make(Change::Marked { server, at: self.now });
+        let mut deadline = waiter.deadline;
+        if let Some(wait) = &wish.wait {
+            let wished = self.now.plus_ms(wait.ms);
+            let longer = wished > deadline.plus_ms(LONGER_MS);
+            if longer {
+                deadline = wished;
+            }
+            if longer || waiter.served_by != wait.served_by {
+                let by = wait.served_by.clone();
+                self.make(Change::Served { holder: waiter.holder.clone(), by: by.clone(), deadline });
+                if let Some(server) = by {
+                    self.make(Change::Marked { server, at: self.now });
+                }
             }
         }
-        Standing::Waiting { position: self.lock.queue.position(waiter), deadline: waiter.deadline }
+        Standing::Waiting { position: self.lock.queue.position(waiter), deadline }
+    }
+
+    fn inquire(&self, holder: &Holder, request: RequestKey) -> Outcome {
+        if let Some(hold) = self.won_by(holder, request) {
+            return Outcome::Standing(Standing::Held(hold.grant()));
+        }
+        if let Some(waiter) = self.lock.wait_of(holder).filter(|waiter| waiter.request == request) {
+            let (position, deadline) = (self.lock.queue.position(waiter), waiter.deadline);
+            return Outcome::Standing(Standing::Waiting { position, deadline });
+        }
+        let end = self.lock.gone.get(request, self.now);
+        end.map_or(Outcome::Lost, |end| Outcome::Standing(Standing::Over(end.clone())))
     }
 
     /// A holder waits once: its newer request takes the place of the older one, at the end if it wants another mode.

@@ -1,0 +1,181 @@
+//! Taking locks: at once, with the answer held open, or with a ticket.
+
+use std::time::Duration;
+
+use ade_domain::Moment;
+use ade_domain::lock::saga::{Failure, Next, Saga};
+use ade_domain::lock::{Command, LockName, Outcome, Patience, Request};
+use ade_store::coordination::{Memory, Ticket};
+use tokio::runtime::Handle;
+
+use super::{Acquired, Granted, LockError, LockService, Waiting};
+
+/// How often an open answer asks again although nobody told it to: hints may get lost.
+const POLL: Duration = Duration::from_secs(5);
+/// The same while it holds locks that must be kept from expiring.
+const KEEP: Duration = Duration::from_secs(1);
+
+impl LockService {
+    /// Takes the locks of a request, or waits for them as it says, or learns how a repeated request stands.
+    ///
+    /// Dropping the future while the answer is held open is hanging up: the request leaves the queue and gives back what
+    /// it won.
+    ///
+    /// # Errors
+    /// They cannot be had.
+    pub async fn acquire(&self, request: Request) -> Result<Acquired, LockError> {
+        let agent = request.holder.agent_id().to_owned();
+        if let Err(retry_at) = self.coordination.admit(agent.clone()).await? {
+            return Err(LockError::RateLimited { retry_at });
+        }
+        if !self.coordination.heard(agent).await? {
+            return Err(LockError::TooManyAgents);
+        }
+        let wait_ms = match request.patience {
+            Patience::None => 0,
+            Patience::HeldOpen { ms } | Patience::Ticket { ms } => ms,
+        };
+        let deadline = self.coordination.now().plus_ms(wait_ms);
+        self.remember(&request, deadline).await?;
+        let acquired = match request.patience {
+            Patience::Ticket { .. } => self.take_or_queue(&request, deadline).await,
+            _ => self.take_or_wait(&request, deadline).await,
+        };
+        if let Err(LockError::Failed { failure: Failure::Refused(..) | Failure::TimedOut(_), .. }) = &acquired
+        {
+            self.coordination.forget(request.key).await?;
+        }
+        acquired
+    }
+
+    async fn remember(&self, request: &Request, deadline: Moment) -> Result<(), LockError> {
+        let has_ticket = matches!(request.patience, Patience::Ticket { .. });
+        if !request.repeatable && !has_ticket {
+            return Ok(());
+        }
+        let ticket = has_ticket.then(|| Ticket { request: request.clone(), deadline });
+        let until = deadline.plus_ms(self.coordination.rules().repeat_ms);
+        match self.coordination.remember(request.key, request.body_digest(), ticket, until).await? {
+            Memory::New | Memory::Same => Ok(()),
+            Memory::Other => Err(LockError::RequestReused),
+        }
+    }
+
+    async fn take_or_wait(&self, request: &Request, deadline: Moment) -> Result<Acquired, LockError> {
+        let watch = self.coordination.watch(request.key);
+        let hang_up = HangUp { service: self, request, armed: true };
+        let mut saga = Saga::new(request.clone(), self.server.clone());
+        loop {
+            match self.advance(&mut saga, deadline).await? {
+                Next::Ready => saga.begin_leases(),
+                Next::Granted(grants) => {
+                    hang_up.disarm();
+                    return Ok(Acquired::Granted(granted(request, grants)));
+                }
+                Next::Failed(failure) => {
+                    hang_up.disarm();
+                    return Err(self.failed(failure).await?);
+                }
+                Next::Wait { lock, .. } => {
+                    let _serving = self.served.begin(&lock);
+                    let keeps = saga.keep(self.coordination.rules());
+                    let pause = if keeps.is_empty() { POLL } else { KEEP };
+                    let left = Duration::from_millis(deadline.ms_since(self.coordination.now()));
+                    // Whether woken or not, the next question is the same.
+                    let _ = tokio::time::timeout(pause.min(left), watch.changed()).await;
+                    self.keep(&mut saga, keeps).await?;
+                    self.coordination.heard(request.holder.agent_id().to_owned()).await?;
+                    if self.coordination.now() >= deadline { saga.time_out() } else { saga.poll() }
+                }
+                Next::Step(..) => {}
+            }
+        }
+    }
+
+    async fn take_or_queue(&self, request: &Request, deadline: Moment) -> Result<Acquired, LockError> {
+        let mut saga = Saga::new(request.clone(), self.server.clone());
+        loop {
+            match self.advance(&mut saga, deadline).await? {
+                Next::Ready => saga.begin_leases(),
+                Next::Granted(grants) => return Ok(Acquired::Granted(granted(request, grants))),
+                Next::Failed(failure) => return Err(self.failed(failure).await?),
+                Next::Wait { lock, position } => {
+                    let ticket = request.key;
+                    return Ok(Acquired::Waiting(Waiting { ticket, waiting_for: lock, position, deadline }));
+                }
+                Next::Step(..) => {}
+            }
+        }
+    }
+
+    /// Runs a saga until it needs something else than a command.
+    pub(super) async fn advance(&self, saga: &mut Saga, deadline: Moment) -> Result<Next, LockError> {
+        loop {
+            match saga.next(deadline.ms_since(self.coordination.now())) {
+                Next::Step(lock, command) => {
+                    let outcome = self.run_one(lock, command).await?;
+                    saga.answer(outcome);
+                }
+                other => return Ok(other),
+            }
+        }
+    }
+
+    /// Keeps what was won so far; if some of it is gone, the request is over.
+    pub(super) async fn keep(
+        &self,
+        saga: &mut Saga,
+        keeps: Vec<(LockName, Command)>,
+    ) -> Result<(), LockError> {
+        let outcomes = if keeps.is_empty() { Vec::new() } else { self.run(keeps).await? };
+        if let Some(lost) = outcomes.iter().position(|outcome| *outcome == Outcome::Lost) {
+            saga.lost(lost);
+        }
+        Ok(())
+    }
+
+    pub(super) async fn failed(&self, failure: Failure) -> Result<LockError, LockError> {
+        let now = match &failure {
+            Failure::TimedOut(lock) => Some(Box::new(self.coordination.look(lock.clone()).await?)),
+            _ => None,
+        };
+        Ok(LockError::Failed { failure, now })
+    }
+}
+
+pub(super) fn granted(request: &Request, grants: Vec<ade_domain::lock::Grant>) -> Vec<Granted> {
+    let asks = request.asks.iter().cloned();
+    asks.zip(grants).map(|(ask, grant)| Granted { ask, grant }).collect()
+}
+
+/// Gives everything back when the caller goes away before it was answered.
+struct HangUp<'a> {
+    service: &'a LockService,
+    request: &'a Request,
+    armed: bool,
+}
+
+impl HangUp<'_> {
+    fn disarm(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for HangUp<'_> {
+    fn drop(&mut self) {
+        let Ok(runtime) = Handle::try_current().map_err(|_| ()) else { return };
+        if self.armed {
+            let (service, commands) = (self.service.clone(), Saga::hang_up(self.request));
+            let key = self.request.key;
+            runtime.spawn(async move {
+                // If coordination does not answer, the grant stays unclaimed and the mark is not renewed: both end soon.
+                if let Err(error) = service.run(commands).await {
+                    tracing::warn!(%error, "cannot take back the request of a caller that hung up");
+                }
+                if let Err(error) = service.coordination.forget(key).await {
+                    tracing::warn!(%error, "cannot forget the request of a caller that hung up");
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What holders do with their locks: heartbeat, release, downgrade; and what others do: verify, break.
+
+use ade_domain::lock::{Command, Grant, HeldBy, Holder, LockName, Outcome, Token};
+use ade_store::Unavailable;
+
+use super::{LockError, LockService};
+use crate::notices::Notice;
+
+/// A lock and the token by which somebody says to hold it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// The lock.
+    pub lock: LockName,
+    /// The token.
+    pub token: Token,
+}
+
+/// What became of one lock of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HoldResult {
+    /// The lock.
+    pub lock: LockName,
+    /// Its grant now, `None` after a release; an error if the token is not a current holder's.
+    pub result: Result<Option<Grant>, LockLost>,
+}
+
+/// The token is not a current holder's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the token is not a current holder's")]
+pub struct LockLost;
+
+impl LockService {
+    /// Extends leases. The agent counts as alive.
+    ///
+    /// # Errors
+    /// Coordination does not answer.
+    pub async fn heartbeat(
+        &self,
+        holder: &Holder,
+        held: &[Held],
+        ms: u64,
+    ) -> Result<Vec<HoldResult>, LockError> {
+        self.each(holder, held, |holder, token| Command::Extend { holder, token, ms }).await
+    }
+
+    /// Gives locks up.
+    ///
+    /// # Errors
+    /// Coordination does not answer.
+    pub async fn release(&self, holder: &Holder, held: &[Held]) -> Result<Vec<HoldResult>, LockError> {
+        self.each(holder, held, |holder, token| Command::Release { holder, token }).await
+    }
+
+    /// From exclusive to shared.
+    ///
+    /// # Errors
+    /// Coordination does not answer.
+    pub async fn downgrade(&self, holder: &Holder, held: &[Held]) -> Result<Vec<HoldResult>, LockError> {
+        self.each(holder, held, |holder, token| Command::Downgrade { holder, token }).await
+    }
+
+    /// Whose token this is, if it is a current holder's.
+    ///
+    /// # Errors
+    /// Coordination does not answer.
+    pub async fn verify(&self, lock: LockName, token: Token) -> Result<Option<HeldBy>, Unavailable> {
+        match self.run_one(lock, Command::Verify { token }).await? {
+            Outcome::Valid(by) => Ok(Some(by)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Takes a lock from all its holders, and tells the record who did so and why.
+    ///
+    /// # Errors
+    /// Coordination does not answer.
+    pub async fn break_lock(
+        &self,
+        actor: &str,
+        lock: LockName,
+        reason: &str,
+    ) -> Result<Vec<HeldBy>, Unavailable> {
+        match self.run_one(lock.clone(), Command::Break).await? {
+            Outcome::Broken(holders) => {
+                if !holders.is_empty() {
+                    self.notices.tell(Notice::Broken { actor, lock: &lock, reason, holders: &holders });
+                }
+                Ok(holders)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    async fn each(
+        &self,
+        holder: &Holder,
+        held: &[Held],
+        command: impl Fn(Holder, Token) -> Command,
+    ) -> Result<Vec<HoldResult>, LockError> {
+        if !self.coordination.heard(holder.agent_id().to_owned()).await? {
+            return Err(LockError::TooManyAgents);
+        }
+        let commands =
+            held.iter().map(|held| (held.lock.clone(), command(holder.clone(), held.token))).collect();
+        let outcomes = self.run(commands).await?;
+        let result = |(held, outcome): (&Held, Outcome)| {
+            let result = match outcome {
+                Outcome::Kept(grant) => Ok(Some(grant)),
+                Outcome::Done => Ok(None),
+                _ => Err(LockLost),
+            };
+            HoldResult { lock: held.lock.clone(), result }
+        };
+        Ok(held.iter().zip(outcomes).map(result).collect())
+    }
+}
