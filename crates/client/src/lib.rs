@@ -1,1 +1,15 @@
-//! Wire types and the typed HTTP client.
+//! The wire types of the HTTP API, a typed client, and a guard that holds locks.
+//!
+//! The server uses the same types, so what one side writes the other side reads. A guard never lets its owner believe in
+//! a lock longer than the server promised, measured by a clock of its own from before the promise was asked for.
+
+mod error;
+mod guard;
+mod http;
+mod retry;
+pub mod wire;
+
+pub use error::{Error, Kind};
+pub use guard::{LockGuard, LockRequest, Lost};
+pub use http::{Acquired, Client};
+pub use retry::Backoff;
