@@ -1,1 +1,19 @@
-//! The HTTP API.
+//! The HTTP API: routes, who may call them, and how failures are told.
+//!
+//! A handler translates: a request into a call of `app`, its result into an answer. It decides nothing. Every route under
+//! `/api/v1` has a caller in its signature.
+
+mod api;
+mod auth;
+pub mod config;
+mod docs;
+mod edge;
+mod logging;
+mod metrics;
+mod problem;
+mod run;
+
+pub use api::openapi;
+pub use config::{Config, ConfigError, Layers};
+pub use logging::start as start_logging;
+pub use run::{Server, StartError};

@@ -74,6 +74,18 @@ impl Table {
         self.locks.range((after.map_or(Unbounded, Excluded), Unbounded))
     }
 
+    /// How many grants are in force.
+    #[must_use]
+    pub fn held_count(&self) -> usize {
+        self.held.len()
+    }
+
+    /// How many requests wait.
+    #[must_use]
+    pub fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// What a holder holds.
     pub fn held_by(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
         of(&self.held, holder)

@@ -26,6 +26,17 @@ pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, Unavailable>> + Se
 #[error("coordination is not available: {0}")]
 pub struct Unavailable(pub String);
 
+/// How much there is of everything.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Grants in force.
+    pub held: usize,
+    /// Requests in queues.
+    pub waiting: usize,
+    /// Agents that are known.
+    pub agents: usize,
+}
+
 /// Locks.
 pub trait Locks: Send + Sync {
     /// Commands to locks, each one atomic step, in order. Whoever queues and closes a cycle ends it in the same call.
@@ -39,6 +50,9 @@ pub trait Locks: Send + Sync {
 
     /// Who waits for whom: at most `limit` waits.
     fn waits(&self, limit: usize) -> Reply<'_, Vec<WaitView>>;
+
+    /// How much there is of everything.
+    fn counts(&self) -> Reply<'_, Counts>;
 
     /// Carries out what is due without anybody asking: leases and waits that ended, agents that went silent, cycles that
     /// were left over. May be called by any number of servers at any time.

@@ -10,7 +10,7 @@ use tokio::sync::broadcast;
 
 use super::Embedded;
 use super::state::State;
-use crate::coordination::{Filter, Happening, LockView, Locks, Reply, Unavailable, WaitView, Watch};
+use crate::coordination::{Counts, Filter, Happening, LockView, Locks, Reply, Unavailable, WaitView, Watch};
 
 /// Commands that one call carries out before others have their turn.
 const BATCH: usize = 100;
@@ -170,6 +170,14 @@ impl Locks for Embedded {
                 })
             };
             Ok(table.all_waiting().filter_map(view).take(limit).collect())
+        })
+    }
+
+    fn counts(&self) -> Reply<'_, Counts> {
+        Box::pin(async move {
+            let (state, _) = self.enter()?;
+            let State { table, agents, .. } = &*state;
+            Ok(Counts { held: table.held_count(), waiting: table.waiting_count(), agents: agents.len() })
         })
     }
 

@@ -1,0 +1,70 @@
+//! Ticket routes: requests that wait without an open answer.
+
+use ade_app::locks::TicketState;
+use ade_client::wire;
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::extract::TicketPath;
+use super::{App, convert};
+use crate::auth::Caller;
+use crate::problem::{Answer, Problem};
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(show, cancel)).routes(routes!(claim))
+}
+
+/// How a ticket stands
+///
+/// A ticket that holds some of its locks and waits for others must be asked for at least every ten seconds.
+#[utoipa::path(get, path = "/locks/tickets/{ticket}", tag = "locks", params(("ticket" = String, Path)), responses(
+    (status = 200, description = "Waiting, ready to be claimed, or granted", body = wire::Ticket),
+    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    (status = 404, description = "TICKET_NOT_FOUND", body = wire::Problem),
+    (status = 409, description = "LOCK_LOST, SUPERSEDED or CANCELLED: it is over", body = wire::Problem),
+    (status = 423, description = "LOCK_HELD: it waited long enough; DEADLOCK_DETECTED with the cycle", body = wire::Problem),
+    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
+))]
+async fn show(
+    State(app): State<App>,
+    _: Caller,
+    TicketPath(ticket): TicketPath,
+) -> Answer<Json<wire::Ticket>> {
+    let state = app.locks.ticket(ticket).await;
+    let state = state.map_err(|error| Problem::of_lock(error, app.locks.coordination().now()))?;
+    Ok(Json(convert::ticket(ticket, &state)))
+}
+
+/// Start the leases of a ticket that is ready
+#[utoipa::path(post, path = "/locks/tickets/{ticket}/claim", tag = "locks", params(("ticket" = String, Path)), responses(
+    (status = 200, description = "Its locks are held, and the leases have begun", body = wire::Ticket),
+    (status = 202, description = "It still waits", body = wire::Ticket),
+    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    (status = 404, description = "TICKET_NOT_FOUND", body = wire::Problem),
+    (status = 409, description = "LOCK_LOST, SUPERSEDED or CANCELLED: it is over", body = wire::Problem),
+    (status = 423, description = "LOCK_HELD: it waited long enough; DEADLOCK_DETECTED with the cycle", body = wire::Problem),
+    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
+))]
+async fn claim(State(app): State<App>, _: Caller, TicketPath(ticket): TicketPath) -> Answer<Response> {
+    let state = app.locks.claim(ticket).await;
+    let state = state.map_err(|error| Problem::of_lock(error, app.locks.coordination().now()))?;
+    let status = if matches!(state, TicketState::Granted(_)) { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok((status, Json(convert::ticket(ticket, &state))).into_response())
+}
+
+/// Give a ticket up, and what it won
+#[utoipa::path(delete, path = "/locks/tickets/{ticket}", tag = "locks", params(("ticket" = String, Path)), responses(
+    (status = 204, description = "It is over"),
+    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    (status = 404, description = "TICKET_NOT_FOUND", body = wire::Problem),
+    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
+))]
+async fn cancel(State(app): State<App>, _: Caller, TicketPath(ticket): TicketPath) -> Answer<StatusCode> {
+    let cancelled = app.locks.cancel(ticket).await;
+    cancelled.map_err(|error| Problem::of_lock(error, app.locks.coordination().now()))?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,507 @@
+//! Configuration in three layers: a TOML file, overridden by ADE_* variables, overridden by flags.
+//!
+//! Every setting is listed once, with its default and its explanation; from that list come the typed values, their
+//! origins, the commented default file, and the names of the variables. Unknown keys are errors.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use ade_domain::lock::Rules;
+use serde::Deserialize;
+use toml::{Table, Value};
+
+/// One setting.
+#[derive(Debug, Clone, Copy)]
+struct Setting {
+    section: &'static str,
+    name: &'static str,
+    /// As TOML.
+    default: &'static str,
+    about: &'static str,
+}
+
+const fn setting(
+    section: &'static str,
+    name: &'static str,
+    default: &'static str,
+    about: &'static str,
+) -> Setting {
+    Setting { section, name, default, about }
+}
+
+/// Every setting there is.
+const SETTINGS: &[Setting] = &[
+    setting("server", "listen", "\"127.0.0.1:8300\"", "Address to listen on; port 0 picks a free one."),
+    setting("server", "data", "\"./ade-data\"", "Folder for everything that must survive a restart."),
+    setting("server", "hosts", "[]", "Host names that clients may use, besides localhost and IP addresses."),
+    setting("log", "format", "\"text\"", "How log lines are written to standard error: text or json."),
+    setting(
+        "log",
+        "level",
+        "\"info\"",
+        "What is logged: error, warn, info, debug, trace, or filters such as ade_app=debug.",
+    ),
+    setting("lock", "default_ttl_seconds", "30", "Lease of a request that names none."),
+    setting("lock", "max_ttl_seconds", "300", "Longest lease that may be asked for."),
+    setting("lock", "max_queue", "1000", "Waiters that one lock may have."),
+    setting("lock", "default_wait_seconds", "60", "How long a ticket waits if it does not say."),
+    setting("lock", "max_wait_seconds", "3600", "Longest wait that may be asked for."),
+    setting("lock", "acquisitions_per_minute", "60000", "Acquisitions that one agent may try in a minute."),
+    setting(
+        "feature",
+        "deadlock_detection",
+        "true",
+        "Look for holders that wait for each other, and abort the youngest.",
+    ),
+];
+
+/// Where a value comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody said otherwise.
+    Default,
+    /// The configuration file.
+    File(PathBuf),
+    /// An environment variable.
+    Variable(String),
+    /// A command-line flag.
+    Flag(&'static str),
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Variable(name) => f.write_str(name),
+            Self::Flag(name) => write!(f, "--{name}"),
+        }
+    }
+}
+
+/// What the layers say. Reading them is the caller's business.
+#[derive(Debug, Clone, Default)]
+pub struct Layers {
+    /// The file and its text.
+    pub file: Option<(PathBuf, String)>,
+    /// Environment variables; those that do not begin with `ADE_` are not looked at.
+    pub variables: Vec<(String, String)>,
+    /// Flags by setting, such as `server.listen`.
+    pub flags: Vec<(&'static str, &'static str, String)>,
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file is not TOML.
+    #[error("{}: {message}", path.display())]
+    Syntax {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+    /// There is no such setting.
+    #[error("unknown setting {name} in {origin}{}", hint(nearest))]
+    Unknown {
+        /// Its name.
+        name: String,
+        /// Where it was found.
+        origin: Origin,
+        /// What may have been meant.
+        nearest: Option<String>,
+    },
+    /// A value cannot be.
+    #[error("{name} = {value} (from {origin}): {message}")]
+    Value {
+        /// The setting.
+        name: String,
+        /// Its value.
+        value: String,
+        /// Where it was found.
+        origin: Origin,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+fn hint(nearest: &Option<String>) -> String {
+    nearest.as_ref().map_or_else(String::new, |name| format!("; did you mean {name}?"))
+}
+
+/// A setting as it is in force.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Effective {
+    /// Its name, such as `lock.max_queue`.
+    pub name: String,
+    /// Its value, as TOML.
+    pub value: String,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// What it does.
+    pub about: &'static str,
+}
+
+/// The configuration in force.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Address to listen on.
+    pub listen: SocketAddr,
+    /// The data folder.
+    pub data: PathBuf,
+    /// Host names that clients may use.
+    pub hosts: Vec<String>,
+    /// `text` or `json`.
+    pub log_format: String,
+    /// What is logged.
+    pub log_level: String,
+    /// What locks go by.
+    pub rules: Rules,
+    /// Every setting with its origin.
+    pub effective: Vec<Effective>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Typed {
+    server: ServerPart,
+    log: LogPart,
+    lock: LockPart,
+    feature: FeaturePart,
+}
+
+#[derive(Debug, Deserialize)]
+struct ServerPart {
+    listen: SocketAddr,
+    data: PathBuf,
+    hosts: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct LogPart {
+    format: String,
+    level: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct LockPart {
+    default_ttl_seconds: u32,
+    max_ttl_seconds: u32,
+    max_queue: u32,
+    default_wait_seconds: u32,
+    max_wait_seconds: u32,
+    acquisitions_per_minute: u32,
+}
+
+#[derive(Debug, Deserialize)]
+struct FeaturePart {
+    deadlock_detection: bool,
+}
+
+type Values = BTreeMap<String, (Value, Origin)>;
+
+impl Config {
+    /// Puts the layers together.
+    ///
+    /// # Errors
+    /// A setting is unknown or has an impossible value.
+    pub fn load(layers: &Layers) -> Result<Self, ConfigError> {
+        let mut values = defaults();
+        file(layers, &mut values)?;
+        variables(layers, &mut values)?;
+        for (name, flag, text) in &layers.flags {
+            put(&mut values, name, text, Origin::Flag(flag))?;
+        }
+        check(&values)?;
+        let mut table = Table::new();
+        for (name, (value, _)) in &values {
+            let (section, key) = name.split_once('.').unwrap_or(("", name));
+            let part = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
+            if let Value::Table(part) = part {
+                part.insert(key.to_owned(), value.clone());
+            }
+        }
+        let Typed { server, log, lock, feature } = table.try_into().map_err(|error: toml::de::Error| {
+            let (name, origin) = ("configuration".to_owned(), Origin::Default);
+            ConfigError::Value { name, value: String::new(), origin, message: error.message().to_owned() }
+        })?;
+        let rules = Rules {
+            default_ttl_ms: u64::from(lock.default_ttl_seconds) * 1000,
+            max_ttl_ms: u64::from(lock.max_ttl_seconds) * 1000,
+            max_queue: lock.max_queue as usize,
+            default_wait_ms: u64::from(lock.default_wait_seconds) * 1000,
+            max_wait_ms: u64::from(lock.max_wait_seconds) * 1000,
+            acquisitions_per_minute: lock.acquisitions_per_minute,
+            deadlock_detection: feature.deadlock_detection,
+            ..Rules::default()
+        };
+        Ok(Self {
+            listen: server.listen,
+            data: server.data,
+            hosts: server.hosts,
+            log_format: log.format,
+            log_level: log.level,
+            rules,
+            effective: effective(&values),
+        })
+    }
+
+    /// A commented file with every setting and its default.
+    #[must_use]
+    pub fn default_file() -> String {
+        let mut text =
+            "# ADE's configuration: every setting with its default. Variables such as ADE_LOCK_MAX_QUEUE\n\
+                        # override this file, flags override both. `ade config` shows what is in force.\n"
+                .to_owned();
+        let mut section = "";
+        for Setting { section: of, name, default, about } in SETTINGS {
+            if *of != section {
+                section = of;
+                text.push_str(&format!("\n[{section}]\n"));
+            }
+            text.push_str(&format!("# {about}\n#{name} = {default}\n"));
+        }
+        text
+    }
+}
+
+impl Setting {
+    fn path(&self) -> String {
+        format!("{}.{}", self.section, self.name)
+    }
+
+    fn variable(&self) -> String {
+        format!("ADE_{}_{}", self.section, self.name).to_uppercase()
+    }
+
+    fn default(&self) -> Value {
+        literal(self.default).unwrap_or_else(|| Value::String(self.default.to_owned()))
+    }
+}
+
+fn literal(text: &str) -> Option<Value> {
+    let table: Table = format!("v = {text}").parse().ok()?;
+    table.get("v").cloned()
+}
+
+fn defaults() -> Values {
+    SETTINGS.iter().map(|setting| (setting.path(), (setting.default(), Origin::Default))).collect()
+}
+
+fn file(layers: &Layers, values: &mut Values) -> Result<(), ConfigError> {
+    let Some((path, text)) = &layers.file else { return Ok(()) };
+    let syntax = |message: String| ConfigError::Syntax { path: path.clone(), message };
+    let table: Table = text.parse().map_err(|error: toml::de::Error| syntax(error.to_string()))?;
+    for (section, part) in table {
+        let Value::Table(part) = part else {
+            return Err(unknown(&section, Origin::File(path.clone())));
+        };
+        for (name, value) in part {
+            set(values, &format!("{section}.{name}"), value, Origin::File(path.clone()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Variables that are not settings of the server.
+const OTHER_VARIABLES: &[&str] =
+    &["ADE_ADMIN_TOKEN", "ADE_TOKEN", "ADE_SERVER", "ADE_CONFIG", "ADE_SOAK", "ADE_SEED"];
+
+fn variables(layers: &Layers, values: &mut Values) -> Result<(), ConfigError> {
+    for (name, text) in layers.variables.iter().filter(|(name, _)| name.starts_with("ADE_")) {
+        if OTHER_VARIABLES.contains(&name.as_str()) {
+            continue;
+        }
+        let origin = Origin::Variable(name.clone());
+        match SETTINGS.iter().find(|setting| setting.variable() == *name) {
+            Some(setting) => put(values, &setting.path(), text, origin)?,
+            None => {
+                let names = SETTINGS.iter().map(Setting::variable);
+                return Err(ConfigError::Unknown {
+                    nearest: nearest(name, names),
+                    name: name.clone(),
+                    origin,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sets a value that came as text: read like TOML, but a string needs no quotes.
+fn put(values: &mut Values, name: &str, text: &str, origin: Origin) -> Result<(), ConfigError> {
+    let is_text = matches!(values.get(name), Some((Value::String(_), _)));
+    let value =
+        if is_text { Value::String(text.to_owned()) } else { literal(text).unwrap_or_else(|| text.into()) };
+    set(values, name, value, origin)
+}
+
+fn set(values: &mut Values, name: &str, value: Value, origin: Origin) -> Result<(), ConfigError> {
+    let Some(entry) = values.get_mut(name) else { return Err(unknown(name, origin)) };
+    if entry.0.type_str() != value.type_str() {
+        let message = format!("must be {}", entry.0.type_str());
+        return Err(ConfigError::Value { name: name.to_owned(), value: value.to_string(), origin, message });
+    }
+    *entry = (value, origin);
+    Ok(())
+}
+
+fn unknown(name: &str, origin: Origin) -> ConfigError {
+    ConfigError::Unknown {
+        nearest: nearest(name, SETTINGS.iter().map(Setting::path)),
+        name: name.to_owned(),
+        origin,
+    }
+}
+
+fn nearest(name: &str, names: impl Iterator<Item = String>) -> Option<String> {
+    let scored = names.map(|known| (strsim::jaro_winkler(name, &known), known));
+    scored.filter(|(score, _)| *score > 0.8).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
+}
+
+/// What the types alone do not say, with the name of whoever is wrong.
+fn check(values: &Values) -> Result<(), ConfigError> {
+    let wrong = |name: &str, message: &str| {
+        let (value, origin) = values.get(name).cloned().unwrap_or((Value::Boolean(false), Origin::Default));
+        Err(ConfigError::Value {
+            name: name.to_owned(),
+            value: value.to_string(),
+            origin,
+            message: message.to_owned(),
+        })
+    };
+    let number = |name: &str| values.get(name).and_then(|(value, _)| value.as_integer()).unwrap_or_default();
+    let text =
+        |name: &str| values.get(name).and_then(|(value, _)| value.as_str()).unwrap_or_default().to_owned();
+    if text("server.listen").parse::<SocketAddr>().is_err() {
+        return wrong("server.listen", "must be an address and a port, such as 127.0.0.1:8300");
+    }
+    if !["text", "json"].contains(&text("log.format").as_str()) {
+        return wrong("log.format", "must be text or json");
+    }
+    for setting in SETTINGS.iter().filter(|setting| setting.default().is_integer()) {
+        let (least, most) = if setting.name == "max_queue" { (0, 100_000) } else { (1, 10_000_000) };
+        if !(least..=most).contains(&number(&setting.path())) {
+            return wrong(&setting.path(), &format!("must be between {least} and {most}"));
+        }
+    }
+    for (small, large) in [
+        ("lock.default_ttl_seconds", "lock.max_ttl_seconds"),
+        ("lock.default_wait_seconds", "lock.max_wait_seconds"),
+    ] {
+        if number(small) > number(large) {
+            return wrong(small, &format!("must not exceed {large}"));
+        }
+    }
+    Ok(())
+}
+
+fn effective(values: &Values) -> Vec<Effective> {
+    let shown = |setting: &Setting| {
+        let (value, origin) = values.get(&setting.path())?.clone();
+        Some(Effective { name: setting.path(), value: value.to_string(), origin, about: setting.about })
+    };
+    SETTINGS.iter().filter_map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layers(
+        file: &str,
+        variables: &[(&str, &str)],
+        flags: &[(&'static str, &'static str, &str)],
+    ) -> Layers {
+        Layers {
+            file: Some(("ade.toml".into(), file.to_owned())),
+            variables: variables
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
+            flags: flags.iter().map(|(name, flag, value)| (*name, *flag, (*value).to_owned())).collect(),
+        }
+    }
+
+    #[test]
+    fn flags_override_variables_override_the_file() {
+        let file = "[server]\nlisten = \"127.0.0.1:1\"\ndata = \"f\"\n[lock]\nmax_queue = 7\n";
+        let variables = [("ADE_SERVER_LISTEN", "127.0.0.1:2"), ("ADE_SERVER_DATA", "v"), ("PATH", "/bin")];
+        let config = Config::load(&layers(file, &variables, &[("server.listen", "listen", "127.0.0.1:3")]))
+            .expect("valid");
+        assert_eq!(config.listen.port(), 3);
+        assert_eq!(config.data, PathBuf::from("v"));
+        assert_eq!(config.rules.max_queue, 7);
+        let origin = |name: &str| {
+            config.effective.iter().find(|one| one.name == name).map(|one| one.origin.to_string())
+        };
+        assert_eq!(origin("server.listen").as_deref(), Some("--listen"));
+        assert_eq!(origin("server.data").as_deref(), Some("ADE_SERVER_DATA"));
+        assert_eq!(origin("lock.max_queue").as_deref(), Some("ade.toml"));
+        assert_eq!(origin("lock.max_ttl_seconds").as_deref(), Some("default"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        for (file, variables, says) in [
+            (
+                "[lock]\nmax_que = 1\n",
+                &[][..],
+                "unknown setting lock.max_que in ade.toml; did you mean lock.max_queue?",
+            ),
+            (
+                "[lok]\nmax_queue = 1\n",
+                &[],
+                "unknown setting lok.max_queue in ade.toml; did you mean lock.max_queue?",
+            ),
+            ("x = 1\n", &[], "unknown setting x in ade.toml"),
+            (
+                "[lock]\nmax_queue = \"many\"\n",
+                &[],
+                "lock.max_queue = \"many\" (from ade.toml): must be integer",
+            ),
+            (
+                "[lock]\nmax_queue = -1\n",
+                &[],
+                "lock.max_queue = -1 (from ade.toml): must be between 0 and 100000",
+            ),
+            (
+                "[lock]\nmax_ttl_seconds = 9\n",
+                &[],
+                "lock.default_ttl_seconds = 30 (from default): must not exceed lock.max_ttl_seconds",
+            ),
+            (
+                "",
+                &[("ADE_LOCK_MAX_QUEU", "1")],
+                "unknown setting ADE_LOCK_MAX_QUEU in ADE_LOCK_MAX_QUEU; did you mean ADE_LOCK_MAX_QUEUE?",
+            ),
+            (
+                "",
+                &[("ADE_LOG_FORMAT", "xml")],
+                "log.format = \"xml\" (from ADE_LOG_FORMAT): must be text or json",
+            ),
+            (
+                "",
+                &[("ADE_SERVER_LISTEN", "here")],
+                "server.listen = \"here\" (from ADE_SERVER_LISTEN): must be an address and a port, such as 127.0.0.1:8300",
+            ),
+        ] {
+            let error = Config::load(&layers(file, variables, &[])).expect_err(says);
+            assert_eq!(error.to_string(), says);
+        }
+        let error = Config::load(&layers("[lock\n", &[], &[])).expect_err("syntax").to_string();
+        assert!(error.starts_with("ade.toml: "), "{error}");
+    }
+
+    #[test]
+    fn the_default_file_is_the_default() {
+        let uncommented: String = Config::default_file()
+            .lines()
+            .filter(|line| !line.starts_with("# "))
+            .map(|line| format!("{}\n", line.trim_start_matches('#')))
+            .collect();
+        let config = Config::load(&layers(&uncommented, &[], &[])).expect("valid");
+        assert_eq!(config.rules, Rules::default());
+        assert_eq!(config.listen.port(), 8300);
+    }
+}

@@ -1,0 +1,131 @@
+//! Starting and stopping a server.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ade_app::agents::AgentService;
+use ade_app::{LockService, LogNotices, Upkeep};
+use ade_store::embedded::{OpenError, Options};
+use ade_store::{Embedded, SystemClock};
+use axum::serve::ListenerExt;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::api::{self, Agents, App};
+use crate::auth::AdminToken;
+use crate::{Config, metrics};
+
+/// How long requests may take to finish once the server stops.
+const FAREWELL: Duration = Duration::from_secs(10);
+/// How often the recorder of metrics tidies up.
+const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data folder.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    /// The administrator's token.
+    #[error("the administrator's token: {0}")]
+    Token(io::Error),
+    /// The address.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Which address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    app: App,
+    stop: watch::Sender<bool>,
+    upkeep: Upkeep,
+    address: SocketAddr,
+    new_token: Option<PathBuf>,
+}
+
+impl Server {
+    /// Opens the data folder and listens. Requests are answered once [`run`](Self::run) is called.
+    ///
+    /// # Errors
+    /// The folder, the token or the address cannot be used.
+    pub async fn start(config: &Config, admin_token: Option<&str>) -> Result<Self, StartError> {
+        let options = Options { rules: config.rules.clone(), ..Options::default() };
+        let embedded = Arc::new(Embedded::open(&config.data, options, Arc::new(SystemClock::start()))?);
+        let (admin, is_new) = AdminToken::find(admin_token, &config.data).map_err(StartError::Token)?;
+        let listening = TcpListener::bind(config.listen).await;
+        let listen = |source| StartError::Listen { address: config.listen, source };
+        let listener = listening.map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        let locks = LockService::new(embedded.clone(), Arc::new(LogNotices));
+        let upkeep = Upkeep::start(&locks);
+        let (stop, stopping) = watch::channel(false);
+        let hosts = config.hosts.clone().into();
+        let app = App { locks, agents: Agents(AgentService::new(embedded)), admin, hosts, stopping };
+        let new_token = is_new.then(|| config.data.join("admin-token"));
+        Ok(Self { listener, app, stop, upkeep, address, new_token })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The file of the administrator's token, if this start made it.
+    #[must_use]
+    pub const fn new_token(&self) -> Option<&PathBuf> {
+        self.new_token.as_ref()
+    }
+
+    /// Serves until `end`. Then it accepts nothing more, tells open answers to try elsewhere, and finishes the rest.
+    ///
+    /// # Errors
+    /// The listener fails.
+    pub async fn run(self, end: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
+        let Self { listener, app, stop, upkeep, .. } = self;
+        let recording = tokio::spawn(async {
+            let mut tick = tokio::time::interval(METRICS_UPKEEP);
+            while let Some(recorder) = metrics::recorder() {
+                tick.tick().await;
+                recorder.run_upkeep();
+            }
+        });
+        let listener = listener.tap_io(|stream| {
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%error, "cannot switch off delays of a connection");
+            }
+        });
+        let mut stopping = app.stopping.clone();
+        let serving = axum::serve(listener, api::router(app)).with_graceful_shutdown(async move {
+            end.await;
+            tracing::info!("stopping");
+            stop.send_replace(true);
+        });
+        let farewell = async {
+            // An error means that the sender is gone, and with it the server.
+            let _ = stopping.wait_for(|stopping| *stopping).await;
+            tokio::time::sleep(FAREWELL).await;
+        };
+        let served = tokio::select! {
+            served = serving => served,
+            () = farewell => {
+                tracing::warn!("some requests did not finish in time");
+                Ok(())
+            }
+        };
+        recording.abort();
+        upkeep.stop().await;
+        served
+    }
+}
