@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use owo_colors::OwoColorize;
 
 /// Shown below the help.
-pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 the answer is no, 2 wrong use or wrong input, 5 a file or server could not be used";
+pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 the answer is no, 2 wrong use or wrong input, 5 a file or server could not be used, 6 a lock was lost";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -16,6 +16,8 @@ pub(crate) enum Kind {
     Input,
     /// A file, a stream or a server could not be used.
     Unavailable,
+    /// A lock was lost while it was needed.
+    Lost,
     /// The reader went away; nobody is left to be told.
     Hangup,
 }
@@ -52,12 +54,13 @@ impl Failure {
             Kind::No => 1,
             Kind::Input => 2,
             Kind::Unavailable => 5,
+            Kind::Lost => 6,
         })
     }
 }
 
 /// What was given from outside must not steer the terminal.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 

@@ -3,9 +3,13 @@
 //! Data goes to standard output, everything else to standard error. Nothing is decided here: a command that needs a
 //! decision calls a room below.
 
+mod config;
+mod connect;
 mod failure;
 mod keys;
+mod lock;
 mod output;
+mod serve;
 
 use std::process::ExitCode;
 
@@ -21,6 +25,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run the server: embedded, with everything in one data folder
+    Serve(serve::Args),
+    /// Locks: take them, hold them while a command runs, see who holds and who waits
+    Lock(lock::Args),
+    /// The configuration in force, and where each value comes from
+    Config(config::Args),
     /// The Redis keyspace: every key, channel and consumer group, from one catalog
     Keys(keys::Args),
 }
@@ -28,10 +38,13 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
-        Command::Keys(args) => keys::run(&args),
+        Command::Serve(args) => serve::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Lock(args) => lock::run(args),
+        Command::Config(args) => config::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Keys(args) => keys::run(&args).map(|()| ExitCode::SUCCESS),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => failure.report(),
     }
 }

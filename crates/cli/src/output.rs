@@ -6,7 +6,7 @@ use comfy_table::{Attribute, Cell, ContentArrangement, LineStyle, Table, presets
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, Kind, printable};
 
 /// A table with bold column titles, wrapped to the terminal if its width is known.
 pub(crate) fn table(titles: &[&str]) -> Table {
@@ -47,4 +47,15 @@ pub(crate) fn text(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
+}
+
+/// Something for people, beside the data.
+pub(crate) fn note(text: &str) {
+    // If standard error is gone there is nobody to tell.
+    let _ = writeln!(anstream::stderr().lock(), "{} {}", "note:".cyan().bold(), printable(text));
+}
+
+/// Text from outside in a cell or a line: it must not steer the terminal.
+pub(crate) fn safe(text: &str) -> String {
+    printable(text)
 }

@@ -4,7 +4,7 @@
 
 use ade_app::locks::{Acquired, Held};
 use ade_client::wire::{self, FieldError};
-use ade_domain::lock::{Draft, LockKind, LockName, Request, Token, ttl_ms};
+use ade_domain::lock::{Draft, InvalidName, LockKind, LockName, Request, Token, ttl_ms};
 use ade_store::coordination::Filter;
 use axum::Json;
 use axum::extract::State;
@@ -167,7 +167,7 @@ async fn verify(
     _: Caller,
     Body(body): Body<wire::VerifyRequest>,
 ) -> Answer<Json<wire::Verified>> {
-    let lock: LockName = body.lock.parse().map_err(|error| Problem::invalid_at("/lock", error.to_string()))?;
+    let lock: LockName = body.lock.parse().map_err(|error: InvalidName| Problem::invalid_at("/lock", error.to_string()))?;
     let found = app.locks.verify(lock, Token::shown(body.fencing_token)).await?;
     let by = found.ok_or_else(|| Problem::lock_lost("the token is not a current holder's"))?;
     Ok(Json(wire::Verified { valid: true, holder: convert::holder(&by) }))
@@ -293,7 +293,7 @@ fn held(locks: &[wire::HeldLock]) -> Answer<Vec<Held>> {
         match one.lock.parse() {
             Ok(lock) => held.push(Held { lock, token: Token::shown(one.fencing_token) }),
             Err(error) => {
-                let error: ade_domain::lock::InvalidName = error;
+                let error: InvalidName = error;
                 faults.push(FieldError { pointer: format!("/locks/{at}/lock"), detail: error.to_string() });
             }
         }

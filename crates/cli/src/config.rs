@@ -1,0 +1,82 @@
+//! `ade config`, and how every command finds the configuration: this is where files and variables are read.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use ade_server::{Config, Layers};
+use clap::Args as ClapArgs;
+use owo_colors::OwoColorize;
+use serde_json::json;
+
+use crate::failure::{Failure, Kind};
+use crate::output;
+
+/// The file that is used if it is there and none is named.
+const DEFAULT_FILE: &str = "ade.toml";
+
+/// Which configuration file to use.
+#[derive(Debug, Clone, ClapArgs)]
+pub(crate) struct ConfigFile {
+    /// Configuration file [default: ade.toml in this folder, if it is there]
+    #[arg(long, value_name = "FILE", env = "ADE_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Print a commented file with every setting and its default instead
+    #[arg(long)]
+    default: bool,
+    /// As JSON
+    #[arg(long, conflicts_with = "default")]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if args.default {
+        return output::text(&Config::default_file());
+    }
+    let config = load(&args.file, Vec::new())?;
+    if args.json {
+        let one = |setting: &ade_server::config::Effective| {
+            json!({ "name": setting.name, "value": setting.value, "origin": setting.origin.to_string(), "about": setting.about })
+        };
+        return output::json(&config.effective.iter().map(one).collect::<Vec<_>>());
+    }
+    let mut table = output::table(&["SETTING", "VALUE", "FROM", "WHAT IT DOES"]);
+    for setting in &config.effective {
+        table.add_row([&setting.name, &setting.value, &setting.origin.to_string(), setting.about]);
+    }
+    output::line(&table.to_string())
+}
+
+/// The three layers, put together.
+pub(crate) fn load(file: &ConfigFile, flags: Vec<(&'static str, &'static str, String)>) -> Result<Config, Failure> {
+    let path = file.config.clone().unwrap_or_else(|| DEFAULT_FILE.into());
+    let file = match fs::read_to_string(&path) {
+        Ok(text) => Some((path, text)),
+        Err(error) if error.kind() == ErrorKind::NotFound && file.config.is_none() => None,
+        Err(error) => {
+            let failure = Failure::new(Kind::Unavailable, format!("cannot read {}: {error}", path.display()));
+            return Err(failure.hint("ade config --default prints a file to start from"));
+        }
+    };
+    let layers = Layers { file, variables: variables(), flags };
+    Config::load(&layers).map_err(|error| {
+        Failure::new(Kind::Input, error.to_string()).hint(format!("{} lists every setting", "ade config".bold()))
+    })
+}
+
+fn variables() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
+        .collect()
+}
+
+/// The administrator's token, if it is set from outside.
+pub(crate) fn admin_token() -> Option<String> {
+    variables().into_iter().find(|(name, _)| name == "ADE_ADMIN_TOKEN").map(|(_, value)| value)
+}

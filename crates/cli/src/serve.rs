@@ -1,0 +1,63 @@
+//! `ade serve`: the server in the foreground.
+
+use std::path::PathBuf;
+
+use ade_server::{Config, Server, StartError, start_logging};
+use clap::Args as ClapArgs;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::{self, ConfigFile};
+use crate::failure::{Failure, Kind};
+use crate::output;
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Address to listen on; port 0 picks a free one [default: 127.0.0.1:8300]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Folder for everything that must survive a restart [default: ./ade-data]
+    #[arg(long, value_name = "FOLDER")]
+    data: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let mut flags = Vec::new();
+    flags.extend(args.listen.clone().map(|listen| ("server.listen", "listen", listen)));
+    flags.extend(args.data.as_ref().map(|data| ("server.data", "data", data.to_string_lossy().into_owned())));
+    let config = config::load(&args.file, flags)?;
+    start_logging(&config.log_format, &config.log_level).map_err(|error| Failure::new(Kind::Input, error))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(Kind::Unavailable, format!("cannot start: {error}")))?;
+    runtime.block_on(serve(&config))
+}
+
+async fn serve(config: &Config) -> Result<(), Failure> {
+    let admin_token = config::admin_token();
+    let server = Server::start(config, admin_token.as_deref()).await.map_err(not_started)?;
+    let (mut interrupt, mut terminate) = (listen_to(SignalKind::interrupt())?, listen_to(SignalKind::terminate())?);
+    if let Some(path) = server.new_token() {
+        output::note(&format!("the administrator's token is in {}", path.display()));
+    }
+    output::line(&format!("listening on http://{}", server.address()))?;
+    let end = async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    };
+    server.run(end).await.map_err(|error| Failure::new(Kind::Unavailable, format!("the server failed: {error}")))
+}
+
+fn listen_to(kind: SignalKind) -> Result<tokio::signal::unix::Signal, Failure> {
+    signal(kind).map_err(|error| Failure::new(Kind::Unavailable, format!("cannot listen to signals: {error}")))
+}
+
+fn not_started(error: StartError) -> Failure {
+    let failure = Failure::new(Kind::Unavailable, error.to_string());
+    match error {
+        StartError::Listen { .. } => failure.hint("choose another address with --listen; port 0 picks a free one"),
+        StartError::Store(_) | StartError::Token(_) => failure,
+    }
+}
