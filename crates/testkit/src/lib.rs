@@ -1,5 +1,6 @@
 //! Dev only: what tests stand on. Real Redis, Redis with Sentinel, Redis Cluster and PostgreSQL, started from the
-//! installed binaries on free ports in temporary folders; an injected clock; committed references that must be fresh.
+//! installed binaries on free ports in temporary folders; an injected clock; committed references that must be fresh; one
+//! suite that every backend of a port must pass.
 //!
 //! Invariants: a server that is found running is never used; a server that was started is always stopped and its folder
 //! removed, also when the test that started it is killed ([`guard`]); nothing here reaches the shipped binary.
@@ -8,6 +9,7 @@ mod error;
 mod process;
 
 pub mod clock;
+pub mod conformance;
 pub mod effort;
 pub mod golden;
 pub mod guard;

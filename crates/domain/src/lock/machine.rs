@@ -187,7 +187,8 @@ impl Lock {
         let fenced = Change::Fenced(self.last_token, self.last_score);
         let marks = self.marks.iter().map(|(server, at)| Change::Marked { server: server.clone(), at: *at });
         let Crowd { since, count, until } = self.crowd;
-        let crowd = (count > 0).then_some(Change::Crowded { since, count, until });
+        // An open circuit counts nobody, and must stay open all the same.
+        let crowd = (self.crowd != Crowd::default()).then_some(Change::Crowded { since, count, until });
         let gone =
             self.gone.iter().map(|(request, why, until)| Change::Gone { request, why: why.clone(), until });
         [fenced]

@@ -246,7 +246,7 @@ impl Table {
                 continue;
             }
             let Some(victim) =
-                graph::victim(cycle.iter().map(|edge| self.candidate(&edge.holder, &edge.waits_for)))
+                graph::victim(cycle.iter().map(|edge| self.candidate(&edge.holder, &edge.waits_for, now)))
             else {
                 break;
             };
@@ -264,10 +264,10 @@ impl Table {
         entries.len() > before
     }
 
-    fn candidate(&self, holder: &Holder, waits_for: &LockName) -> Candidate {
+    fn candidate(&self, holder: &Holder, waits_for: &LockName, now: Moment) -> Candidate {
         let granted = |name| Some(self.locks.get(name)?.hold_of(holder)?.acquired_at);
         let oldest = self.held_by(holder).filter_map(granted).min();
-        let first = self.ages.get(holder).map(|(since, _)| *since);
+        let first = self.ages.get(holder).filter(|(_, until)| *until > now).map(|(since, _)| *since);
         let waiter = self.locks.get(waits_for).and_then(|lock| lock.wait_of(holder));
         Candidate {
             holder: holder.clone(),

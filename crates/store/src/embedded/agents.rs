@@ -70,7 +70,7 @@ impl Agents for Embedded {
     fn heard(&self, agent_id: String) -> Reply<'_, bool> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
-            let named = state.agents.len();
+            let named = state.named;
             match state.agents.get_mut(&agent_id) {
                 Some(agent) => {
                     let period = |moment: Moment| moment.micros() / HEARD_US;

@@ -113,6 +113,11 @@ impl Journal {
         self.file.clone()
     }
 
+    #[cfg(test)]
+    pub(super) fn swap_file(&mut self, file: Arc<File>) -> Arc<File> {
+        std::mem::replace(&mut self.file, file)
+    }
+
     /// Whether a snapshot would be worth its work.
     pub(super) fn is_long(&self, least_bytes: u64) -> bool {
         self.bytes > least_bytes.max(4 * self.snapshot_bytes)

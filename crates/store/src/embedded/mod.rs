@@ -109,16 +109,15 @@ impl Embedded {
         }
         let poisoned = |_| Unavailable("a bug stopped a command half-way; restart the server".to_owned());
         let mut state = self.inner.state.lock().map_err(poisoned)?;
+        // What could not be written so far was answered to nobody, and nobody may see it before it is written.
+        state.flush().map_err(unwritten)?;
         let now = state.advance(self.inner.clock.now());
         Ok((state, now))
     }
 
     /// Writes what was changed, then tells those who wait or listen. Nothing may be answered before.
     fn commit(&self, state: &mut State, now: Moment) -> Result<(), Unavailable> {
-        let (requests, happenings) = state.commit(now).map_err(|error| {
-            tracing::error!(%error, "the journal cannot be written");
-            Unavailable(format!("the journal cannot be written: {error}"))
-        })?;
+        let (requests, happenings) = state.commit(now).map_err(unwritten)?;
         if state.wants_snapshot(self.inner.options.snapshot_after_bytes) {
             self.snapshot(state);
         }
@@ -134,6 +133,12 @@ impl Embedded {
         }
         Ok(())
     }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn unwritten(error: io::Error) -> Unavailable {
+    tracing::error!(%error, "the journal cannot be written");
+    Unavailable(format!("the journal cannot be written: {error}"))
 }
 
 /// Makes the folder and takes it for this process, until the file is closed.
@@ -156,5 +161,51 @@ fn claim(data: &Path) -> Result<File, OpenError> {
 impl std::fmt::Debug for Embedded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Embedded").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ade_domain::lock::{Acquire, Command, Holder, LockName, Mode, RequestKey};
+    use ade_testkit::ManualClock;
+
+    use super::*;
+    use crate::coordination::{Agents, Locks};
+
+    #[tokio::test]
+    async fn nothing_is_answered_until_what_could_not_be_written_is() {
+        let folder = tempfile::tempdir().expect("folder");
+        let clock = ManualClock::new(Moment::from_micros(1_000_000).timestamp());
+        let open = || Embedded::open(folder.path(), Options::default(), Arc::new(clock.clone()));
+        let backend = open().expect("opened");
+        let lock: LockName = "task:1".parse().expect("valid");
+        let holder = Holder::new("ann", None).expect("valid");
+        let acquire = || {
+            let wish = Acquire {
+                request: RequestKey::of(&holder, "1"),
+                holder: holder.clone(),
+                remember: true,
+                mode: Mode::Exclusive,
+                ttl_ms: 30_000,
+                claimed: true,
+                wait: None,
+                purpose: "".into(),
+                priority: 0,
+            };
+            backend.commands(vec![(lock.clone(), Command::Acquire(wish))])
+        };
+        let swap = |file| backend.inner.state.lock().expect("whole").swap_journal_file(file);
+        let read_only = File::open(folder.path().join("in-use")).expect("readable");
+        let good = swap(Arc::new(read_only)).expect("a journal");
+        assert!(acquire().await.is_err(), "the grant is not written");
+        assert!(acquire().await.is_err(), "nor is it told to who asks again");
+        assert!(backend.look(lock.clone()).await.is_err(), "nor to others");
+        assert!(backend.agents(None, 1).await.is_err());
+        swap(good);
+        let granted = acquire().await.expect("written after all");
+        drop(backend);
+        let backend = open().expect("opened");
+        let view = backend.look(lock.clone()).await.expect("answers");
+        assert_eq!(view.holders.len(), 1, "{granted:?}");
     }
 }

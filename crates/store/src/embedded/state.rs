@@ -68,6 +68,8 @@ pub(super) struct State {
     /// Requests by when they are forgotten.
     pub(super) forgetting: VecDeque<(Moment, RequestKey)>,
     pub(super) agents: BTreeMap<String, StoredAgent>,
+    /// How many of them are known by their name only.
+    pub(super) named: usize,
     pub(super) rates: BTreeMap<String, RateWindow>,
     /// When each agent's waits were last searched for cycles.
     pub(super) checked: BTreeMap<String, Moment>,
@@ -88,6 +90,7 @@ impl State {
             requests: BTreeMap::new(),
             forgetting: VecDeque::new(),
             agents: BTreeMap::new(),
+            named: 0,
             rates: BTreeMap::new(),
             checked: BTreeMap::new(),
             housekept: Moment::default(),
@@ -142,7 +145,9 @@ impl State {
                 self.requests.remove(&key);
             }
             Other::Agent(id, agent) => {
-                self.agents.insert(id, agent);
+                self.named += usize::from(agent.by_name_only);
+                let before = self.agents.insert(id, agent);
+                self.named -= usize::from(before.is_some_and(|agent| agent.by_name_only));
             }
             Other::Heard(id, at) => {
                 if let Some(agent) = self.agents.get_mut(&id) {
@@ -150,7 +155,8 @@ impl State {
                 }
             }
             Other::Removed(id) => {
-                self.agents.remove(&id);
+                let before = self.agents.remove(&id);
+                self.named -= usize::from(before.is_some_and(|agent| agent.by_name_only));
             }
         }
     }
@@ -182,6 +188,17 @@ impl State {
             .collect();
         journal.append(&records)?;
         Ok((requests, happenings))
+    }
+
+    /// Writes what could not be written before.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.journal.as_mut().map_or(Ok(()), |journal| journal.append::<Record>(&[]))
+    }
+
+    /// Lets a test take the disk away and give it back.
+    #[cfg(test)]
+    pub(super) fn swap_journal_file(&mut self, file: Arc<File>) -> Option<Arc<File>> {
+        self.journal.as_mut().map(|journal| journal.swap_file(file))
     }
 
     pub(super) fn journal_file(&self) -> Option<Arc<File>> {
