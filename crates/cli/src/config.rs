@@ -41,9 +41,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let config = load(&args.file, Vec::new())?;
     if args.json {
-        let one = |setting: &ade_server::config::Effective| {
-            json!({ "name": setting.name, "value": setting.value, "origin": setting.origin.to_string(), "about": setting.about })
-        };
+        let one = |setting: &ade_server::config::Effective| json!({ "name": setting.name, "value": setting.value, "origin": setting.origin.to_string(), "about": setting.about });
         return output::json(&config.effective.iter().map(one).collect::<Vec<_>>());
     }
     let mut table = output::table(&["SETTING", "VALUE", "FROM", "WHAT IT DOES"]);
@@ -54,7 +52,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// The three layers, put together.
-pub(crate) fn load(file: &ConfigFile, flags: Vec<(&'static str, &'static str, String)>) -> Result<Config, Failure> {
+pub(crate) fn load(
+    file: &ConfigFile,
+    flags: Vec<(&'static str, &'static str, String)>,
+) -> Result<Config, Failure> {
     let path = file.config.clone().unwrap_or_else(|| DEFAULT_FILE.into());
     let file = match fs::read_to_string(&path) {
         Ok(text) => Some((path, text)),
@@ -66,7 +67,8 @@ pub(crate) fn load(file: &ConfigFile, flags: Vec<(&'static str, &'static str, St
     };
     let layers = Layers { file, variables: variables(), flags };
     Config::load(&layers).map_err(|error| {
-        Failure::new(Kind::Input, error.to_string()).hint(format!("{} lists every setting", "ade config".bold()))
+        Failure::new(Kind::Input, error.to_string())
+            .hint(format!("{} lists every setting", "ade config".bold()))
     })
 }
 

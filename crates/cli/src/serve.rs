@@ -29,14 +29,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let config = config::load(&args.file, flags)?;
     start_logging(&config.log_format, &config.log_level).map_err(|error| Failure::new(Kind::Input, error))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(Kind::Unavailable, format!("cannot start: {error}")))?;
+    let runtime =
+        runtime.map_err(|error| Failure::new(Kind::Unavailable, format!("cannot start: {error}")))?;
     runtime.block_on(serve(&config))
 }
 
 async fn serve(config: &Config) -> Result<(), Failure> {
     let admin_token = config::admin_token();
-    let server = Server::start(config, admin_token.as_deref()).await.map_err(not_started)?;
-    let (mut interrupt, mut terminate) = (listen_to(SignalKind::interrupt())?, listen_to(SignalKind::terminate())?);
+    let server = Server::start(config, admin_token.as_deref()).await.map_err(|error| not_started(&error))?;
+    let (mut interrupt, mut terminate) =
+        (listen_to(SignalKind::interrupt())?, listen_to(SignalKind::terminate())?);
     if let Some(path) = server.new_token() {
         output::note(&format!("the administrator's token is in {}", path.display()));
     }
@@ -47,17 +49,23 @@ async fn serve(config: &Config) -> Result<(), Failure> {
             _ = terminate.recv() => {}
         }
     };
-    server.run(end).await.map_err(|error| Failure::new(Kind::Unavailable, format!("the server failed: {error}")))
+    server
+        .run(end)
+        .await
+        .map_err(|error| Failure::new(Kind::Unavailable, format!("the server failed: {error}")))
 }
 
 fn listen_to(kind: SignalKind) -> Result<tokio::signal::unix::Signal, Failure> {
-    signal(kind).map_err(|error| Failure::new(Kind::Unavailable, format!("cannot listen to signals: {error}")))
+    signal(kind)
+        .map_err(|error| Failure::new(Kind::Unavailable, format!("cannot listen to signals: {error}")))
 }
 
-fn not_started(error: StartError) -> Failure {
+fn not_started(error: &StartError) -> Failure {
     let failure = Failure::new(Kind::Unavailable, error.to_string());
     match error {
-        StartError::Listen { .. } => failure.hint("choose another address with --listen; port 0 picks a free one"),
+        StartError::Listen { .. } => {
+            failure.hint("choose another address with --listen; port 0 picks a free one")
+        }
         StartError::Store(_) | StartError::Token(_) => failure,
     }
 }

@@ -72,7 +72,9 @@ pub(super) async fn acquire(client: &Client, args: AcquireArgs) -> Result<(), Fa
     };
     let grants = match client.acquire(&request).await? {
         Acquired::Granted(grants) => grants.grants,
-        Acquired::Ticket(_) => return Err(Failure::new(Kind::Unavailable, "the server answered with a ticket")),
+        Acquired::Ticket(_) => {
+            return Err(Failure::new(Kind::Unavailable, "the server answered with a ticket"));
+        }
     };
     if json {
         return output::json(&grants);

@@ -86,7 +86,11 @@ mod tests {
 
     #[test]
     fn circles_are_marked_and_nothing_else() {
-        let waits = vec![wait("ann", "resource:a:1", "ben"), wait("ben", "resource:a:2", "ann"), wait("cem", "task:1", "ann")];
+        let waits = vec![
+            wait("ann", "resource:a:1", "ben"),
+            wait("ben", "resource:a:2", "ann"),
+            wait("cem", "task:1", "ann"),
+        ];
         let text = draw(&Graph { waits });
         let plain = anstream::adapter::strip_str(&text).to_string();
         assert!(plain.contains("⟳ ann ──exclusive──▶ resource:a:1\n       held by ben\n"), "{plain}");

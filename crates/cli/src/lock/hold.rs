@@ -66,9 +66,14 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
             }
         }
     };
-    let (program, arguments) = args.command.split_first().ok_or_else(|| Failure::new(Kind::Input, "a command is needed"))?;
+    let (program, arguments) =
+        args.command.split_first().ok_or_else(|| Failure::new(Kind::Input, "a command is needed"))?;
     let tokens: Vec<String> = guard.grants().iter().map(|grant| grant.fencing_token.to_string()).collect();
-    let started = Command::new(program).args(arguments).env("ADE_FENCING_TOKENS", tokens.join(" ")).process_group(0).spawn();
+    let started = Command::new(program)
+        .args(arguments)
+        .env("ADE_FENCING_TOKENS", tokens.join(" "))
+        .process_group(0)
+        .spawn();
     let mut child = match started {
         Ok(child) => child,
         Err(error) => {
@@ -81,19 +86,27 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
         Ok(status) => {
             // If the lock was lost at the very end, the command has done its work without one.
             if let Err(error) = guard.release().await {
-                return Err(Failure::new(Kind::Lost, format!("the command ended, but its lock was not held any more: {error}")));
+                return Err(Failure::new(
+                    Kind::Lost,
+                    format!("the command ended, but its lock was not held any more: {error}"),
+                ));
             }
             Ok(ExitCode::from(code(status)))
         }
         Err(lost) => {
-            let failure = Failure::new(Kind::Lost, format!("the lock was lost, so {program} was stopped: {lost}"));
+            let failure =
+                Failure::new(Kind::Lost, format!("the lock was lost, so {program} was stopped: {lost}"));
             Err(failure.hint("ade lock show tells who holds it now"))
         }
     }
 }
 
 /// Waits for the command, passes signals on, and stops it when the lock is lost.
-async fn attend(guard: &LockGuard, child: &mut Child, grace: Duration) -> Result<Result<ExitStatus, Lost>, Failure> {
+async fn attend(
+    guard: &LockGuard,
+    child: &mut Child,
+    grace: Duration,
+) -> Result<Result<ExitStatus, Lost>, Failure> {
     let unavailable = |what: &str, error| Failure::new(Kind::Unavailable, format!("cannot {what}: {error}"));
     let listen = |kind| signal(kind).map_err(|error| unavailable("listen to signals", error));
     let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
@@ -128,7 +141,8 @@ fn code(status: ExitStatus) -> u8 {
 }
 
 fn purpose(args: &Args) -> String {
-    let text = if args.taking.purpose.is_empty() { args.command.join(" ") } else { args.taking.purpose.clone() };
+    let text =
+        if args.taking.purpose.is_empty() { args.command.join(" ") } else { args.taking.purpose.clone() };
     let mut end = text.len().min(256);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -178,7 +192,14 @@ fn tell(lock: &Lock, holder_id: &str) -> Option<(String, String)> {
     };
     let why = if by.purpose.is_empty() { String::new() } else { format!(" for \"{}\"", safe(&by.purpose)) };
     let expires = until(by.expires_at, now());
-    let place = if own.position == 1 { "next in line".to_owned() } else { format!("{} in line", own.position) };
+    let place =
+        if own.position == 1 { "next in line".to_owned() } else { format!("{} in line", own.position) };
     let key = format!("{} {} {}", lock.lock, by.fencing_token, own.position);
-    Some((key, format!("{} is held by {who}{more}{why}, expires in {expires} unless renewed; {place}", safe(&lock.lock))))
+    Some((
+        key,
+        format!(
+            "{} is held by {who}{more}{why}, expires in {expires} unless renewed; {place}",
+            safe(&lock.lock)
+        ),
+    ))
 }

@@ -70,7 +70,10 @@ pub(super) async fn list(client: &Client, args: &ListArgs) -> Result<(), Failure
     }
     output::line(&table(&page.items, now()))?;
     if page.next_cursor.is_some() {
-        output::note(&format!("there are more; --limit shows up to 200 of them ({} shown)", page.items.len()));
+        output::note(&format!(
+            "there are more; --limit shows up to 200 of them ({} shown)",
+            page.items.len()
+        ));
     }
     Ok(())
 }
@@ -81,10 +84,13 @@ pub(super) async fn show(client: &Client, args: &ShowArgs) -> Result<(), Failure
         return output::json(&lock);
     }
     let now = now();
-    let mode = lock.mode.map_or("free", |mode| if mode == ade_client::wire::Mode::Shared { "shared" } else { "exclusive" });
+    let mode = lock
+        .mode
+        .map_or("free", |mode| if mode == ade_client::wire::Mode::Shared { "shared" } else { "exclusive" });
     output::line(&format!("{} {}", safe(&lock.lock).bold(), mode))?;
     if !lock.holders.is_empty() {
-        let mut holders = output::table(&["HOLDER", "TOKEN", "HELD FOR", "EXPIRES IN", "HEARTBEATS", "PURPOSE"]);
+        let mut holders =
+            output::table(&["HOLDER", "TOKEN", "HELD FOR", "EXPIRES IN", "HEARTBEATS", "PURPOSE"]);
         for holder in &lock.holders {
             holders.add_row([
                 name(&holder.agent_id, &holder.holder_id),
@@ -181,7 +187,11 @@ const fn mode_word(mode: ade_client::wire::Mode) -> &'static str {
 
 /// An agent, and which of its activities if it is not the whole.
 pub(super) fn name(agent_id: &str, holder_id: &str) -> String {
-    if agent_id == holder_id { safe(agent_id) } else { format!("{}/{}", safe(agent_id), safe(short(holder_id))) }
+    if agent_id == holder_id {
+        safe(agent_id)
+    } else {
+        format!("{}/{}", safe(agent_id), safe(short(holder_id)))
+    }
 }
 
 /// Ids that were made up are long; their beginning tells them apart.

@@ -205,9 +205,8 @@ fn profile(body: &wire::AgentRequest, before: Profile) -> Answer<Profile> {
     }
     let config = match &body.config {
         None => before.config,
-        Some(config) => {
-            serde_json::to_string(config).map_err(|error| Problem::invalid_at("/config", error.to_string()))?
-        }
+        Some(config) => serde_json::to_string(config)
+            .map_err(|error| Problem::invalid_at("/config", error.to_string()))?,
     };
     if config.len() > MAX_CONFIG {
         return Err(Problem::invalid_at("/config", format!("may have at most {MAX_CONFIG} bytes")));

@@ -167,7 +167,8 @@ async fn verify(
     _: Caller,
     Body(body): Body<wire::VerifyRequest>,
 ) -> Answer<Json<wire::Verified>> {
-    let lock: LockName = body.lock.parse().map_err(|error: InvalidName| Problem::invalid_at("/lock", error.to_string()))?;
+    let lock: LockName =
+        body.lock.parse().map_err(|error: InvalidName| Problem::invalid_at("/lock", error.to_string()))?;
     let found = app.locks.verify(lock, Token::shown(body.fencing_token)).await?;
     let by = found.ok_or_else(|| Problem::lock_lost("the token is not a current holder's"))?;
     Ok(Json(wire::Verified { valid: true, holder: convert::holder(&by) }))
