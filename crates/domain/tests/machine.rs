@@ -158,6 +158,19 @@ fn an_unclaimed_upgrade_falls_back_to_the_shared_hold() {
 }
 
 #[test]
+fn a_downgraded_upgrade_keeps_its_later_wait() {
+    let mut world = new();
+    world.grant("p", wish("ann", "1", Shared));
+    let exclusive = world.grant("p", Acquire { claimed: false, ..wish("ann", "2", Exclusive) });
+    world.send(&lock("p"), &Command::Downgrade { holder: holder("ann"), token: exclusive.token });
+    world.grant("p", wish("ben", "1", Shared));
+    world.position("p", wish("ann", "3", Exclusive));
+    world.pass(10_000);
+    world.sweep();
+    assert_eq!((world.holders("p"), world.queue("p")), (vec!["ben".to_owned()], vec!["ann".to_owned()]));
+}
+
+#[test]
 fn an_upgrader_that_loses_its_hold_waits_like_others() {
     let mut world = new();
     world.grant("p", wish("ann", "1", Shared));

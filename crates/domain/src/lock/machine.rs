@@ -256,7 +256,11 @@ impl Lock {
                     hold.heartbeat_count = *heartbeat_count;
                 });
             }
-            Change::Downgraded { holder } => self.change_hold(holder, |hold| hold.mode = Mode::Shared),
+            Change::Downgraded { holder } => self.change_hold(holder, |hold| {
+                // Whoever gives an upgrade up by itself has nothing to fall back to.
+                hold.mode = Mode::Shared;
+                hold.before = None;
+            }),
             Change::Freed { holder, .. } => {
                 if let Ok(at) = self.index_of(holder) {
                     self.holds.remove(at);

@@ -18,10 +18,10 @@ impl Agents for Embedded {
     fn put(&self, agent_id: String, update: AgentUpdate, create: bool) -> Reply<'_, Option<AgentView>> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
-            let known = state.agents.get(&agent_id).filter(|agent| !(create && agent.by_name_only));
-            let mut agent = match (known, create) {
-                (Some(_), true) | (None, false) => return Ok(None),
-                (Some(agent), false) => agent.clone(),
+            let mut agent = match (state.agents.get(&agent_id), create) {
+                (Some(agent), true) if !agent.by_name_only => return Ok(None),
+                (None, false) => return Ok(None),
+                (Some(agent), _) => agent.clone(),
                 (None, true) => {
                     Agent::new(Profile { name: agent_id.clone(), ..Profile::default() }, false, now)
                 }

@@ -101,7 +101,6 @@ fn sync((work, changed): &(Mutex<Work>, Condvar)) {
 impl Embedded {
     /// Starts to replace the journal by a snapshot. The state is copied at once and written by a thread.
     pub(super) fn snapshot(&self, state: &mut State) {
-        let before = state.journal_file();
         let (snapshot, records) = match state.begin_snapshot() {
             Ok(Some(begun)) => begun,
             Ok(None) => return,
@@ -111,11 +110,7 @@ impl Embedded {
         self.inner.syncer.use_file(state.journal_file());
         let backend = self.clone();
         let write = move || {
-            let synced = before.map_or(Ok(()), |file| file.sync_data());
-            let written = match synced {
-                Ok(()) => snapshot.write(records.into_iter()).map_err(|error| error.to_string()),
-                Err(error) => Err(error.to_string()),
-            };
+            let written = snapshot.write(records.into_iter());
             if let Err(error) = &written {
                 tracing::error!(%error, "cannot write a snapshot of the journal");
             }

@@ -126,6 +126,8 @@ impl Journal {
     /// Goes on in a new segment. What happened until now belongs into the snapshot that is returned.
     pub(super) fn rotate(&mut self) -> Result<Snapshot, JournalError> {
         let number = self.segment + 1;
+        // Only the last segment may end in the middle of a line, also after a loss of power.
+        self.file.sync_data().map_err(|source| JournalError::Io { path: self.folder.clone(), source })?;
         self.file = Arc::new(create(&path(&self.folder, "journal", number))?);
         sync_folder(&self.folder)?;
         self.segment = number;
@@ -222,6 +224,7 @@ fn read<R: DeserializeOwned>(
         }
     }
     match broken_at {
+        None if last => reader.into_inner().sync_data().map_err(io).map(|()| good),
         None => Ok(good),
         Some(line) if !last => Err(JournalError::Damaged { path: path.to_owned(), line }),
         Some(_) => {

@@ -31,44 +31,47 @@ impl Embedded {
         for batch in commands.chunks(BATCH) {
             let (mut state, now) = self.enter()?;
             let State { table, changes, .. } = &mut *state;
+            let answered = answers.len();
             answers.extend(batch.iter().map(|(name, command)| table.command(name, command, now, changes)));
-            self.commit(&mut state, now)?;
+            if let Err(error) = self.commit(&mut state, now) {
+                // Nobody gets these answers, but the cycles were ended: the next sweep tells of them.
+                state.untold.extend(answers.drain(answered..).flat_map(|answer| answer.deadlocks));
+                return Err(error);
+            }
         }
         Ok(answers)
     }
 
     fn do_sweep(&self) -> Result<Vec<Deadlock>, Unavailable> {
-        let mut deadlocks = Vec::new();
         loop {
             let (mut state, now) = self.enter()?;
-            let State { table, changes, .. } = &mut *state;
+            let State { table, changes, untold, .. } = &mut *state;
             let mut done = 0;
             while done < BATCH
                 && let Some(name) = table.first_due(now).cloned()
             {
-                deadlocks.extend(table.command(&name, &Command::Tick, now, changes).deadlocks);
+                untold.extend(table.command(&name, &Command::Tick, now, changes).deadlocks);
                 done += 1;
             }
-            if done < BATCH {
-                if state.housekept.plus_ms(HOUSEKEEPING_MS) <= now {
-                    state.housekept = now;
-                    deadlocks.extend(keep_house(&mut state, now));
-                }
-                self.commit(&mut state, now)?;
-                return Ok(deadlocks);
+            let finished = done < BATCH;
+            if finished && state.housekept.plus_ms(HOUSEKEEPING_MS) <= now {
+                state.housekept = now;
+                keep_house(&mut state, now);
             }
             self.commit(&mut state, now)?;
+            if finished {
+                return Ok(std::mem::take(&mut state.untold));
+            }
         }
     }
 }
 
 /// Waits of agents that went silent are cancelled; a few waits are searched for cycles; what is over is forgotten.
-fn keep_house(state: &mut State, now: Moment) -> Vec<Deadlock> {
+fn keep_house(state: &mut State, now: Moment) {
     for (name, holder, request) in silent_waits(&state.table, state, now) {
         let command = Command::Cancel { holder, request, why: End::AgentOffline };
-        state.table.command(&name, &command, now, &mut state.changes);
+        state.untold.extend(state.table.command(&name, &command, now, &mut state.changes).deadlocks);
     }
-    let mut deadlocks = Vec::new();
     let waiting: BTreeSet<&Holder> = state.table.all_waiting().map(|(holder, _)| holder).collect();
     let is_due = |holder: &Holder| {
         state.checked.get(holder.agent_id()).is_none_or(|last| last.plus_ms(DEADLOCK_CHECK_MS) <= now)
@@ -76,7 +79,7 @@ fn keep_house(state: &mut State, now: Moment) -> Vec<Deadlock> {
     let due: Vec<Holder> =
         waiting.into_iter().filter(|holder| is_due(holder)).take(CHECKED_PER_ROUND).cloned().collect();
     for holder in due {
-        deadlocks.extend(state.table.end_deadlocks(&holder, now, &mut state.changes));
+        state.untold.extend(state.table.end_deadlocks(&holder, now, &mut state.changes));
         state.checked.insert(holder.agent_id().to_owned(), now);
     }
     if state.tidied.plus_ms(TIDY_MS) <= now {
@@ -87,7 +90,6 @@ fn keep_house(state: &mut State, now: Moment) -> Vec<Deadlock> {
         state.forget_idle_agents(now);
     }
     state.forget_requests(now);
-    deadlocks
 }
 
 /// Tickets of agents that were not heard of. An answer that is held open counts as alive.
@@ -111,9 +113,9 @@ impl Locks for Embedded {
     fn look(&self, lock: LockName) -> Reply<'_, LockView> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
-            let State { table, changes, .. } = &mut *state;
+            let State { table, changes, untold, .. } = &mut *state;
             if table.lock(&lock).is_some() {
-                table.command(&lock, &Command::Tick, now, changes);
+                untold.extend(table.command(&lock, &Command::Tick, now, changes).deadlocks);
             }
             let view = LockView::of(&lock, table.lock(&lock), usize::MAX);
             self.commit(&mut state, now)?;

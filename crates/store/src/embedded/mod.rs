@@ -117,7 +117,7 @@ impl Embedded {
 
     /// Writes what was changed, then tells those who wait or listen. Nothing may be answered before.
     fn commit(&self, state: &mut State, now: Moment) -> Result<(), Unavailable> {
-        let (requests, happenings) = state.commit(now).map_err(unwritten)?;
+        let Some((requests, happenings)) = state.commit(now).map_err(unwritten)? else { return Ok(()) };
         if state.wants_snapshot(self.inner.options.snapshot_after_bytes) {
             self.snapshot(state);
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_domain::agent::RateWindow;
-use ade_domain::lock::{Change, Entry, Request, RequestKey, Rules, Table};
+use ade_domain::lock::{Change, Deadlock, Entry, Request, RequestKey, Rules, Table};
 use serde::{Deserialize, Serialize};
 
 use super::journal::{Journal, JournalError, Snapshot};
@@ -71,6 +71,8 @@ pub(super) struct State {
     /// How many of them are known by their name only.
     pub(super) named: usize,
     pub(super) rates: BTreeMap<String, RateWindow>,
+    /// Cycles that were ended by a call which does not answer with them; the next sweep does.
+    pub(super) untold: Vec<Deadlock>,
     /// When each agent's waits were last searched for cycles.
     pub(super) checked: BTreeMap<String, Moment>,
     pub(super) housekept: Moment,
@@ -92,6 +94,7 @@ impl State {
             agents: BTreeMap::new(),
             named: 0,
             rates: BTreeMap::new(),
+            untold: Vec::new(),
             checked: BTreeMap::new(),
             housekept: Moment::default(),
             tidied: Moment::default(),
@@ -161,11 +164,11 @@ impl State {
         }
     }
 
-    /// Writes what was changed. Afterwards: the requests that may want to know, and what happened.
-    pub(super) fn commit(&mut self, now: Moment) -> io::Result<(Vec<RequestKey>, Vec<Happening>)> {
+    /// Writes what was changed, if anything was. Afterwards: the requests that may want to know, and what happened.
+    pub(super) fn commit(&mut self, now: Moment) -> io::Result<Option<(Vec<RequestKey>, Vec<Happening>)>> {
         let (mut requests, mut happenings) = (Vec::new(), Vec::new());
         if self.changes.is_empty() && self.others.is_empty() {
-            return Ok((requests, happenings));
+            return Ok(None);
         }
         let Some(journal) = &mut self.journal else { return Err(io::ErrorKind::NotConnected.into()) };
         let changes = std::mem::take(&mut self.changes);
@@ -187,7 +190,7 @@ impl State {
             .chain(others.into_iter().map(Record::Other))
             .collect();
         journal.append(&records)?;
-        Ok((requests, happenings))
+        Ok(Some((requests, happenings)))
     }
 
     /// Writes what could not be written before.
