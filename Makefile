@@ -1,12 +1,12 @@
 # The commands of this repository. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run test deps lint unit docs deny servers clean
+.PHONY: help run test deps lint unit docs soak bench deny servers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## Build, and show the catalog of every Redis key
-	@cargo run --quiet --locked -- keys list
+run: ## Build and start the server on http://127.0.0.1:8300, with its data in ./ade-data
+	@cargo run --quiet --locked -- serve
 
 test: deps lint unit ## Install what is missing, then check everything: format, lints, all tests
 
@@ -23,7 +23,14 @@ unit: ## All tests, documentation examples included
 
 docs: ## Write the generated references and fixtures anew
 	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-catalog --test generated
+	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-server --test description fresh
 	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-cli fresh
+
+soak: ## The long campaigns: the same randomised tests, many more rounds (ADE_SEED repeats a run)
+	ADE_SOAK=1 cargo test --release --locked --workspace -- --nocapture --test-threads 1
+
+bench: ## Measure locks on this machine, beside the bare minimum
+	cargo run --quiet --locked --release -- bench locks
 
 deny: ## Licences, bans and sources of dependencies (needs cargo-deny)
 	cargo deny check licenses bans sources
