@@ -13,3 +13,8 @@ pub use error::{Error, Kind};
 pub use guard::{LockGuard, LockRequest, Lost};
 pub use http::{Acquired, Client};
 pub use retry::Backoff;
+
+/// The examples of the guide must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/locks.md")]
+struct Guide;

@@ -107,9 +107,11 @@ impl Server {
             }
         });
         let mut stopping = app.stopping.clone();
+        let locks = app.locks.clone();
         let serving = axum::serve(listener, api::router(app)).with_graceful_shutdown(async move {
             end.await;
             tracing::info!("stopping");
+            locks.stop();
             stop.send_replace(true);
         });
         let farewell = async {

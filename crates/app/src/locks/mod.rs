@@ -6,6 +6,7 @@ mod served;
 mod tickets;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ade_domain::Moment;
 use ade_domain::lock::saga::Failure;
@@ -27,6 +28,7 @@ pub struct LockService {
     notices: Arc<dyn Notices>,
     server: Text,
     served: Served,
+    stopping: Arc<AtomicBool>,
 }
 
 /// A lock that was granted.
@@ -96,7 +98,7 @@ impl LockService {
     #[must_use]
     pub fn new(coordination: Arc<dyn Coordination>, notices: Arc<dyn Notices>) -> Self {
         let server = Uuid::new_v4().simple().to_string().into();
-        Self { coordination, notices, server, served: Served::default() }
+        Self { coordination, notices, server, served: Served::default(), stopping: Arc::default() }
     }
 
     /// The backend.
@@ -109,6 +111,16 @@ impl LockService {
     #[must_use]
     pub fn notices(&self) -> &Arc<dyn Notices> {
         &self.notices
+    }
+
+    /// From now on a dropped answer is this server's doing, not its caller's: waiting requests keep their place for a
+    /// moment, so that callers who repeat them, here after a restart or elsewhere, find it again.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
     }
 
     pub(crate) const fn served(&self) -> &Served {
