@@ -43,7 +43,8 @@ fn the_reference_of_routes_is_fresh() {
     );
     for tag in api["tags"].as_array().expect("tags") {
         let name = tag["name"].as_str().expect("a name");
-        write!(text, "\n## {name}\n\n{}\n", tag["description"].as_str().unwrap_or_default()).expect("a String");
+        write!(text, "\n## {name}\n\n{}\n", tag["description"].as_str().unwrap_or_default())
+            .expect("a String");
         text.push_str("\n| Route | Does | Answers |\n|---|---|---|\n");
         for (path, method, about) in operations(&api) {
             let tagged = about["tags"].as_array().is_some_and(|tags| tags.iter().any(|tag| tag == name));
@@ -65,7 +66,8 @@ fn the_reference_of_routes_is_fresh() {
 #[test]
 fn every_operation_is_told_fully() {
     let api = description();
-    let schemas: BTreeSet<&String> = api["components"]["schemas"].as_object().expect("schemas").keys().collect();
+    let schemas: BTreeSet<&String> =
+        api["components"]["schemas"].as_object().expect("schemas").keys().collect();
     for (path, method, about) in operations(&api) {
         let place = format!("{method} {path}");
         assert!(about["summary"].is_string() && about["tags"].is_array(), "{place}");

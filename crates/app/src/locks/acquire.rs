@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::lock::saga::{Failure, Next, Saga};
-use ade_domain::lock::{Command, LockName, Outcome, Patience, Request};
+use ade_domain::lock::{Command, LockName, Outcome, Patience, Request, RequestKey};
 use ade_store::coordination::{Memory, Ticket};
 use tokio::runtime::Handle;
 
+use super::served::InUse;
 use super::{Acquired, Granted, LockError, LockService, Waiting};
 
 /// How often an open answer asks again although nobody told it to: hints may get lost.
@@ -63,7 +64,8 @@ impl LockService {
 
     async fn take_or_wait(&self, request: &Request, deadline: Moment) -> Result<Acquired, LockError> {
         let watch = self.coordination.watch(request.key);
-        let hang_up = HangUp { service: self, request, armed: true };
+        let open = self.served.requests.begin(&request.key);
+        let hang_up = HangUp { service: self, request, open, armed: true };
         let mut saga = Saga::new(request.clone(), self.server.clone());
         loop {
             match self.advance(&mut saga, deadline).await? {
@@ -77,7 +79,7 @@ impl LockService {
                     return Err(self.failed(failure).await?);
                 }
                 Next::Wait { lock, .. } => {
-                    let _serving = self.served.begin(&lock);
+                    let _serving = self.served.locks.begin(&lock);
                     let keeps = saga.keep(self.coordination.rules());
                     let pause = if keeps.is_empty() { POLL } else { KEEP };
                     let left = Duration::from_millis(deadline.ms_since(self.coordination.now()));
@@ -148,10 +150,12 @@ pub(super) fn granted(request: &Request, grants: Vec<ade_domain::lock::Grant>) -
     asks.zip(grants).map(|(ask, grant)| Granted { ask, grant }).collect()
 }
 
-/// Gives everything back when the caller goes away before it was answered.
+/// Gives everything back when the caller goes away before it was answered, unless it has come back by another
+/// connection.
 struct HangUp<'a> {
     service: &'a LockService,
     request: &'a Request,
+    open: InUse<RequestKey>,
     armed: bool,
 }
 
@@ -164,7 +168,7 @@ impl HangUp<'_> {
 impl Drop for HangUp<'_> {
     fn drop(&mut self) {
         let Ok(runtime) = Handle::try_current().map_err(|_| ()) else { return };
-        if self.armed && !self.service.is_stopping() {
+        if self.armed && self.open.is_last() && !self.service.is_stopping() {
             let (service, commands) = (self.service.clone(), Saga::hang_up(self.request));
             let key = self.request.key;
             runtime.spawn(async move {

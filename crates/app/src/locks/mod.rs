@@ -16,7 +16,7 @@ use ade_store::{Coordination, Unavailable};
 use uuid::Uuid;
 
 pub use hold::{Held, HoldResult};
-pub use served::Served;
+pub(crate) use served::Served;
 pub use tickets::TicketState;
 
 use crate::notices::{Notice, Notices};

@@ -1,47 +1,93 @@
-//! Which locks have waiters whose answers this process holds open: their marks must be renewed.
+//! What this process serves: locks whose waiters have their answers held open here, so that their marks are renewed, and
+//! the requests behind them, so that one connection that breaks does not take the place from another that repeats it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ade_domain::lock::LockName;
+use ade_domain::lock::{LockName, RequestKey};
 
-/// Locks with open answers, counted.
-#[derive(Debug, Clone, Default)]
-pub struct Served {
-    locks: Arc<Mutex<BTreeMap<LockName, usize>>>,
-}
-
-/// As long as this lives, the lock counts as served.
+/// Things in use, counted.
 #[derive(Debug)]
-pub(super) struct Serving {
-    lock: LockName,
-    served: Served,
+pub(crate) struct Counted<K> {
+    counts: Arc<Mutex<BTreeMap<K, usize>>>,
 }
 
-impl Served {
-    pub(super) fn begin(&self, lock: &LockName) -> Serving {
-        *self.lock().entry(lock.clone()).or_default() += 1;
-        Serving { lock: lock.clone(), served: self.clone() }
+/// Locks with open answers, and the requests that are open.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Served {
+    pub(crate) locks: Counted<LockName>,
+    pub(crate) requests: Counted<RequestKey>,
+}
+
+/// As long as this lives, the thing counts as in use.
+#[derive(Debug)]
+pub(super) struct InUse<K: Ord + Clone> {
+    key: K,
+    counted: Counted<K>,
+}
+
+impl<K> Default for Counted<K> {
+    fn default() -> Self {
+        Self { counts: Arc::default() }
+    }
+}
+
+impl<K> Clone for Counted<K> {
+    fn clone(&self) -> Self {
+        Self { counts: self.counts.clone() }
+    }
+}
+
+impl<K: Ord + Clone> Counted<K> {
+    pub(super) fn begin(&self, key: &K) -> InUse<K> {
+        *self.lock().entry(key.clone()).or_default() += 1;
+        InUse { key: key.clone(), counted: self.clone() }
     }
 
-    /// All of them.
-    pub(crate) fn all(&self) -> Vec<LockName> {
+    /// All that is in use.
+    pub(crate) fn all(&self) -> Vec<K> {
         self.lock().keys().cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<LockName, usize>> {
-        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<K, usize>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Serving {
+impl<K: Ord + Clone> InUse<K> {
+    /// Whether nobody else uses the same.
+    pub(super) fn is_last(&self) -> bool {
+        self.counted.lock().get(&self.key).is_none_or(|count| *count <= 1)
+    }
+}
+
+impl<K: Ord + Clone> Drop for InUse<K> {
     fn drop(&mut self) {
-        let mut locks = self.served.lock();
-        if let Some(count) = locks.get_mut(&self.lock) {
+        let mut counts = self.counted.lock();
+        if let Some(count) = counts.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
-                locks.remove(&self.lock);
+                counts.remove(&self.key);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_user_knows_that_it_is_the_last() {
+        let served = Served::default();
+        let key = RequestKey::once(1);
+        let first = served.requests.begin(&key);
+        let second = served.requests.begin(&key);
+        assert!(!first.is_last() && !second.is_last());
+        drop(first);
+        assert!(second.is_last());
+        assert_eq!(served.requests.all(), [key]);
+        drop(second);
+        assert!(served.requests.all().is_empty());
     }
 }
