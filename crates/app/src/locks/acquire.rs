@@ -168,7 +168,7 @@ impl HangUp<'_> {
 impl Drop for HangUp<'_> {
     fn drop(&mut self) {
         let Ok(runtime) = Handle::try_current().map_err(|_| ()) else { return };
-        if self.armed && self.open.is_last() && !self.service.is_stopping() {
+        if self.open.end() && self.armed && !self.service.is_stopping() {
             let (service, commands) = (self.service.clone(), Saga::hang_up(self.request));
             let key = self.request.key;
             runtime.spawn(async move {

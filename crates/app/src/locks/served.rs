@@ -22,7 +22,7 @@ pub(crate) struct Served {
 /// As long as this lives, the thing counts as in use.
 #[derive(Debug)]
 pub(super) struct InUse<K: Ord + Clone> {
-    key: K,
+    key: Option<K>,
     counted: Counted<K>,
 }
 
@@ -41,7 +41,7 @@ impl<K> Clone for Counted<K> {
 impl<K: Ord + Clone> Counted<K> {
     pub(super) fn begin(&self, key: &K) -> InUse<K> {
         *self.lock().entry(key.clone()).or_default() += 1;
-        InUse { key: key.clone(), counted: self.clone() }
+        InUse { key: Some(key.clone()), counted: self.clone() }
     }
 
     /// All that is in use.
@@ -55,21 +55,24 @@ impl<K: Ord + Clone> Counted<K> {
 }
 
 impl<K: Ord + Clone> InUse<K> {
-    /// Whether nobody else uses the same.
-    pub(super) fn is_last(&self) -> bool {
-        self.counted.lock().get(&self.key).is_none_or(|count| *count <= 1)
+    /// Ends the use; whether it was the last one of the same thing.
+    pub(super) fn end(&mut self) -> bool {
+        let Some(key) = self.key.take() else { return false };
+        let mut counts = self.counted.lock();
+        let left = counts.get_mut(&key).map_or(0, |count| {
+            *count -= 1;
+            *count
+        });
+        if left == 0 {
+            counts.remove(&key);
+        }
+        left == 0
     }
 }
 
 impl<K: Ord + Clone> Drop for InUse<K> {
     fn drop(&mut self) {
-        let mut counts = self.counted.lock();
-        if let Some(count) = counts.get_mut(&self.key) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.key);
-            }
-        }
+        self.end();
     }
 }
 
@@ -81,13 +84,13 @@ mod tests {
     fn the_last_user_knows_that_it_is_the_last() {
         let served = Served::default();
         let key = RequestKey::once(1);
-        let first = served.requests.begin(&key);
-        let second = served.requests.begin(&key);
-        assert!(!first.is_last() && !second.is_last());
-        drop(first);
-        assert!(second.is_last());
+        let mut first = served.requests.begin(&key);
+        let mut second = served.requests.begin(&key);
+        assert!(!first.end(), "the other one is still there");
         assert_eq!(served.requests.all(), [key]);
-        drop(second);
+        assert!(second.end() && !second.end(), "once");
+        assert!(served.requests.all().is_empty());
+        drop((first, second));
         assert!(served.requests.all().is_empty());
     }
 }
