@@ -19,7 +19,7 @@ const DEFAULT_FILE: &str = "ade.toml";
 #[derive(Debug, Clone, ClapArgs)]
 pub(crate) struct ConfigFile {
     /// Configuration file [default: ade.toml in this folder, if it is there]
-    #[arg(long, value_name = "FILE", env = "ADE_CONFIG")]
+    #[arg(long, value_name = "FILE", env = "ADE_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
 }
 

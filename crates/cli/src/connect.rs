@@ -21,6 +21,7 @@ pub(crate) struct Connection {
         long,
         value_name = "URL",
         env = "ADE_SERVER",
+        hide_env_values = true,
         default_value = "http://127.0.0.1:8300",
         global = true
     )]

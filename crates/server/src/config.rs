@@ -304,8 +304,17 @@ fn file(layers: &Layers, values: &mut Values) -> Result<(), ConfigError> {
 }
 
 /// Variables that are not settings of the server.
-const OTHER_VARIABLES: &[&str] =
-    &["ADE_ADMIN_TOKEN", "ADE_TOKEN", "ADE_SERVER", "ADE_CONFIG", "ADE_SOAK", "ADE_SEED"];
+const OTHER_VARIABLES: &[&str] = &[
+    "ADE_ADMIN_TOKEN",
+    "ADE_AGENT",
+    "ADE_CONFIG",
+    "ADE_FENCING_TOKENS",
+    "ADE_SEED",
+    "ADE_SERVER",
+    "ADE_SOAK",
+    "ADE_TOKEN",
+    "ADE_UPDATE_DOCS",
+];
 
 fn variables(layers: &Layers, values: &mut Values) -> Result<(), ConfigError> {
     for (name, text) in layers.variables.iter().filter(|(name, _)| name.starts_with("ADE_")) {

@@ -52,7 +52,7 @@ struct Taking {
     #[arg(long)]
     shared: bool,
     /// The agent that holds them [default: you@this-machine]
-    #[arg(long, env = "ADE_AGENT")]
+    #[arg(long, env = "ADE_AGENT", hide_env_values = true)]
     agent: Option<String>,
     /// Seconds until the locks expire if nothing renews them
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
