@@ -215,3 +215,90 @@ fn asks(locks: &[(&str, Option<Mode>)], faults: &mut Vec<Invalid>) -> Vec<Ask> {
     asks.sort_by(|a, b| a.lock.cmp(&b.lock));
     asks
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder() -> Holder {
+        Holder::new("ann", None).expect("valid")
+    }
+
+    fn draft() -> Draft<'static> {
+        Draft {
+            locks: vec![("resource:db:b", None), ("task:9", None), ("resource:db:a", None)],
+            ..Draft::default()
+        }
+    }
+
+    fn request(draft: &Draft<'_>) -> Request {
+        Request::new(holder(), draft, &Rules::default(), 7).expect("valid")
+    }
+
+    #[test]
+    fn locks_are_put_into_the_one_order() {
+        let names: Vec<String> = request(&draft()).asks.iter().map(|ask| ask.lock.to_string()).collect();
+        assert_eq!(names, ["task:9", "resource:db:a", "resource:db:b"]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        let (long, many) = ("x".repeat(257), vec![("task:1", None); 101]);
+        let wrong = |change: &dyn Fn(&mut Draft<'_>)| {
+            let mut draft = draft();
+            change(&mut draft);
+            let faults = Request::new(holder(), &draft, &Rules::default(), 7).expect_err("wrong");
+            faults.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()
+        };
+        assert_eq!(wrong(&|draft| draft.locks.clear()), ["/locks"]);
+        assert_eq!(wrong(&|draft| draft.locks = vec![("task:1", None), ("task:1", None)]), ["/locks/1/lock"]);
+        assert_eq!(
+            wrong(&|draft| draft.locks = vec![("", None), ("task:1", Some(Mode::Shared))]),
+            ["/locks/0/lock", "/locks/1/mode"]
+        );
+        for ttl in [0.0, -1.0, 300.1, 1e300, f64::INFINITY, f64::NAN, 0.000_4] {
+            assert_eq!(wrong(&|draft| draft.ttl_seconds = Some(ttl)), ["/ttl_seconds"], "{ttl}");
+        }
+        for wait in [-0.1, 3_600.1, f64::INFINITY] {
+            assert_eq!(wrong(&|draft| draft.wait_seconds = Some(wait)), ["/wait_seconds"], "{wait}");
+        }
+        assert_eq!(wrong(&|draft| draft.priority = Some(i64::MAX)), ["/priority"]);
+        let faults = Request::new(holder(), &Draft { locks: many, ..Draft::default() }, &Rules::default(), 7);
+        assert_eq!(faults.expect_err("too many").len(), 1);
+        for draft in [
+            Draft { purpose: Some(&long), ..draft() },
+            Draft { request_id: Some(&long), ..draft() },
+            Draft { request_id: Some(""), ..draft() },
+        ] {
+            assert_eq!(Request::new(holder(), &draft, &Rules::default(), 7).expect_err("wrong").len(), 1);
+        }
+    }
+
+    #[test]
+    fn waiting_is_asked_for_in_three_ways() {
+        let patience = |queue, wait_seconds| request(&Draft { queue, wait_seconds, ..draft() }).patience;
+        assert_eq!(patience(false, None), Patience::None);
+        assert_eq!(patience(false, Some(0.0)), Patience::None);
+        assert_eq!(patience(false, Some(1.5)), Patience::HeldOpen { ms: 1_500 });
+        assert_eq!(patience(true, None), Patience::Ticket { ms: 60_000 });
+        assert_eq!(patience(true, Some(5.0)), Patience::Ticket { ms: 5_000 });
+    }
+
+    #[test]
+    fn every_part_of_the_body_counts_and_nothing_else() {
+        let same = request(&draft()).body_digest();
+        let reordered = Draft { locks: draft().locks.into_iter().rev().collect(), ..draft() };
+        assert_eq!(request(&Draft { request_id: Some("x"), ..reordered }).body_digest(), same);
+        for other in [
+            Draft { locks: vec![("task:9", None)], ..draft() },
+            Draft { locks: vec![("resource:db:a", Some(Mode::Shared))], ..draft() },
+            Draft { ttl_seconds: Some(31.0), ..draft() },
+            Draft { wait_seconds: Some(1.0), ..draft() },
+            Draft { queue: true, ..draft() },
+            Draft { priority: Some(1), ..draft() },
+            Draft { purpose: Some("p"), ..draft() },
+        ] {
+            assert_ne!(request(&other).body_digest(), same, "{other:?}");
+        }
+    }
+}
