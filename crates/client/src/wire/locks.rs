@@ -1,55 +1,8 @@
-//! What goes over the wire: snake_case JSON, times in RFC 3339 with microseconds. Unknown fields are refused in requests
-//! and ignored in answers.
+//! Locks, requests for them, tickets, holders and waiters on the wire.
 
-use std::collections::BTreeMap;
-use std::fmt;
+use serde::{Deserialize, Serialize};
 
-use jiff::Timestamp;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
-
-/// A time, in UTC with microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Time(pub Timestamp);
-
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.6}", self.0)
-    }
-}
-
-impl From<ade_domain::Moment> for Time {
-    fn from(moment: ade_domain::Moment) -> Self {
-        Self(moment.timestamp())
-    }
-}
-
-impl Serialize for Time {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Time {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Timestamp::deserialize(deserializer).map(Self)
-    }
-}
-
-#[cfg(feature = "openapi")]
-impl utoipa::PartialSchema for Time {
-    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
-        use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, SchemaFormat, Type};
-        ObjectBuilder::new()
-            .schema_type(Type::String)
-            .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
-            .description(Some("RFC 3339 in UTC with microseconds"))
-            .into()
-    }
-}
-
-#[cfg(feature = "openapi")]
-impl utoipa::ToSchema for Time {}
+use super::Time;
 
 /// How a lock is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -346,16 +299,6 @@ pub struct Lock {
     pub queue_length: u64,
 }
 
-/// A page of a list.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Page<T> {
-    /// What was found.
-    pub items: Vec<T>,
-    /// Where the next page begins; null at the end.
-    pub next_cursor: Option<String>,
-}
-
 /// A holder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -412,104 +355,4 @@ pub struct Broken {
     pub lock: String,
     /// Who held it; nobody, if it was free.
     pub holders: Vec<LockHolder>,
-}
-
-/// An agent.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Agent {
-    /// Its id.
-    pub agent_id: String,
-    /// A name for people.
-    pub name: String,
-    /// Who answers for it.
-    pub sponsor_id: Option<String>,
-    /// The model behind it.
-    pub model: Option<String>,
-    /// Its version.
-    pub version: Option<String>,
-    /// What it can do.
-    pub capabilities: Vec<String>,
-    /// How many tasks at once.
-    pub max_tasks: u32,
-    /// Tasks it is doing.
-    pub active_tasks: u64,
-    /// Tasks that wait for it.
-    pub queued_tasks: u64,
-    /// `active`, `draining` or `offline`.
-    pub status: String,
-    /// When it was last heard of.
-    pub last_heartbeat: Time,
-    /// Settings of its own.
-    pub config: BTreeMap<String, Value>,
-}
-
-/// An agent to be registered, or what to change of one.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct AgentRequest {
-    /// Its id; only when it is registered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub agent_id: Option<String>,
-    /// A name for people; the id, unless said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// The model behind it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// Its version.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub version: Option<String>,
-    /// What it can do: at most 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub capabilities: Option<Vec<String>>,
-    /// How many tasks at once: between 1 and 1,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_tasks: Option<u32>,
-    /// Settings of its own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config: Option<BTreeMap<String, Value>>,
-}
-
-/// Something wrong with a part of a request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct FieldError {
-    /// Where: a JSON pointer into the body, or `?name` for a parameter.
-    pub pointer: String,
-    /// What.
-    pub detail: String,
-}
-
-/// Why a request failed (RFC 9457), with the facts that its code promises.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Problem {
-    /// Always `about:blank`; the code says which problem it is.
-    #[serde(rename = "type", default)]
-    pub kind: String,
-    /// The status in words.
-    #[serde(default)]
-    pub title: String,
-    /// The status.
-    #[serde(default)]
-    pub status: u16,
-    /// What happened, and what to do next.
-    #[serde(default)]
-    pub detail: String,
-    /// What programs go by.
-    #[serde(default)]
-    pub code: String,
-    /// `holders`, `queue_length`, `cycle`, `results`, `errors` and others, as the code promises.
-    #[serde(flatten)]
-    pub facts: BTreeMap<String, Value>,
-}
-
-impl Problem {
-    /// A fact, if it is there and readable.
-    #[must_use]
-    pub fn fact<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Option<T> {
-        self.facts.get(name).and_then(|value| serde_json::from_value(value.clone()).ok())
-    }
 }

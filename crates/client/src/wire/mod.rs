@@ -1,0 +1,114 @@
+//! What goes over the wire: snake_case JSON, times in RFC 3339 with microseconds. Unknown fields are refused in requests
+//! and ignored in answers.
+
+mod agents;
+mod locks;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+pub use agents::{Agent, AgentRequest};
+pub use locks::{
+    AcquireRequest, Broken, CycleEdge, Grant, Grants, Graph, GraphWait, HeartbeatRequest, HeldLock,
+    HoldRequest, HoldResult, HoldResults, HolderRef, Lock, LockAsk, LockHolder, LockWaiter, Mode, Ticket,
+    TicketStatus, Verified, VerifyRequest,
+};
+
+/// A time, in UTC with microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time(pub Timestamp);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.6}", self.0)
+    }
+}
+
+impl From<ade_domain::Moment> for Time {
+    fn from(moment: ade_domain::Moment) -> Self {
+        Self(moment.timestamp())
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Timestamp::deserialize(deserializer).map(Self)
+    }
+}
+
+#[cfg(feature = "openapi")]
+impl utoipa::PartialSchema for Time {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+        use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, SchemaFormat, Type};
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
+            .description(Some("RFC 3339 in UTC with microseconds"))
+            .into()
+    }
+}
+
+#[cfg(feature = "openapi")]
+impl utoipa::ToSchema for Time {}
+
+/// A page of a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Page<T> {
+    /// What was found.
+    pub items: Vec<T>,
+    /// Where the next page begins; null at the end.
+    pub next_cursor: Option<String>,
+}
+
+/// Something wrong with a part of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FieldError {
+    /// Where: a JSON pointer into the body, or `?name` for a parameter.
+    pub pointer: String,
+    /// What.
+    pub detail: String,
+}
+
+/// Why a request failed (RFC 9457), with the facts that its code promises.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Problem {
+    /// Always `about:blank`; the code says which problem it is.
+    #[serde(rename = "type", default)]
+    pub kind: String,
+    /// The status in words.
+    #[serde(default)]
+    pub title: String,
+    /// The status.
+    #[serde(default)]
+    pub status: u16,
+    /// What happened, and what to do next.
+    #[serde(default)]
+    pub detail: String,
+    /// What programs go by.
+    #[serde(default)]
+    pub code: String,
+    /// `holders`, `queue_length`, `cycle`, `results`, `errors` and others, as the code promises.
+    #[serde(flatten)]
+    pub facts: BTreeMap<String, Value>,
+}
+
+impl Problem {
+    /// A fact, if it is there and readable.
+    #[must_use]
+    pub fn fact<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Option<T> {
+        self.facts.get(name).and_then(|value| serde_json::from_value(value.clone()).ok())
+    }
+}

@@ -1,0 +1,88 @@
+//! Layers, origins and faults of the configuration.
+
+use super::*;
+
+fn layers(file: &str, variables: &[(&str, &str)], flags: &[(&'static str, &'static str, &str)]) -> Layers {
+    Layers {
+        file: Some(("ade.toml".into(), file.to_owned())),
+        variables: variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        flags: flags.iter().map(|(name, flag, value)| (*name, *flag, (*value).to_owned())).collect(),
+    }
+}
+
+#[test]
+fn flags_override_variables_override_the_file() {
+    let file = "[server]\nlisten = \"127.0.0.1:1\"\ndata = \"f\"\n[lock]\nmax_queue = 7\n";
+    let variables = [("ADE_SERVER_LISTEN", "127.0.0.1:2"), ("ADE_SERVER_DATA", "v"), ("PATH", "/bin")];
+    let config = Config::load(&layers(file, &variables, &[("server.listen", "listen", "127.0.0.1:3")]))
+        .expect("valid");
+    assert_eq!(config.listen.port(), 3);
+    assert_eq!(config.data, PathBuf::from("v"));
+    assert_eq!(config.rules.max_queue, 7);
+    let origin =
+        |name: &str| config.effective.iter().find(|one| one.name == name).map(|one| one.origin.to_string());
+    assert_eq!(origin("server.listen").as_deref(), Some("--listen"));
+    assert_eq!(origin("server.data").as_deref(), Some("ADE_SERVER_DATA"));
+    assert_eq!(origin("lock.max_queue").as_deref(), Some("ade.toml"));
+    assert_eq!(origin("lock.max_ttl_seconds").as_deref(), Some("default"));
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_place() {
+    for (file, variables, says) in [
+        (
+            "[lock]\nmax_que = 1\n",
+            &[][..],
+            "unknown setting lock.max_que in ade.toml; did you mean lock.max_queue?",
+        ),
+        (
+            "[lok]\nmax_queue = 1\n",
+            &[],
+            "unknown setting lok.max_queue in ade.toml; did you mean lock.max_queue?",
+        ),
+        ("x = 1\n", &[], "unknown setting x in ade.toml"),
+        ("[lock]\nmax_queue = \"many\"\n", &[], "lock.max_queue = \"many\" (from ade.toml): must be integer"),
+        (
+            "[lock]\nmax_queue = -1\n",
+            &[],
+            "lock.max_queue = -1 (from ade.toml): must be between 0 and 100000",
+        ),
+        (
+            "[lock]\nmax_ttl_seconds = 9\n",
+            &[],
+            "lock.default_ttl_seconds = 30 (from default): must not exceed lock.max_ttl_seconds",
+        ),
+        (
+            "",
+            &[("ADE_LOCK_MAX_QUEU", "1")],
+            "unknown setting ADE_LOCK_MAX_QUEU in ADE_LOCK_MAX_QUEU; did you mean ADE_LOCK_MAX_QUEUE?",
+        ),
+        (
+            "",
+            &[("ADE_LOG_FORMAT", "xml")],
+            "log.format = \"xml\" (from ADE_LOG_FORMAT): must be text or json",
+        ),
+        (
+            "",
+            &[("ADE_SERVER_LISTEN", "here")],
+            "server.listen = \"here\" (from ADE_SERVER_LISTEN): must be an address and a port, such as 127.0.0.1:8300",
+        ),
+    ] {
+        let error = Config::load(&layers(file, variables, &[])).expect_err(says);
+        assert_eq!(error.to_string(), says);
+    }
+    let error = Config::load(&layers("[lock\n", &[], &[])).expect_err("syntax").to_string();
+    assert!(error.starts_with("ade.toml: "), "{error}");
+}
+
+#[test]
+fn the_default_file_is_the_default() {
+    let uncommented: String = Config::default_file()
+        .lines()
+        .filter(|line| !line.starts_with("# "))
+        .map(|line| format!("{}\n", line.trim_start_matches('#')))
+        .collect();
+    let config = Config::load(&layers(&uncommented, &[], &[])).expect("valid");
+    assert_eq!(config.rules, Rules::default());
+    assert_eq!(config.listen.port(), 8300);
+}
