@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use ade_server::{Config, Server, StartError, start_logging};
 use clap::Args as ClapArgs;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{self, ConfigFile};
@@ -28,6 +29,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     flags.extend(args.data.as_ref().map(|data| ("server.data", "data", data.to_string_lossy().into_owned())));
     let config = config::load(&args.file, flags)?;
     start_logging(&config.log_format, &config.log_level).map_err(|error| Failure::new(Kind::Input, error))?;
+    allow_many_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| Failure::new(Kind::Unavailable, format!("cannot start: {error}")))?;
@@ -49,10 +51,16 @@ async fn serve(config: &Config) -> Result<(), Failure> {
             _ = terminate.recv() => {}
         }
     };
-    server
-        .run(end)
-        .await
-        .map_err(|error| Failure::new(Kind::Unavailable, format!("the server failed: {error}")))
+    server.run(end).await;
+    Ok(())
+}
+
+/// Every waiting caller is an open file: as many as the system allows, not as many as it gives by default.
+fn allow_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        output::note(&format!("the limit of open files stays at {:?}: {error}", limit.current));
+    }
 }
 
 fn listen_to(kind: SignalKind) -> Result<tokio::signal::unix::Signal, Failure> {

@@ -17,6 +17,8 @@ use crate::wire::{
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
 /// How long an answer may take beyond the time that it is held open.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// How long an idle connection is kept: less than the server keeps it.
+const IDLE: Duration = Duration::from_secs(30);
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
 
@@ -43,7 +45,8 @@ impl Client {
     /// # Errors
     /// The platform has no usable HTTP client.
     pub fn new(url: &str, token: &str) -> Result<Self, Error> {
-        let built = reqwest::Client::builder().connect_timeout(CONNECT).tcp_nodelay(true).build();
+        let http = reqwest::Client::builder().connect_timeout(CONNECT).pool_idle_timeout(IDLE);
+        let built = http.tcp_nodelay(true).build();
         let base = url.trim_end_matches('/').to_owned();
         let http = built.map_err(|error| Error::Unreachable { url: base.clone(), cause: cause(&error) })?;
         Ok(Self { http, base, token: token.to_owned() })

@@ -3,6 +3,7 @@
 //! A handler translates: a request into a call of `app`, its result into an answer. It decides nothing. Every route under
 //! `/api/v1` has a caller in its signature.
 
+mod accept;
 mod api;
 mod auth;
 pub mod config;

@@ -11,16 +11,13 @@ use ade_app::agents::AgentService;
 use ade_app::{LockService, LogNotices, Upkeep};
 use ade_store::embedded::{OpenError, Options};
 use ade_store::{Embedded, SystemClock};
-use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::api::{self, Agents, App};
 use crate::auth::AdminToken;
-use crate::{Config, metrics};
+use crate::{Config, accept, metrics};
 
-/// How long requests may take to finish once the server stops.
-const FAREWELL: Duration = Duration::from_secs(10);
 /// How often the recorder of metrics tidies up.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 
@@ -89,10 +86,7 @@ impl Server {
     }
 
     /// Serves until `end`. Then it accepts nothing more, tells open answers to try elsewhere, and finishes the rest.
-    ///
-    /// # Errors
-    /// The listener fails.
-    pub async fn run(self, end: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
+    pub async fn run(self, end: impl Future<Output = ()>) {
         let Self { listener, app, stop, upkeep, .. } = self;
         let recording = tokio::spawn(async {
             let mut tick = tokio::time::interval(METRICS_UPKEEP);
@@ -101,33 +95,15 @@ impl Server {
                 recorder.run_upkeep();
             }
         });
-        let listener = listener.tap_io(|stream| {
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "cannot switch off delays of a connection");
-            }
-        });
-        let mut stopping = app.stopping.clone();
         let locks = app.locks.clone();
-        let serving = axum::serve(listener, api::router(app)).with_graceful_shutdown(async move {
+        let end = async move {
             end.await;
             tracing::info!("stopping");
             locks.stop();
             stop.send_replace(true);
-        });
-        let farewell = async {
-            // An error means that the sender is gone, and with it the server.
-            let _ = stopping.wait_for(|stopping| *stopping).await;
-            tokio::time::sleep(FAREWELL).await;
         };
-        let served = tokio::select! {
-            served = serving => served,
-            () = farewell => {
-                tracing::warn!("some requests did not finish in time");
-                Ok(())
-            }
-        };
+        accept::serve(&listener, api::router(app), end).await;
         recording.abort();
         upkeep.stop().await;
-        served
     }
 }

@@ -1,5 +1,7 @@
 //! Bodies, parameters and names of requests, or a problem that says where they are wrong.
 
+use std::time::Duration;
+
 use ade_client::wire::FieldError;
 use ade_domain::lock::{Holder, LockName, RequestKey};
 use axum::body::Bytes;
@@ -14,6 +16,9 @@ use super::App;
 use crate::auth::Caller;
 use crate::problem::{Answer, Problem};
 
+/// How long a body may take to arrive.
+const READ: Duration = Duration::from_secs(30);
+
 /// A JSON body.
 #[derive(Debug)]
 pub(crate) struct Body<T>(pub(crate) T);
@@ -22,7 +27,10 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        let bytes = Bytes::from_request(request, app).await.map_err(|rejection| match rejection {
+        let reading = tokio::time::timeout(READ, Bytes::from_request(request, app)).await;
+        let slow =
+            || Problem::new(StatusCode::REQUEST_TIMEOUT, "BODY_TOO_SLOW", "the body did not arrive in time");
+        let bytes = reading.map_err(|_| slow())?.map_err(|rejection| match rejection {
             BytesRejection::FailedToBufferBody(failed)
                 if failed.status() == StatusCode::PAYLOAD_TOO_LARGE =>
             {
