@@ -1,12 +1,7 @@
 //! `ade lock hold` as processes: it waits its turn, passes on how its command ended, and never leaves it running without
 //! the lock, however it ends itself.
 
-#![expect(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "helpers of tests fail like tests, and print what they measured"
-)]
+#![expect(clippy::expect_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 #[expect(dead_code, reason = "shared by several tests, each of which needs a part")]
 mod server;
@@ -15,6 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use ade_client::wire::Lock;
 use ade_testkit::wait::eventually;
 use ade_testkit::wait_for_exit;
 use rustix::process::Signal;
@@ -37,8 +33,8 @@ fn hold<'a>(options: &[&'a str], command: &[&'a str]) -> Vec<&'a str> {
 
 fn free(server: &Server) -> bool {
     let shown = server.ade(&["lock", "show", LOCK, "--json"]).output().expect("runs");
-    let lock: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
-    lock["holders"].as_array().expect("a list").is_empty()
+    let lock: Lock = serde_json::from_slice(&shown.stdout).expect("JSON");
+    lock.holders.is_empty()
 }
 
 /// Waits for a line such as `self=123`.

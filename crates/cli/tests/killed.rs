@@ -4,8 +4,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    clippy::print_stderr,
-    reason = "helpers of tests fail like tests, and print what they measured"
+    reason = "helpers of tests fail like tests"
 )]
 
 mod load;
@@ -32,6 +31,7 @@ async fn what_was_answered_is_still_so() {
     let mut begun: Vec<Vec<Update>> = vec![Vec::new(); usize::try_from(AGENTS).expect("few")];
     let (rounds, seed) = (effort::rounds(4, 20), effort::seed());
     let mut restarts = Vec::new();
+    let (mut alive, mut waiting, mut happened) = (0, 0, 0);
     for round in 0..rounds {
         let mut dice = Dice::new(seed, round);
         let mut agents = JoinSet::new();
@@ -61,8 +61,10 @@ async fn what_was_answered_is_still_so() {
         server = Server::start(&data);
         restarts.push(started.elapsed());
         let client = server.client();
-        compare(&client, &notes).await;
-        repeat(&client, &notes, unanswered).await;
+        let (grants, waiters) = compare(&client, &notes).await;
+        alive += grants;
+        waiting += waiters;
+        happened += repeat(&client, &notes, unanswered).await;
         give_up_half(&client, &notes, &mut dice).await;
     }
     let history = notes.history();
@@ -72,16 +74,18 @@ async fn what_was_answered_is_still_so() {
     let refused: u64 = history.counters.values().map(|counter| counter.refused).sum();
     eprintln!(
         "{rounds} kills (seed {seed}): {} answers, {} grants ({exclusive} exclusive), {updates} updates, \
-         {refused} refused; restarts took at most {:?}",
+         {refused} refused; after restarts {alive} grants and {waiting} waiters were still there, and {happened} grants \
+         had not been answered; restarts took at most {:?}",
         *notes.answers.borrow(),
         history.grants.len(),
         restarts.iter().max(),
     );
-    assert!(exclusive > 10 && updates > 10, "there was something to be lost");
+    assert!(exclusive > 10 && updates > 10 && alive > 5 && waiting > 5, "there was something to be lost");
 }
 
-/// Right after a restart: grants, queues and tickets are as they were answered.
-async fn compare(client: &Client, notes: &Notes) {
+/// Right after a restart: grants, queues and tickets are as they were answered. How many grants and waiters there were.
+async fn compare(client: &Client, notes: &Notes) -> (usize, usize) {
+    let (mut grants, mut waiters) = (0, 0);
     for name in LOCKS {
         let lock = client.lock(name).await.expect("answers");
         let now = now();
@@ -91,6 +95,8 @@ async fn compare(client: &Client, notes: &Notes) {
             let of_lock = history.grants.iter().filter(|((lock, _), _)| lock == name);
             of_lock.filter(|(_, held)| held.lives(now)).map(|((_, t), h)| (*t, h.clone())).collect()
         };
+        waiters += lock.queue.len();
+        grants += alive.len();
         for (token, held) in alive {
             let by = lock.holders.iter().find(|by| by.fencing_token == token);
             let by = by.unwrap_or_else(|| panic!("{name} {token} {held:?} was lost: {lock:?}"));
@@ -130,16 +136,17 @@ async fn compare(client: &Client, notes: &Notes) {
             }
         }
     }
+    (grants, waiters)
 }
 
-/// Whoever was not answered asks again, all at the same time, and learns how the request stands.
-async fn repeat(client: &Client, notes: &Notes, unanswered: Vec<Unanswered>) {
+/// Whoever was not answered asks again, all at the same time, and learns how the request stands. How many had been granted.
+async fn repeat(client: &Client, notes: &Notes, unanswered: Vec<Unanswered>) -> usize {
     let mut repeating = JoinSet::new();
     for request in unanswered {
         let (client, notes) = (client.clone(), notes.clone());
         repeating.spawn(async move {
             match request {
-                Unanswered::Acquire(request) => repeat_acquire(&client, &notes, request).await,
+                Unanswered::Acquire(request) => return repeat_acquire(&client, &notes, request).await,
                 // Either it was released then, or it is now, or its lease ran out.
                 Unanswered::Release(request) => match client.release(&request).await {
                     Ok(_) => {}
@@ -147,14 +154,17 @@ async fn repeat(client: &Client, notes: &Notes, unanswered: Vec<Unanswered>) {
                 },
                 Unanswered::Other => {}
             }
+            false
         });
     }
+    let mut happened = 0;
     while let Some(ended) = repeating.join_next().await {
-        ended.expect("no contradiction so far");
+        happened += usize::from(ended.expect("no contradiction so far"));
     }
+    happened
 }
 
-async fn repeat_acquire(client: &Client, notes: &Notes, request: AcquireRequest) {
+async fn repeat_acquire(client: &Client, notes: &Notes, request: AcquireRequest) -> bool {
     let holder = request.holder_id.clone().expect("named");
     let (mut tokens, mut until) = (Vec::new(), Vec::new());
     for ask in &request.locks {
@@ -184,6 +194,7 @@ async fn repeat_acquire(client: &Client, notes: &Notes, request: AcquireRequest)
             notes.history().left.insert(holder);
         }
     }
+    had_all
 }
 
 /// The tokens that were answered before the kill are good for a release after it.
@@ -216,6 +227,52 @@ fn ask(who: &str, mode: Mode) -> AcquireRequest {
         request_id: Some(format!("of-{who}")),
         ..AcquireRequest::default()
     }
+}
+
+/// Somebody whose answer got lost with the server asks again with the same id.
+#[tokio::test]
+async fn a_repetition_after_a_kill_finds_its_request() {
+    let (_folder, data) = folder();
+    let server = Server::start(&data);
+    let client = server.client();
+    let several = AcquireRequest {
+        locks: ["task:1", "resource:db:q"].map(|lock| LockAsk { lock: lock.to_owned(), mode: None }).to_vec(),
+        ..ask("ann", Mode::Exclusive)
+    };
+    let waiting = AcquireRequest {
+        queue: true,
+        agent_id: Some("ben".to_owned()),
+        purpose: Some("waits".to_owned()),
+        ..several.clone()
+    };
+    let released = ask("cem", Mode::Exclusive);
+    let taken = client.acquire(&several).await.expect("free");
+    let queued = client.acquire(&waiting).await.expect("queued");
+    let Acquired::Granted(gone) = client.acquire(&released).await.expect("free") else { panic!("free") };
+    let release = HoldRequest {
+        agent_id: Some("cem".to_owned()),
+        holder_id: None,
+        locks: gone.grants.iter().map(held).collect(),
+    };
+    client.release(&release).await.expect("held");
+    server.kill();
+    let server = Server::start(&data);
+    let client = server.client();
+    assert_eq!(client.acquire(&several).await.expect("held"), taken);
+    let Acquired::Ticket(again) = client.acquire(&waiting).await.expect("queued") else { panic!("queued") };
+    let Acquired::Ticket(queued) = queued else { panic!("queued") };
+    assert_eq!((again.ticket, again.position), (queued.ticket, Some(1)), "and not twice in the queue");
+    assert_eq!(client.lock("task:1").await.expect("answers").queue.len(), 1);
+    let over = client.acquire(&released).await.expect_err("it does not come back");
+    assert_eq!(over.code(), Some("LOCK_LOST"), "{over}");
+    assert_eq!(client.release(&release).await.expect_err("once").code(), Some("LOCK_LOST"));
+    let other = AcquireRequest { purpose: Some("another".to_owned()), ..several };
+    let reused = client.acquire(&other).await.expect_err("the id is taken");
+    assert_eq!(reused.code(), Some("REQUEST_ID_REUSED"), "{reused}");
+    let Acquired::Granted(next) = client.acquire(&ask("dee", Mode::Exclusive)).await.expect("free") else {
+        panic!("free")
+    };
+    assert!(next.grants[0].fencing_token > gone.grants[0].fencing_token, "also when nobody held it");
 }
 
 /// Waiters keep their places whether they have tickets or open answers; those come back with the same request.

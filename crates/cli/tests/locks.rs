@@ -1,12 +1,7 @@
 //! `ade lock` on real data, as a person or a script sees it: tables, JSON, refusals with what to do next, and nothing that
 //! could steer a terminal.
 
-#![expect(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail like tests"
-)]
+#![expect(clippy::expect_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 #[expect(dead_code, reason = "shared by several tests, each of which needs a part")]
 mod server;

@@ -137,6 +137,8 @@ struct Signals {
     interrupt: Listener,
     terminate: Listener,
     hangup: Listener,
+    /// Not for the command: if we stopped, it would go on while its lock expires. So we do not.
+    _stop: Listener,
 }
 
 impl Signals {
@@ -146,6 +148,7 @@ impl Signals {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
             hangup: listen(SignalKind::hangup())?,
+            _stop: listen(SignalKind::from_raw(Signal::TSTP.as_raw()))?,
         })
     }
 }

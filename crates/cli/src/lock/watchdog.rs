@@ -6,9 +6,10 @@
 //! A byte in it says that the command has ended; its end without one says that `ade` has: then the group is asked to end
 //! and, after the grace, killed, with the watchdog in it.
 //!
-//! At a terminal the group is put in the foreground, so that the command can read from it and gets its Ctrl-C. Only a
-//! member of the foreground group may hand it on, so the watchdog gives it back. Ctrl-Z would keep the lock for as long
-//! as nobody comes back, at a terminal that seems dead: the watchdog lets the command go on at once.
+//! At a terminal the group is put in the foreground, so that the command can read from it and gets its Ctrl-C; not in a
+//! pipeline, whose other members would lose the terminal. Only a member of the foreground group may hand it on, so the
+//! watchdog gives it back. Ctrl-Z would keep the lock for as long as nobody comes back, at a terminal that seems dead: the
+//! watchdog lets the command go on at once.
 //!
 //! What leaves the group by itself (setsid, the jobs of an interactive shell) is out of reach.
 
@@ -129,7 +130,8 @@ impl Watchdog {
 
     fn start_now(grace: Duration) -> io::Result<Self> {
         let stdin = io::stdin();
-        let in_foreground = stdin.is_terminal() && tcgetpgrp(&stdin) == Ok(getpgrp());
+        let alone = stdin.is_terminal() && io::stdout().is_terminal();
+        let in_foreground = alone && tcgetpgrp(&stdin) == Ok(getpgrp());
         let mut command = Command::new(std::env::current_exe()?);
         command.args([NAME, "--grace", &grace.as_secs_f64().to_string()]);
         if in_foreground {

@@ -15,8 +15,12 @@ use history::History;
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-pub(crate) const LOCKS: [&str; 8] = [
+pub(crate) const LOCKS: [&str; 12] = [
     "task:1",
+    "task:2",
+    "task:3",
+    "resource:db:n",
+    "resource:db:o",
     "task:ü {x}",
     "resource:db:p",
     "resource:db:q",
