@@ -125,6 +125,8 @@ fn sigterm_is_passed_on_and_the_lock_is_given_up() {
     let script = "trap 'echo cleaning; exit 9' TERM; sleep 1000 & echo self=$$; wait";
     let mut one = server.run(&hold(&[], &["sh", "-c", script]));
     number(&mut one, "self");
+    // If this stopped it, nobody would renew the lock, and the next signal would not be heard.
+    one.send(Signal::TSTP);
     one.send(Signal::TERM);
     one.out.wait_for("cleaning");
     assert_eq!(one.end().code(), Some(9));
@@ -135,7 +137,7 @@ fn sigterm_is_passed_on_and_the_lock_is_given_up() {
 fn a_broken_lock_stops_the_command_and_all_it_started() {
     let (_folder, data) = folder();
     let server = Server::start(&data);
-    let mut one = server.run(&hold(&["--ttl", "1.2", "--grace", "0.2"], &["sh", "-c", STUBBORN]));
+    let mut one = server.run(&hold(&["--ttl", "3", "--grace", "0.2"], &["sh", "-c", STUBBORN]));
     let (child, own) = (number(&mut one, "child"), number(&mut one, "self"));
     let broken = server.ade(&["lock", "break", LOCK, "--reason", "the test says so"]).output().expect("runs");
     let said = String::from_utf8_lossy(&broken.stdout).into_owned();
@@ -188,7 +190,7 @@ fn a_killed_hold_takes_its_command_along_and_the_next_one_goes_on() {
 fn a_killed_watchdog_is_no_harm_as_long_as_hold_lives() {
     let (_folder, data) = folder();
     let server = Server::start(&data);
-    let mut one = server.run(&hold(&["--ttl", "1.2", "--grace", "0.1"], &["sh", "-c", STUBBORN]));
+    let mut one = server.run(&hold(&["--ttl", "3", "--grace", "0.1"], &["sh", "-c", STUBBORN]));
     let (child, own) = (number(&mut one, "child"), number(&mut one, "self"));
     let group = group_of(own);
     let killed = Command::new("kill").args(["-KILL", &group.to_string()]).status().expect("runs");

@@ -150,6 +150,20 @@ impl Server {
     }
 }
 
+/// A test that fails tells what its server said, and whether it was still there.
+impl Drop for Server {
+    #[expect(clippy::print_stderr, reason = "this is what a failed test has to say")]
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let ended = self.process.child.try_wait();
+            let said = std::mem::replace(&mut self.process.err, Lines::of(std::io::empty()));
+            // The rest of what it says comes with its end.
+            let _ = self.process.child.kill();
+            eprintln!("the server of this test: {ended:?} {}", said.all());
+        }
+    }
+}
+
 /// The folder of a server, inside of a folder that goes away.
 pub(crate) fn folder() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
