@@ -122,7 +122,7 @@ fn shared_holds_run_together_and_an_exclusive_one_waits_for_both() {
 fn sigterm_is_passed_on_and_the_lock_is_given_up() {
     let (_folder, data) = folder();
     let server = Server::start(&data);
-    let script = "trap 'echo cleaning; exit 9' TERM; sleep 1000 & echo self=$$; wait";
+    let script = "trap 'kill -9 $!; echo cleaning; exit 9' TERM; sleep 1000 & echo self=$$; wait";
     let mut one = server.run(&hold(&[], &["sh", "-c", script]));
     number(&mut one, "self");
     // If this stopped it, nobody would renew the lock, and the next signal would not be heard.
