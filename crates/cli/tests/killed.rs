@@ -314,7 +314,7 @@ async fn a_queue_is_the_same_after_a_kill() {
             spawn(&client, &ask(who, *mode), &mut open, false).await;
         }
     }
-    // The marks of the dead server are worth nothing after 3 s: who goes on waiting then has come back.
+    // Who had an open answer is back by now, or comes back within the 3 s that a restart leaves for it.
     let client = server.client();
     let mut order = Vec::new();
     let mut grants = first.grants;
