@@ -33,6 +33,9 @@ enum Command {
     Config(config::Args),
     /// The Redis keyspace: every key, channel and consumer group, from one catalog
     Keys(keys::Args),
+    /// A part of `ade lock hold`
+    #[command(hide = true, name = lock::watchdog::NAME)]
+    LockWatchdog(lock::watchdog::Args),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Command::Lock(args) => lock::run(args),
         Command::Config(args) => config::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Keys(args) => keys::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::LockWatchdog(args) => lock::watchdog::run(&args).map(|()| ExitCode::SUCCESS),
     };
     match result {
         Ok(code) => code,

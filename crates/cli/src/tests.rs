@@ -32,7 +32,8 @@ fn reference(text: &mut String, command: &mut clap::Command, above: &str) {
     let help = command.render_long_help().to_string();
     let help: Vec<&str> = help.lines().map(str::trim_end).collect();
     write!(text, "\n## `{path}`\n\n```text\n{}\n```\n", help.join("\n").trim()).expect("a String takes all");
-    for below in command.get_subcommands_mut().filter(|below| below.get_name() != "help") {
+    let for_people = |below: &&mut clap::Command| below.get_name() != "help" && !below.is_hide_set();
+    for below in command.get_subcommands_mut().filter(for_people) {
         reference(text, below, path);
     }
 }

@@ -1,28 +1,24 @@
 //! `ade lock hold LOCK… -- COMMAND`: the flock(1) of a fleet. The command runs while the locks are held, and is stopped
-//! when they are lost.
+//! when they are lost, or when `ade` itself is killed ([`super::watchdog`]).
 
-use std::io::Write;
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
-use ade_client::wire::Lock;
 use ade_client::{Client, LockGuard, LockRequest, Lost};
 use clap::Args as ClapArgs;
-use owo_colors::OwoColorize;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::Signal;
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, interval_at, timeout};
+use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::Taking;
-use super::see::{name, now, until};
+use super::telling::Telling;
+use super::watchdog::Watchdog;
 use crate::failure::{Failure, Kind};
-use crate::output::safe;
 
-/// How long to wait before saying for whom one waits, and how often to look again.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// As good as for ever.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
@@ -68,22 +64,32 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
     };
     let (program, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(Kind::Input, "a command is needed"))?;
+    let mut signals = Signals::listen()?;
+    let watchdog = match Watchdog::start(args.grace).await {
+        Ok(watchdog) => watchdog,
+        Err(error) => {
+            guard.release().await?;
+            return Err(unavailable("start the watchdog of the command", &error));
+        }
+    };
     let tokens: Vec<String> = guard.grants().iter().map(|grant| grant.fencing_token.to_string()).collect();
     let started = Command::new(program)
         .args(arguments)
         .env("ADE_FENCING_TOKENS", tokens.join(" "))
-        .process_group(0)
+        .process_group(watchdog.group())
         .spawn();
     let mut child = match started {
         Ok(child) => child,
         Err(error) => {
+            watchdog.dismiss().await;
             guard.release().await?;
             let failure = Failure::new(Kind::Input, format!("cannot run {program}: {error}"));
             return Err(failure.hint("the command comes after --, with its arguments"));
         }
     };
-    match attend(&guard, &mut child, args.grace).await? {
+    match attend(&guard, &mut child, &watchdog, &mut signals).await? {
         Ok(status) => {
+            watchdog.dismiss().await;
             // If the lock was lost at the very end, the command has done its work without one.
             if let Err(error) = guard.release().await {
                 return Err(Failure::new(
@@ -94,6 +100,13 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
             Ok(ExitCode::from(code(status)))
         }
         Err(lost) => {
+            watchdog.pass_on(Signal::TERM);
+            // However it ends, and if it does not: what is left of its group goes now.
+            let _ = timeout(args.grace, child.wait()).await;
+            watchdog.kill().await;
+            // It may have left the group (setsid); and if it has ended there is nothing to kill.
+            let _ = child.start_kill();
+            child.wait().await.map_err(|error| unavailable("wait for the command", &error))?;
             let failure =
                 Failure::new(Kind::Lost, format!("the lock was lost, so {program} was stopped: {lost}"));
             Err(failure.hint("ade lock show tells who holds it now"))
@@ -101,38 +114,47 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
     }
 }
 
-/// Waits for the command, passes signals on, and stops it when the lock is lost.
+/// Waits for the command and passes signals on, until the lock is lost.
 async fn attend(
     guard: &LockGuard,
     child: &mut Child,
-    grace: Duration,
+    watchdog: &Watchdog,
+    signals: &mut Signals,
 ) -> Result<Result<ExitStatus, Lost>, Failure> {
-    let unavailable = |what: &str, error| Failure::new(Kind::Unavailable, format!("cannot {what}: {error}"));
-    let listen = |kind| signal(kind).map_err(|error| unavailable("listen to signals", error));
-    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
-    let mut hangup = listen(SignalKind::hangup())?;
-    let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-    let send = |signal| {
-        // The group may be gone already, which is what was wanted.
-        let _ = group.map(|group| kill_process_group(group, signal));
-    };
-    let lost = loop {
+    loop {
         tokio::select! {
-            status = child.wait() => return status.map(Ok).map_err(|error| unavailable("wait for the command", error)),
-            lost = guard.lost() => break lost,
-            _ = interrupt.recv() => send(Signal::INT),
-            _ = terminate.recv() => send(Signal::TERM),
-            _ = hangup.recv() => send(Signal::HUP),
+            status = child.wait() => return status.map(Ok).map_err(|error| unavailable("wait for the command", &error)),
+            lost = guard.lost() => return Ok(Err(lost)),
+            _ = signals.interrupt.recv() => watchdog.pass_on(Signal::INT),
+            _ = signals.terminate.recv() => watchdog.pass_on(Signal::TERM),
+            _ = signals.hangup.recv() => watchdog.pass_on(Signal::HUP),
         }
-    };
-    send(Signal::TERM);
-    if timeout(grace, child.wait()).await.is_err() {
-        send(Signal::KILL);
-        child.wait().await.map_err(|error| unavailable("wait for the command", error))?;
     }
-    // What the command left behind in its group goes too.
-    send(Signal::KILL);
-    Ok(Err(lost))
+}
+
+/// What is for the command, although it comes to us.
+struct Signals {
+    interrupt: Listener,
+    terminate: Listener,
+    hangup: Listener,
+    /// Not for the command: if we stopped, it would go on while its lock expires. So we do not.
+    _stop: Listener,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, Failure> {
+        let listen = |kind| signal(kind).map_err(|error| unavailable("listen to signals", &error));
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hangup: listen(SignalKind::hangup())?,
+            _stop: listen(SignalKind::from_raw(Signal::TSTP.as_raw()))?,
+        })
+    }
+}
+
+fn unavailable(what: &str, error: &io::Error) -> Failure {
+    Failure::new(Kind::Unavailable, format!("cannot {what}: {error}"))
 }
 
 fn code(status: ExitStatus) -> u8 {
@@ -148,58 +170,4 @@ fn purpose(args: &Args) -> String {
         end -= 1;
     }
     text.get(..end).unwrap_or_default().to_owned()
-}
-
-/// Says for whom one waits, and again when that changes.
-struct Telling {
-    quiet: bool,
-    tick: tokio::time::Interval,
-    said: Vec<String>,
-}
-
-impl Telling {
-    fn new(quiet: bool) -> Self {
-        Self { quiet, tick: interval_at(Instant::now() + LOOK_EVERY / 4, LOOK_EVERY), said: Vec::new() }
-    }
-
-    async fn look(&mut self, client: &Client, locks: &[String], holder_id: &str) {
-        self.tick.tick().await;
-        if self.quiet {
-            return;
-        }
-        for lock in locks {
-            // Not seeing it is no reason to stop waiting for it.
-            let Ok(lock) = client.lock(lock).await else { continue };
-            if let Some((key, text)) = tell(&lock, holder_id)
-                && !self.said.contains(&key)
-            {
-                self.said.push(key);
-                // If standard error is gone there is nobody to tell.
-                let _ = writeln!(anstream::stderr().lock(), "{} {text}", "waiting:".yellow().bold());
-            }
-        }
-    }
-}
-
-/// What to say about a lock that is waited for, and what would make it worth saying again.
-fn tell(lock: &Lock, holder_id: &str) -> Option<(String, String)> {
-    let own = lock.queue.iter().find(|waiter| waiter.holder_id == holder_id)?;
-    let by = lock.holders.first()?;
-    let who = name(&by.agent_id, &by.holder_id);
-    let more = match lock.holders.len() {
-        1 => String::new(),
-        several => format!(" and {} more", several - 1),
-    };
-    let why = if by.purpose.is_empty() { String::new() } else { format!(" for \"{}\"", safe(&by.purpose)) };
-    let expires = until(by.expires_at, now());
-    let place =
-        if own.position == 1 { "next in line".to_owned() } else { format!("{} in line", own.position) };
-    let key = format!("{} {} {}", lock.lock, by.fencing_token, own.position);
-    Some((
-        key,
-        format!(
-            "{} is held by {who}{more}{why}, expires in {expires} unless renewed; {place}",
-            safe(&lock.lock)
-        ),
-    ))
 }

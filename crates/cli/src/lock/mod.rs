@@ -4,6 +4,8 @@ mod act;
 mod graph;
 mod hold;
 mod see;
+mod telling;
+pub(crate) mod watchdog;
 
 use std::process::ExitCode;
 use std::time::Duration;

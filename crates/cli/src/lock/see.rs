@@ -145,7 +145,7 @@ pub(super) async fn graph(client: &Client, args: &GraphArgs) -> Result<(), Failu
     if args.json {
         return output::json(&graph);
     }
-    output::text(&draw(&graph))
+    output::line(draw(&graph).trim_end())
 }
 
 async fn fetch(client: &Client, filters: &Filters) -> Result<ade_client::wire::Page<Lock>, Failure> {
