@@ -1,8 +1,10 @@
 //! `ade lock hold LOCK… -- COMMAND`: the flock(1) of a fleet. The command runs while the locks are held, and is stopped
 //! when they are lost, or when `ade` itself is killed ([`super::watchdog`]).
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
@@ -19,6 +21,8 @@ use super::telling::Telling;
 use super::watchdog::Watchdog;
 use crate::failure::{Failure, Kind};
 
+/// Bytes of a purpose.
+const MAX_PURPOSE: usize = 256;
 /// As good as for ever.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
@@ -162,12 +166,11 @@ fn code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
+/// What others see: what was said, or the name of the program. Its arguments may hold secrets.
 fn purpose(args: &Args) -> String {
-    let text =
-        if args.taking.purpose.is_empty() { args.command.join(" ") } else { args.taking.purpose.clone() };
-    let mut end = text.len().min(256);
-    while !text.is_char_boundary(end) {
-        end -= 1;
+    let program = args.command.first().map(Path::new).and_then(Path::file_name).map(OsStr::to_string_lossy);
+    match (args.taking.purpose.as_str(), program) {
+        ("", Some(program)) if program.len() <= MAX_PURPOSE => program.into_owned(),
+        (said, _) => said.to_owned(),
     }
-    text.get(..end).unwrap_or_default().to_owned()
 }
