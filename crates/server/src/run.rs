@@ -106,10 +106,11 @@ impl Server {
                 tracing::debug!(%error, "cannot switch off delays of a connection");
             }
         });
-        let mut stopping = app.stopping.clone();
+        let (mut stopping, locks) = (app.stopping.clone(), app.locks.clone());
         let serving = axum::serve(listener, api::router(app)).with_graceful_shutdown(async move {
             end.await;
             tracing::info!("stopping");
+            locks.leave();
             stop.send_replace(true);
         });
         let farewell = async {

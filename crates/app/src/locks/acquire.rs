@@ -1,5 +1,6 @@
 //! Taking locks: at once, with the answer held open, or with a ticket.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ade_domain::Moment;
@@ -148,7 +149,7 @@ pub(super) fn granted(request: &Request, grants: Vec<ade_domain::lock::Grant>) -
     asks.zip(grants).map(|(ask, grant)| Granted { ask, grant }).collect()
 }
 
-/// Gives everything back when the caller goes away before it was answered.
+/// Gives everything back when the caller goes away before it was answered; not when this process does.
 struct HangUp<'a> {
     service: &'a LockService,
     request: &'a Request,
@@ -164,7 +165,8 @@ impl HangUp<'_> {
 impl Drop for HangUp<'_> {
     fn drop(&mut self) {
         let Ok(runtime) = Handle::try_current().map_err(|_| ()) else { return };
-        if self.armed {
+        let comes_back = self.request.repeatable && self.service.leaving.load(Ordering::SeqCst);
+        if self.armed && !comes_back {
             let (service, commands) = (self.service.clone(), Saga::hang_up(self.request));
             let key = self.request.key;
             runtime.spawn(async move {

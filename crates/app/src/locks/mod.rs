@@ -6,6 +6,7 @@ mod served;
 mod tickets;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ade_domain::Moment;
 use ade_domain::lock::saga::Failure;
@@ -27,6 +28,7 @@ pub struct LockService {
     notices: Arc<dyn Notices>,
     server: Text,
     served: Served,
+    leaving: Arc<AtomicBool>,
 }
 
 /// A lock that was granted.
@@ -96,7 +98,7 @@ impl LockService {
     #[must_use]
     pub fn new(coordination: Arc<dyn Coordination>, notices: Arc<dyn Notices>) -> Self {
         let server = Uuid::new_v4().simple().to_string().into();
-        Self { coordination, notices, server, served: Served::default() }
+        Self { coordination, notices, server, served: Served::default(), leaving: Arc::default() }
     }
 
     /// The backend.
@@ -109,6 +111,12 @@ impl LockService {
     #[must_use]
     pub fn notices(&self) -> &Arc<dyn Notices> {
         &self.notices
+    }
+
+    /// The process is about to end: from now on, an open answer that is dropped is not a caller who hung up. A request
+    /// that can be repeated keeps its place until another process serves it, or until this one was silent for too long.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::SeqCst);
     }
 
     pub(crate) const fn served(&self) -> &Served {
