@@ -3,6 +3,9 @@
 
 #![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
 
+use std::time::Duration;
+
+use ade_testkit::wait::until;
 use ade_testkit::{Ade, Api};
 use serde_json::{Value, json};
 
@@ -150,4 +153,53 @@ async fn a_newer_request_of_a_holder_takes_the_place_of_the_older() {
     assert_eq!(over["lock"], "resource:x:1");
     let _ = acquire(&api, &queued("b", "1")).await.problem(409, "SUPERSEDED");
     assert_eq!(api.get("/locks/resource%3Ax%3A1").await.expect(200)["queue_length"], 2);
+}
+
+#[tokio::test]
+async fn a_repetition_goes_on_when_the_first_connection_breaks() {
+    let (_ade, api) = server().await;
+    let granted = acquire(&api, &body("a", "1")).await.expect(200);
+    let open = |api: &Api| {
+        let (api, mut body) = (api.clone(), body("b", "1"));
+        body["wait_seconds"] = json!(30);
+        tokio::spawn(async move { acquire(&api, &body).await })
+    };
+    let heard = async || {
+        let agent = api.get("/agents/b").await.json();
+        agent["last_heartbeat"].as_str().unwrap_or_default().to_owned()
+    };
+    let asks = async |since: &str| {
+        let look = || async {
+            let last = heard().await;
+            if last.as_str() > since { Ok(()) } else { Err(last) }
+        };
+        until("it asks", Duration::from_secs(20), look).await.expect("in time");
+    };
+    let place = || async { api.get("/locks/resource%3Ax%3A1").await.expect(200)["queue"].clone() };
+    let length = async |wanted: usize| {
+        let look = || async {
+            let queue = place().await;
+            if queue.as_array().map(Vec::len) == Some(wanted) { Ok(queue) } else { Err(queue.to_string()) }
+        };
+        until("the queue is so long", Duration::from_secs(20), look).await.expect("in time")
+    };
+    let first = open(&api);
+    let before = length(1).await;
+    let since = heard().await;
+    let second = open(&api);
+    asks(&since).await;
+    first.abort();
+    // A later hang-up of somebody else is seen: then the first one's was seen as well.
+    let other = tokio::spawn({
+        let (api, mut body) = (api.clone(), body("c", "1"));
+        body["wait_seconds"] = json!(30);
+        async move { acquire(&api, &body).await }
+    });
+    length(2).await;
+    other.abort();
+    length(1).await;
+    assert_eq!(place().await, before, "it kept its place");
+    let _ = api.post("/locks/release", &held("a", &granted["grants"][0])).await.expect(200);
+    let granted = second.await.expect("runs").expect(200);
+    assert_eq!(granted["grants"][0]["lock"], "resource:x:1");
 }

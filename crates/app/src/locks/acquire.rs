@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::lock::saga::{Failure, Next, Saga};
-use ade_domain::lock::{Command, LockName, Outcome, Patience, Request};
+use ade_domain::lock::{Command, LockName, Outcome, Patience, Request, RequestKey};
 use ade_store::coordination::{Memory, Ticket};
 use tokio::runtime::Handle;
 
+use super::served::Serving;
 use super::{Acquired, Granted, LockError, LockService, Waiting};
 
 /// How often an open answer asks again although nobody told it to: hints may get lost.
@@ -64,7 +65,7 @@ impl LockService {
 
     async fn take_or_wait(&self, request: &Request, deadline: Moment) -> Result<Acquired, LockError> {
         let watch = self.coordination.watch(request.key);
-        let hang_up = HangUp { service: self, request, armed: true };
+        let hang_up = HangUp { service: self, request, serving: self.open.begin(&request.key), armed: true };
         let mut saga = Saga::new(request.clone(), self.server.clone());
         loop {
             match self.advance(&mut saga, deadline).await? {
@@ -153,6 +154,7 @@ pub(super) fn granted(request: &Request, grants: Vec<ade_domain::lock::Grant>) -
 struct HangUp<'a> {
     service: &'a LockService,
     request: &'a Request,
+    serving: Serving<RequestKey>,
     armed: bool,
 }
 
@@ -166,10 +168,16 @@ impl Drop for HangUp<'_> {
     fn drop(&mut self) {
         let Ok(runtime) = Handle::try_current().map_err(|_| ()) else { return };
         let comes_back = self.request.repeatable && self.service.leaving.load(Ordering::SeqCst);
-        if self.armed && !comes_back {
+        // A request that was repeated over another connection is still wanted there.
+        let last = self.serving.end();
+        if self.armed && !comes_back && last {
             let (service, commands) = (self.service.clone(), Saga::hang_up(self.request));
             let key = self.request.key;
             runtime.spawn(async move {
+                if service.open.serves(&key) {
+                    // Its repetition was faster than this.
+                    return;
+                }
                 // If coordination does not answer, the grant stays unclaimed and the mark is not renewed: both end soon.
                 if let Err(error) = service.run(commands).await {
                     tracing::warn!(%error, "cannot take back the request of a caller that hung up");

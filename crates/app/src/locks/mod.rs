@@ -27,7 +27,8 @@ pub struct LockService {
     coordination: Arc<dyn Coordination>,
     notices: Arc<dyn Notices>,
     server: Text,
-    served: Served,
+    served: Served<LockName>,
+    open: Served<RequestKey>,
     leaving: Arc<AtomicBool>,
 }
 
@@ -98,7 +99,8 @@ impl LockService {
     #[must_use]
     pub fn new(coordination: Arc<dyn Coordination>, notices: Arc<dyn Notices>) -> Self {
         let server = Uuid::new_v4().simple().to_string().into();
-        Self { coordination, notices, server, served: Served::default(), leaving: Arc::default() }
+        let (served, open, leaving) = (Served::default(), Served::default(), Arc::default());
+        Self { coordination, notices, server, served, open, leaving }
     }
 
     /// The backend.
@@ -119,7 +121,7 @@ impl LockService {
         self.leaving.store(true, Ordering::SeqCst);
     }
 
-    pub(crate) const fn served(&self) -> &Served {
+    pub(crate) const fn served(&self) -> &Served<LockName> {
         &self.served
     }
 

@@ -1,47 +1,67 @@
-//! Which locks have waiters whose answers this process holds open: their marks must be renewed.
+//! What this process holds answers open for: locks, whose marks must be renewed, and requests, which are given up with
+//! their last open answer only.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ade_domain::lock::LockName;
-
-/// Locks with open answers, counted.
-#[derive(Debug, Clone, Default)]
-pub struct Served {
-    locks: Arc<Mutex<BTreeMap<LockName, usize>>>,
+/// Locks or requests with open answers, counted.
+#[derive(Debug, Clone)]
+pub struct Served<K: Ord + Clone> {
+    counts: Arc<Mutex<BTreeMap<K, usize>>>,
 }
 
-/// As long as this lives, the lock counts as served.
+/// As long as this lives, what it is for counts as served.
 #[derive(Debug)]
-pub(super) struct Serving {
-    lock: LockName,
-    served: Served,
+pub(super) struct Serving<K: Ord + Clone> {
+    /// Nothing, once it has ended.
+    what: Option<K>,
+    served: Served<K>,
 }
 
-impl Served {
-    pub(super) fn begin(&self, lock: &LockName) -> Serving {
-        *self.lock().entry(lock.clone()).or_default() += 1;
-        Serving { lock: lock.clone(), served: self.clone() }
+impl<K: Ord + Clone> Default for Served<K> {
+    fn default() -> Self {
+        Self { counts: Arc::default() }
+    }
+}
+
+impl<K: Ord + Clone> Served<K> {
+    pub(super) fn begin(&self, what: &K) -> Serving<K> {
+        *self.lock().entry(what.clone()).or_default() += 1;
+        Serving { what: Some(what.clone()), served: self.clone() }
+    }
+
+    pub(super) fn serves(&self, what: &K) -> bool {
+        self.lock().contains_key(what)
     }
 
     /// All of them.
-    pub(crate) fn all(&self) -> Vec<LockName> {
+    pub(crate) fn all(&self) -> Vec<K> {
         self.lock().keys().cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<LockName, usize>> {
-        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<K, usize>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let mut locks = self.served.lock();
-        if let Some(count) = locks.get_mut(&self.lock) {
+impl<K: Ord + Clone> Serving<K> {
+    /// Ends it before its time; whether nobody else serves the same.
+    pub(super) fn end(&mut self) -> bool {
+        let Some(what) = self.what.take() else { return false };
+        let mut counts = self.served.lock();
+        let left = counts.get_mut(&what).map_or(0, |count| {
             *count -= 1;
-            if *count == 0 {
-                locks.remove(&self.lock);
-            }
+            *count
+        });
+        if left == 0 {
+            counts.remove(&what);
         }
+        left == 0
+    }
+}
+
+impl<K: Ord + Clone> Drop for Serving<K> {
+    fn drop(&mut self) {
+        self.end();
     }
 }
