@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use ade_server::{Config, Server, StartError, start_logging};
 use clap::Args as ClapArgs;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{self, ConfigFile};
@@ -28,10 +29,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     flags.extend(args.data.as_ref().map(|data| ("server.data", "data", data.to_string_lossy().into_owned())));
     let config = config::load(&args.file, flags)?;
     start_logging(&config.log_format, &config.log_level).map_err(|error| Failure::new(Kind::Input, error))?;
+    allow_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| Failure::new(Kind::Unavailable, format!("cannot start: {error}")))?;
     runtime.block_on(serve(&config))
+}
+
+/// Every open answer is an open file, and shells allow few: takes as many as the system lets this process have.
+fn allow_open_files() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum && setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_err() {
+        output::note(&format!("cannot raise the limit of open files above {}", current.unwrap_or(0)));
+    }
 }
 
 async fn serve(config: &Config) -> Result<(), Failure> {

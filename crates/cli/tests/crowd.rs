@@ -11,6 +11,7 @@ use std::time::Duration;
 use ade_client::wire::{AcquireRequest, Grant, HeldLock, HoldRequest, LockAsk, Mode};
 use ade_client::{Acquired, Client};
 use ade_testkit::Ade;
+use ade_testkit::ade::Setup;
 use ade_testkit::wait::until;
 use tokio::task::JoinHandle;
 
@@ -81,7 +82,9 @@ async fn queue_of(client: &Client, length: usize, within: Duration) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_waiters_are_granted_in_the_order_in_which_they_came() {
-    let ade = Ade::start_with(env!("CARGO_BIN_EXE_ade"), "[lock]\nmax_queue = 2000\n").expect("starts");
+    // Every open answer is an open file: the limit that shells give is not enough.
+    let setup = Setup::new(env!("CARGO_BIN_EXE_ade")).config("[lock]\nmax_queue = 2000\n").open_files(256);
+    let ade = setup.start().expect("starts");
     let client = ade.client().expect("a client");
     let first = granted(&client, &request("first", "first", Mode::Exclusive, Duration::ZERO)).await;
     let inside = Inside::default();

@@ -22,6 +22,7 @@ pub struct Setup {
     config: String,
     variables: Vec<(String, String)>,
     arguments: Vec<String>,
+    open_files: Option<u32>,
 }
 
 impl Setup {
@@ -33,6 +34,7 @@ impl Setup {
             config: String::new(),
             variables: Vec::new(),
             arguments: Vec::new(),
+            open_files: None,
         }
     }
 
@@ -57,10 +59,20 @@ impl Setup {
         self
     }
 
+    /// The soft limit of open files that it is started with; the hard one stays.
+    #[must_use]
+    pub fn open_files(mut self, soft: u32) -> Self {
+        self.open_files = Some(soft);
+        self
+    }
+
     /// Starts it and waits until it listens.
     pub fn start(self) -> Result<Ade, StartError> {
         let port = Port::claim()?;
-        let mut argv = vec!["env".to_owned(), format!("ADE_ADMIN_TOKEN={TOKEN}")];
+        let limited =
+            |soft: u32| ["sh", "-c", &format!("ulimit -Sn {soft} && exec \"$@\""), "sh"].map(str::to_owned);
+        let mut argv: Vec<String> = self.open_files.map(limited).into_iter().flatten().collect();
+        argv.extend(["env".to_owned(), format!("ADE_ADMIN_TOKEN={TOKEN}")]);
         argv.extend(self.variables.iter().map(|(name, value)| format!("{name}={value}")));
         let address = format!("127.0.0.1:{}", port.number());
         argv.extend([&self.binary, "serve", "--listen", &address, "--data", "data"].map(str::to_owned));
