@@ -56,7 +56,7 @@ async fn mark(locks: LockService) {
     loop {
         tick.tick().await;
         let mark = || Command::Mark { server: locks.server().clone() };
-        let marks: Vec<_> = locks.served().locks.all().into_iter().map(|lock| (lock, mark())).collect();
+        let marks: Vec<_> = locks.served().all().into_iter().map(|lock| (lock, mark())).collect();
         if !marks.is_empty()
             && let Err(error) = locks.coordination().commands(marks).await
         {

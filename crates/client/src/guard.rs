@@ -120,7 +120,9 @@ impl LockGuard {
             let pause = backoff.pause(asked_for).min(give_up.saturating_duration_since(Instant::now()));
             // A request whose answer did not arrive may still stand in its queue: it is repeated as it was. Any other is
             // over, and the next one is new.
-            if !matches!(error, Error::Unreachable { .. }) {
+            let open = matches!(error, Error::Unreachable { .. })
+                || matches!(error.code(), Some("STOPPING" | "UNAVAILABLE"));
+            if !open {
                 next = body(request, &holder_id, give_up.saturating_duration_since(Instant::now() + pause));
             }
             sleep(pause).await;

@@ -99,7 +99,7 @@ impl Server {
         let end = async move {
             end.await;
             tracing::info!("stopping");
-            locks.stop();
+            locks.leave();
             stop.send_replace(true);
         };
         accept::serve(&listener, api::router(app), end).await;

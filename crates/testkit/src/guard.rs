@@ -159,6 +159,12 @@ impl Guarded {
         self.ear.lock().count
     }
 
+    /// Log lines so far that contain `text`, as far as they are kept.
+    #[must_use]
+    pub fn lines_with(&self, text: &str) -> Vec<String> {
+        self.ear.lock().lines.iter().filter(|line| line.contains(text)).cloned().collect()
+    }
+
     /// Waits for `times` log lines that contain `text`, from the beginning.
     pub fn wait_for_lines(&self, text: &str, times: usize, timeout: Duration) -> Result<(), StartError> {
         self.wait(0, text, times, timeout)
@@ -221,6 +227,11 @@ impl Guarded {
     /// Kills the server and waits for its end; [`Self::begin`] starts it again.
     pub fn kill(&self) -> Result<(), StartError> {
         self.signal(Signal::KILL)?;
+        self.reap().map(drop)
+    }
+
+    /// Waits for the end of a server that was told to end; [`Self::begin`] starts it again.
+    pub fn wait_for_end(&self) -> Result<(), StartError> {
         self.reap().map(drop)
     }
 

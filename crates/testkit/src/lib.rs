@@ -1,5 +1,5 @@
 //! Dev only: what tests stand on. Real Redis, Redis with Sentinel, Redis Cluster and PostgreSQL, started from the
-//! installed binaries on free ports in temporary folders; an injected clock; committed references that must be fresh; one
+//! installed binaries, and ADE's own server, started from its binary, on free ports in temporary folders; an injected clock; committed references that must be fresh; one
 //! suite that every backend of a port must pass.
 //!
 //! Invariants: a server that is found running is never used; a server that was started is always stopped and its folder
@@ -8,6 +8,8 @@
 mod error;
 mod process;
 
+pub mod ade;
+pub mod api;
 pub mod clock;
 pub mod conformance;
 pub mod effort;
@@ -18,6 +20,8 @@ pub mod postgres;
 pub mod redis_servers;
 pub mod wait;
 
+pub use ade::Ade;
+pub use api::Api;
 pub use clock::ManualClock;
 pub use effort::Dice;
 pub use error::StartError;

@@ -1,5 +1,6 @@
 //! Waiting for the state of a foreign process that sends no signal: bounded polling, in this one place only.
 
+use std::future::Future;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,24 @@ pub fn eventually<T>(
                 return Err(StartError::TimedOut { what: what.to_owned(), seen });
             }
             Err(_) => thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// The same for a question that is asked over a connection.
+pub async fn until<T, F: Future<Output = Result<T, String>>>(
+    what: &str,
+    timeout: Duration,
+    mut observe: impl FnMut() -> F,
+) -> Result<T, StartError> {
+    let started = tokio::time::Instant::now();
+    loop {
+        match observe().await {
+            Ok(value) => return Ok(value),
+            Err(seen) if started.elapsed() >= timeout => {
+                return Err(StartError::TimedOut { what: what.to_owned(), seen });
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }
 }

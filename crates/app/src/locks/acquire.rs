@@ -1,5 +1,6 @@
 //! Taking locks: at once, with the answer held open, or with a ticket.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ade_domain::Moment;
@@ -8,7 +9,7 @@ use ade_domain::lock::{Command, LockName, Outcome, Patience, Request, RequestKey
 use ade_store::coordination::{Memory, Ticket};
 use tokio::runtime::Handle;
 
-use super::served::InUse;
+use super::served::Serving;
 use super::{Acquired, Granted, LockError, LockService, Waiting};
 
 /// How often an open answer asks again although nobody told it to: hints may get lost.
@@ -64,8 +65,7 @@ impl LockService {
 
     async fn take_or_wait(&self, request: &Request, deadline: Moment) -> Result<Acquired, LockError> {
         let watch = self.coordination.watch(request.key);
-        let open = self.served.requests.begin(&request.key);
-        let hang_up = HangUp { service: self, request, open, armed: true };
+        let hang_up = HangUp { service: self, request, serving: self.open.begin(&request.key), armed: true };
         let mut saga = Saga::new(request.clone(), self.server.clone());
         loop {
             match self.advance(&mut saga, deadline).await? {
@@ -79,7 +79,7 @@ impl LockService {
                     return Err(self.failed(failure).await?);
                 }
                 Next::Wait { lock, .. } => {
-                    let _serving = self.served.locks.begin(&lock);
+                    let _serving = self.served.begin(&lock);
                     let keeps = saga.keep(self.coordination.rules());
                     let pause = if keeps.is_empty() { POLL } else { KEEP };
                     let left = Duration::from_millis(deadline.ms_since(self.coordination.now()));
@@ -150,12 +150,11 @@ pub(super) fn granted(request: &Request, grants: Vec<ade_domain::lock::Grant>) -
     asks.zip(grants).map(|(ask, grant)| Granted { ask, grant }).collect()
 }
 
-/// Gives everything back when the caller goes away before it was answered, unless it has come back by another
-/// connection.
+/// Gives everything back when the caller goes away before it was answered; not when this process does.
 struct HangUp<'a> {
     service: &'a LockService,
     request: &'a Request,
-    open: InUse<RequestKey>,
+    serving: Serving<RequestKey>,
     armed: bool,
 }
 
@@ -168,10 +167,17 @@ impl HangUp<'_> {
 impl Drop for HangUp<'_> {
     fn drop(&mut self) {
         let Ok(runtime) = Handle::try_current().map_err(|_| ()) else { return };
-        if self.open.end() && self.armed && !self.service.is_stopping() {
+        let comes_back = self.request.repeatable && self.service.leaving.load(Ordering::SeqCst);
+        // A request that was repeated over another connection is still wanted there.
+        let last = self.serving.end();
+        if self.armed && !comes_back && last {
             let (service, commands) = (self.service.clone(), Saga::hang_up(self.request));
             let key = self.request.key;
             runtime.spawn(async move {
+                if service.open.serves(&key) {
+                    // Its repetition was faster than this.
+                    return;
+                }
                 // If coordination does not answer, the grant stays unclaimed and the mark is not renewed: both end soon.
                 if let Err(error) = service.run(commands).await {
                     tracing::warn!(%error, "cannot take back the request of a caller that hung up");

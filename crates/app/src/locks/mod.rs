@@ -16,7 +16,7 @@ use ade_store::{Coordination, Unavailable};
 use uuid::Uuid;
 
 pub use hold::{Held, HoldResult};
-pub(crate) use served::Served;
+pub use served::Served;
 pub use tickets::TicketState;
 
 use crate::notices::{Notice, Notices};
@@ -27,8 +27,9 @@ pub struct LockService {
     coordination: Arc<dyn Coordination>,
     notices: Arc<dyn Notices>,
     server: Text,
-    served: Served,
-    stopping: Arc<AtomicBool>,
+    served: Served<LockName>,
+    open: Served<RequestKey>,
+    leaving: Arc<AtomicBool>,
 }
 
 /// A lock that was granted.
@@ -98,7 +99,8 @@ impl LockService {
     #[must_use]
     pub fn new(coordination: Arc<dyn Coordination>, notices: Arc<dyn Notices>) -> Self {
         let server = Uuid::new_v4().simple().to_string().into();
-        Self { coordination, notices, server, served: Served::default(), stopping: Arc::default() }
+        let (served, open, leaving) = (Served::default(), Served::default(), Arc::default());
+        Self { coordination, notices, server, served, open, leaving }
     }
 
     /// The backend.
@@ -113,17 +115,13 @@ impl LockService {
         &self.notices
     }
 
-    /// From now on a dropped answer is this server's doing, not its caller's: waiting requests keep their place for a
-    /// moment, so that callers who repeat them, here after a restart or elsewhere, find it again.
-    pub fn stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
+    /// The process is about to end: from now on, an open answer that is dropped is not a caller who hung up. A request
+    /// that can be repeated keeps its place until another process serves it, or until this one was silent for too long.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::SeqCst);
     }
 
-    fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
-    }
-
-    pub(crate) const fn served(&self) -> &Served {
+    pub(crate) const fn served(&self) -> &Served<LockName> {
         &self.served
     }
 

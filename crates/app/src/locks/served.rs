@@ -1,50 +1,40 @@
-//! What this process serves: locks whose waiters have their answers held open here, so that their marks are renewed, and
-//! the requests behind them, so that one connection that breaks does not take the place from another that repeats it.
+//! What this process holds answers open for: locks, whose marks must be renewed, and requests, which are given up with
+//! their last open answer only.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ade_domain::lock::{LockName, RequestKey};
-
-/// Things in use, counted.
-#[derive(Debug)]
-pub(crate) struct Counted<K> {
+/// Locks or requests with open answers, counted.
+#[derive(Debug, Clone)]
+pub struct Served<K: Ord + Clone> {
     counts: Arc<Mutex<BTreeMap<K, usize>>>,
 }
 
-/// Locks with open answers, and the requests that are open.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Served {
-    pub(crate) locks: Counted<LockName>,
-    pub(crate) requests: Counted<RequestKey>,
-}
-
-/// As long as this lives, the thing counts as in use.
+/// As long as this lives, what it is for counts as served.
 #[derive(Debug)]
-pub(super) struct InUse<K: Ord + Clone> {
-    key: Option<K>,
-    counted: Counted<K>,
+pub(super) struct Serving<K: Ord + Clone> {
+    /// Nothing, once it has ended.
+    what: Option<K>,
+    served: Served<K>,
 }
 
-impl<K> Default for Counted<K> {
+impl<K: Ord + Clone> Default for Served<K> {
     fn default() -> Self {
         Self { counts: Arc::default() }
     }
 }
 
-impl<K> Clone for Counted<K> {
-    fn clone(&self) -> Self {
-        Self { counts: self.counts.clone() }
-    }
-}
-
-impl<K: Ord + Clone> Counted<K> {
-    pub(super) fn begin(&self, key: &K) -> InUse<K> {
-        *self.lock().entry(key.clone()).or_default() += 1;
-        InUse { key: Some(key.clone()), counted: self.clone() }
+impl<K: Ord + Clone> Served<K> {
+    pub(super) fn begin(&self, what: &K) -> Serving<K> {
+        *self.lock().entry(what.clone()).or_default() += 1;
+        Serving { what: Some(what.clone()), served: self.clone() }
     }
 
-    /// All that is in use.
+    pub(super) fn serves(&self, what: &K) -> bool {
+        self.lock().contains_key(what)
+    }
+
+    /// All of them.
     pub(crate) fn all(&self) -> Vec<K> {
         self.lock().keys().cloned().collect()
     }
@@ -54,23 +44,23 @@ impl<K: Ord + Clone> Counted<K> {
     }
 }
 
-impl<K: Ord + Clone> InUse<K> {
-    /// Ends the use; whether it was the last one of the same thing.
+impl<K: Ord + Clone> Serving<K> {
+    /// Ends it before its time; whether nobody else serves the same.
     pub(super) fn end(&mut self) -> bool {
-        let Some(key) = self.key.take() else { return false };
-        let mut counts = self.counted.lock();
-        let left = counts.get_mut(&key).map_or(0, |count| {
+        let Some(what) = self.what.take() else { return false };
+        let mut counts = self.served.lock();
+        let left = counts.get_mut(&what).map_or(0, |count| {
             *count -= 1;
             *count
         });
         if left == 0 {
-            counts.remove(&key);
+            counts.remove(&what);
         }
         left == 0
     }
 }
 
-impl<K: Ord + Clone> Drop for InUse<K> {
+impl<K: Ord + Clone> Drop for Serving<K> {
     fn drop(&mut self) {
         self.end();
     }
@@ -81,16 +71,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_user_knows_that_it_is_the_last() {
+    fn the_last_one_knows_that_it_is_the_last() {
         let served = Served::default();
-        let key = RequestKey::once(1);
-        let mut first = served.requests.begin(&key);
-        let mut second = served.requests.begin(&key);
+        let mut first = served.begin(&1);
+        let mut second = served.begin(&1);
         assert!(!first.end(), "the other one is still there");
-        assert_eq!(served.requests.all(), [key]);
+        assert_eq!(served.all(), [1]);
         assert!(second.end() && !second.end(), "once");
-        assert!(served.requests.all().is_empty());
         drop((first, second));
-        assert!(served.requests.all().is_empty());
+        assert!(served.all().is_empty() && !served.serves(&1));
     }
 }

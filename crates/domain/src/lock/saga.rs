@@ -216,7 +216,8 @@ impl Saga {
         Command::Acquire(Acquire {
             holder: self.request.holder.clone(),
             request: self.request.key,
-            remember: self.request.repeatable,
+            // A ticket is asked for again and again, with an id of its caller's or without: what is over must stay over.
+            remember: self.request.repeatable || matches!(self.request.patience, Patience::Ticket { .. }),
             mode,
             ttl_ms: self.request.ttl_ms,
             claimed: asks.len() == 1,

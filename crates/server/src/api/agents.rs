@@ -50,7 +50,7 @@ struct ListParams {
 }
 
 /// Agents that are known
-#[utoipa::path(get, path = "/agents", tag = "agents", params(ListParams), responses(
+#[utoipa::path(get, path = "/agents", operation_id = "list_agents", tag = "agents", params(ListParams), responses(
     (status = 200, description = "A page of agents, by id", body = wire::Page<wire::Agent>),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
@@ -70,10 +70,13 @@ async fn list(
 }
 
 /// Register an agent
-#[utoipa::path(post, path = "/agents", tag = "agents", request_body = wire::AgentRequest, responses(
+#[utoipa::path(post, path = "/agents", operation_id = "register_agent", tag = "agents", request_body = wire::AgentRequest, responses(
     (status = 201, description = "It is known", body = wire::Agent),
+    (status = 400, description = "MALFORMED_JSON", body = wire::Problem),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 409, description = "AGENT_EXISTS", body = wire::Problem),
+    (status = 408, description = "BODY_TOO_SLOW", body = wire::Problem),
+    (status = 413, description = "BODY_TOO_LARGE", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
@@ -92,10 +95,11 @@ async fn register(
 }
 
 /// One agent
-#[utoipa::path(get, path = "/agents/{id}", tag = "agents", params(("id" = String, Path)), responses(
+#[utoipa::path(get, path = "/agents/{id}", operation_id = "show_agent", tag = "agents", params(("id" = String, Path)), responses(
     (status = 200, description = "The agent", body = wire::Agent),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
+    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn show(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer<Json<wire::Agent>> {
@@ -103,10 +107,13 @@ async fn show(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer
 }
 
 /// Change what is known of an agent
-#[utoipa::path(patch, path = "/agents/{id}", tag = "agents", params(("id" = String, Path)), request_body = wire::AgentRequest, responses(
+#[utoipa::path(patch, path = "/agents/{id}", operation_id = "update_agent", tag = "agents", params(("id" = String, Path)), request_body = wire::AgentRequest, responses(
     (status = 200, description = "The agent as it is now", body = wire::Agent),
+    (status = 400, description = "MALFORMED_JSON", body = wire::Problem),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
+    (status = 408, description = "BODY_TOO_SLOW", body = wire::Problem),
+    (status = 413, description = "BODY_TOO_LARGE", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
@@ -126,11 +133,12 @@ async fn update(
 }
 
 /// Remove an agent that holds nothing
-#[utoipa::path(delete, path = "/agents/{id}", tag = "agents", params(("id" = String, Path)), responses(
+#[utoipa::path(delete, path = "/agents/{id}", operation_id = "remove_agent", tag = "agents", params(("id" = String, Path)), responses(
     (status = 204, description = "It is not known any more"),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
     (status = 409, description = "AGENT_BUSY", body = wire::Problem),
+    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn remove(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer<StatusCode> {
@@ -139,10 +147,11 @@ async fn remove(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answ
 }
 
 /// The agent is alive
-#[utoipa::path(post, path = "/agents/{id}/heartbeat", tag = "agents", params(("id" = String, Path)), responses(
+#[utoipa::path(post, path = "/agents/{id}/heartbeat", operation_id = "agent_heartbeat", tag = "agents", params(("id" = String, Path)), responses(
     (status = 200, description = "The agent as it is now", body = wire::Agent),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
+    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn heartbeat(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer<Json<wire::Agent>> {
@@ -150,10 +159,11 @@ async fn heartbeat(State(app): State<App>, _: Caller, Segment(id): Segment) -> A
 }
 
 /// The agent takes nothing new
-#[utoipa::path(post, path = "/agents/{id}/drain", tag = "agents", params(("id" = String, Path)), responses(
+#[utoipa::path(post, path = "/agents/{id}/drain", operation_id = "drain_agent", tag = "agents", params(("id" = String, Path)), responses(
     (status = 200, description = "The agent as it is now", body = wire::Agent),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
+    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn drain(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer<Json<wire::Agent>> {
@@ -162,10 +172,11 @@ async fn drain(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answe
 }
 
 /// What an agent holds and waits for
-#[utoipa::path(get, path = "/agents/{id}/locks", tag = "agents", params(("id" = String, Path)), responses(
+#[utoipa::path(get, path = "/agents/{id}/locks", operation_id = "agent_locks", tag = "agents", params(("id" = String, Path)), responses(
     (status = 200, description = "At most 200; more with GET /locks?agent=", body = wire::Page<wire::Lock>),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
+    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn locks(

@@ -123,9 +123,11 @@ impl FromRequestParts<App> for TicketPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let Segment(ticket) = Segment::from_request_parts(parts, app).await?;
-        let none = |_| Problem::new(StatusCode::NOT_FOUND, "TICKET_NOT_FOUND", "there is no such ticket");
-        ticket.parse().map(Self).map_err(none)
+        // What cannot be a ticket is not found like any other that is not there.
+        let segment = Segment::from_request_parts(parts, app).await.ok();
+        let ticket = segment.and_then(|Segment(ticket)| ticket.parse().ok());
+        let none = || Problem::new(StatusCode::NOT_FOUND, "TICKET_NOT_FOUND", "there is no such ticket");
+        ticket.map(Self).ok_or_else(none)
     }
 }
 

@@ -45,12 +45,13 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 ///
 /// Without `wait_seconds` and `queue` the answer comes at once. With `wait_seconds` it is held open until the locks are
 /// granted; hanging up leaves the queue. With `queue` it is a ticket.
-#[utoipa::path(post, path = "/locks/acquire", tag = "locks", request_body = wire::AcquireRequest, responses(
+#[utoipa::path(post, path = "/locks/acquire", operation_id = "acquire_locks", tag = "locks", request_body = wire::AcquireRequest, responses(
     (status = 200, description = "All locks are held", body = wire::Grants),
     (status = 202, description = "The request waits with a ticket", body = wire::Ticket),
     (status = 400, description = "MALFORMED_JSON", body = wire::Problem),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 409, description = "LOCK_LOST, SUPERSEDED or CANCELLED: the repeated request is over", body = wire::Problem),
+    (status = 408, description = "BODY_TOO_SLOW", body = wire::Problem),
     (status = 413, description = "BODY_TOO_LARGE", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST or REQUEST_ID_REUSED", body = wire::Problem),
     (status = 423, description = "LOCK_HELD with holders, or DEADLOCK_DETECTED with the cycle", body = wire::Problem),
@@ -95,11 +96,15 @@ async fn acquire(
 }
 
 /// Extend the leases of all locks of a holder
-#[utoipa::path(post, path = "/locks/heartbeat", tag = "locks", request_body = wire::HeartbeatRequest, responses(
+#[utoipa::path(post, path = "/locks/heartbeat", operation_id = "lock_heartbeat", tag = "locks", request_body = wire::HeartbeatRequest, responses(
     (status = 200, description = "All are extended", body = wire::HoldResults),
+    (status = 400, description = "MALFORMED_JSON", body = wire::Problem),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 409, description = "LOCK_LOST: some are not held by these tokens; `results` has all", body = wire::Problem),
+    (status = 408, description = "BODY_TOO_SLOW", body = wire::Problem),
+    (status = 413, description = "BODY_TOO_LARGE", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn heartbeat(
@@ -119,11 +124,15 @@ async fn heartbeat(
 }
 
 /// Give locks up
-#[utoipa::path(post, path = "/locks/release", tag = "locks", request_body = wire::HoldRequest, responses(
+#[utoipa::path(post, path = "/locks/release", operation_id = "release_locks", tag = "locks", request_body = wire::HoldRequest, responses(
     (status = 200, description = "All are released", body = wire::HoldResults),
+    (status = 400, description = "MALFORMED_JSON", body = wire::Problem),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 409, description = "LOCK_LOST: some were not held by these tokens; `results` has all", body = wire::Problem),
+    (status = 408, description = "BODY_TOO_SLOW", body = wire::Problem),
+    (status = 413, description = "BODY_TOO_LARGE", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn release(
@@ -137,11 +146,15 @@ async fn release(
 }
 
 /// From exclusive to shared, with the same token
-#[utoipa::path(post, path = "/locks/downgrade", tag = "locks", request_body = wire::HoldRequest, responses(
+#[utoipa::path(post, path = "/locks/downgrade", operation_id = "downgrade_locks", tag = "locks", request_body = wire::HoldRequest, responses(
     (status = 200, description = "All are shared", body = wire::HoldResults),
+    (status = 400, description = "MALFORMED_JSON", body = wire::Problem),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 409, description = "LOCK_LOST: some are not held by these tokens; `results` has all", body = wire::Problem),
+    (status = 408, description = "BODY_TOO_SLOW", body = wire::Problem),
+    (status = 413, description = "BODY_TOO_LARGE", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn downgrade(
@@ -155,10 +168,13 @@ async fn downgrade(
 }
 
 /// Is this token a current holder's?
-#[utoipa::path(post, path = "/locks/verify", tag = "locks", request_body = wire::VerifyRequest, responses(
+#[utoipa::path(post, path = "/locks/verify", operation_id = "verify_token", tag = "locks", request_body = wire::VerifyRequest, responses(
     (status = 200, description = "It is", body = wire::Verified),
+    (status = 400, description = "MALFORMED_JSON", body = wire::Problem),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 409, description = "LOCK_LOST: it is not", body = wire::Problem),
+    (status = 408, description = "BODY_TOO_SLOW", body = wire::Problem),
+    (status = 413, description = "BODY_TOO_LARGE", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
@@ -175,7 +191,7 @@ async fn verify(
 }
 
 /// Who waits for whom
-#[utoipa::path(get, path = "/locks/graph", tag = "locks", responses(
+#[utoipa::path(get, path = "/locks/graph", operation_id = "lock_graph", tag = "locks", responses(
     (status = 200, description = "At most 1,000 waits", body = wire::Graph),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),
@@ -203,7 +219,7 @@ struct ListParams {
 }
 
 /// Locks that are held or waited for
-#[utoipa::path(get, path = "/locks", tag = "locks", params(ListParams), responses(
+#[utoipa::path(get, path = "/locks", operation_id = "list_locks", tag = "locks", params(ListParams), responses(
     (status = 200, description = "A page of locks, by name", body = wire::Page<wire::Lock>),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
@@ -235,7 +251,7 @@ async fn list(
 }
 
 /// One lock, with everybody who waits for it
-#[utoipa::path(get, path = "/locks/{lock}", tag = "locks", params(("lock" = String, Path, description = "Its name, percent-encoded")), responses(
+#[utoipa::path(get, path = "/locks/{lock}", operation_id = "show_lock", tag = "locks", params(("lock" = String, Path, description = "Its name, percent-encoded")), responses(
     (status = 200, description = "A lock that nobody uses has no holders and no queue", body = wire::Lock),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST: this is not the name of a lock", body = wire::Problem),
@@ -254,7 +270,7 @@ struct BreakParams {
 }
 
 /// Take a lock from its holders (admin)
-#[utoipa::path(delete, path = "/locks/{lock}", tag = "locks", params(("lock" = String, Path, description = "Its name, percent-encoded"), BreakParams), responses(
+#[utoipa::path(delete, path = "/locks/{lock}", operation_id = "break_lock", tag = "locks", params(("lock" = String, Path, description = "Its name, percent-encoded"), BreakParams), responses(
     (status = 200, description = "Who held it; the queue goes on", body = wire::Broken),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST: the reason is missing", body = wire::Problem),

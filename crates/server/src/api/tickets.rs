@@ -21,7 +21,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// How a ticket stands
 ///
 /// A ticket that holds some of its locks and waits for others must be asked for at least every ten seconds.
-#[utoipa::path(get, path = "/locks/tickets/{ticket}", tag = "locks", params(("ticket" = String, Path)), responses(
+#[utoipa::path(get, path = "/locks/tickets/{ticket}", operation_id = "show_ticket", tag = "locks", params(("ticket" = String, Path)), responses(
     (status = 200, description = "Waiting, ready to be claimed, or granted", body = wire::Ticket),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 404, description = "TICKET_NOT_FOUND", body = wire::Problem),
@@ -40,7 +40,7 @@ async fn show(
 }
 
 /// Start the leases of a ticket that is ready
-#[utoipa::path(post, path = "/locks/tickets/{ticket}/claim", tag = "locks", params(("ticket" = String, Path)), responses(
+#[utoipa::path(post, path = "/locks/tickets/{ticket}/claim", operation_id = "claim_ticket", tag = "locks", params(("ticket" = String, Path)), responses(
     (status = 200, description = "Its locks are held, and the leases have begun", body = wire::Ticket),
     (status = 202, description = "It still waits", body = wire::Ticket),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
@@ -57,7 +57,7 @@ async fn claim(State(app): State<App>, _: Caller, TicketPath(ticket): TicketPath
 }
 
 /// Give a ticket up, and what it won
-#[utoipa::path(delete, path = "/locks/tickets/{ticket}", tag = "locks", params(("ticket" = String, Path)), responses(
+#[utoipa::path(delete, path = "/locks/tickets/{ticket}", operation_id = "cancel_ticket", tag = "locks", params(("ticket" = String, Path)), responses(
     (status = 204, description = "It is over"),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 404, description = "TICKET_NOT_FOUND", body = wire::Problem),
