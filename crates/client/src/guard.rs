@@ -104,7 +104,10 @@ impl LockGuard {
                         locks: held(&grants.grants),
                         ttl: request.ttl,
                     };
-                    return Self::keep(keeper, grants.grants, asked_at).await;
+                    match Self::keep(keeper, grants.grants, asked_at).await {
+                        Ok(guard) => return Ok(guard),
+                        Err(error) => error,
+                    }
                 }
                 Ok(Acquired::Ticket(ticket)) => {
                     let cause = format!("a ticket, {}, was not asked for", ticket.ticket);

@@ -68,7 +68,8 @@ impl LockService {
     async fn poll(&self, key: RequestKey, claim: bool) -> Result<TicketState, LockError> {
         let ticket = self.recall(key).await?;
         self.coordination.heard(ticket.request.holder.agent_id().to_owned()).await?;
-        let held = self.held_by(&ticket).await?;
+        let standings = self.standings(&ticket).await?;
+        let held = grants(&standings);
         if held.len() == ticket.request.asks.len() {
             return self.complete(&ticket, held, claim).await;
         }
@@ -76,13 +77,17 @@ impl LockService {
         let mut saga = Saga::new(request.clone(), self.server.clone());
         if self.coordination.now() >= deadline {
             saga.time_out();
+        } else if standings.iter().all(Option::is_none) {
+            // A ticket that is alive stands in a queue or holds something. Its end may have been forgotten by its locks
+            // already; it must not begin anew.
+            saga.lost(0);
         }
         loop {
             match self.advance(&mut saga, deadline).await? {
                 Next::Ready if claim => saga.begin_leases(),
                 Next::Ready => {
-                    let held = self.held_by(&Ticket { request: request.clone(), deadline }).await?;
-                    return Ok(TicketState::Ready { ticket: key, claim_by: claim_by(&held) });
+                    let standings = self.standings(&Ticket { request, deadline }).await?;
+                    return Ok(TicketState::Ready { ticket: key, claim_by: claim_by(&grants(&standings)) });
                 }
                 Next::Granted(grants) => return Ok(TicketState::Granted(granted(&request, grants))),
                 Next::Failed(failure) => return Err(self.failed(failure).await?),
@@ -99,17 +104,17 @@ impl LockService {
         }
     }
 
-    /// The grants that a ticket has, in its order, as far as they reach.
-    async fn held_by(&self, ticket: &Ticket) -> Result<Vec<Grant>, LockError> {
+    /// How a ticket stands at each of its locks; `None` where it is not known.
+    async fn standings(&self, ticket: &Ticket) -> Result<Vec<Option<Standing>>, LockError> {
         let request = &ticket.request;
         let inquire = || Command::Inquire { holder: request.holder.clone(), request: request.key };
         let outcomes =
             self.run(request.asks.iter().map(|ask| (ask.lock.clone(), inquire())).collect()).await?;
-        let grant = |outcome| match outcome {
-            Outcome::Standing(Standing::Held(grant)) => Some(grant),
+        let standing = |outcome| match outcome {
+            Outcome::Standing(standing) => Some(standing),
             _ => None,
         };
-        Ok(outcomes.into_iter().map_while(grant).collect())
+        Ok(outcomes.into_iter().map(standing).collect())
     }
 
     /// Everything is held: claimed before, claimed now, or waiting to be claimed.
@@ -133,6 +138,15 @@ impl LockService {
             _ => Err(self.failed(Failure::Cancelled).await?),
         }
     }
+}
+
+/// The grants that a ticket has, in its order, as far as they reach.
+fn grants(standings: &[Option<Standing>]) -> Vec<Grant> {
+    let grant = |standing: &Option<Standing>| match standing {
+        Some(Standing::Held(grant)) => Some(grant.clone()),
+        _ => None,
+    };
+    standings.iter().map_while(grant).collect()
 }
 
 fn claim_by(held: &[Grant]) -> Moment {
