@@ -155,6 +155,11 @@ impl Lock {
         Some((waiter, self.queue.ahead_of(waiter)))
     }
 
+    /// Whether nobody waits behind this holder.
+    pub(super) fn is_last(&self, holder: &Holder) -> bool {
+        self.queue.last().is_none_or(|waiter| waiter.holder == *holder)
+    }
+
     /// When there will be something to do without anybody asking.
     #[must_use]
     pub fn next_due(&self) -> Option<Moment> {

@@ -348,6 +348,12 @@ impl Sight for Table {
         })
     }
 
+    fn may_be_waited_for(&self, holder: &Holder) -> bool {
+        let lock = |name| self.locks.get(name);
+        self.held_by(holder).filter_map(lock).any(|lock| lock.queue_length() > 0)
+            || self.waited_for_by(holder).filter_map(lock).any(|lock| !lock.is_last(holder))
+    }
+
     fn held(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
         self.held_by(holder)
     }
