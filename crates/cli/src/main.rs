@@ -3,6 +3,7 @@
 //! Data goes to standard output, everything else to standard error. Nothing is decided here: a command that needs a
 //! decision calls a room below.
 
+mod bench;
 mod config;
 mod connect;
 mod failure;
@@ -33,6 +34,8 @@ enum Command {
     Config(config::Args),
     /// The Redis keyspace: every key, channel and consumer group, from one catalog
     Keys(keys::Args),
+    /// Measure the product on this machine, against its aims
+    Bench(bench::Args),
     /// A part of `ade lock hold`
     #[command(hide = true, name = lock::watchdog::NAME)]
     LockWatchdog(lock::watchdog::Args),
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Lock(args) => lock::run(args),
         Command::Config(args) => config::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Bench(args) => bench::run(args).map(|()| ExitCode::SUCCESS),
         Command::Keys(args) => keys::run(&args).map(|()| ExitCode::SUCCESS),
         Command::LockWatchdog(args) => lock::watchdog::run(&args).map(|()| ExitCode::SUCCESS),
     };

@@ -4,7 +4,8 @@
 //! earlier waiters that it could not hold together with. A hot lock is a node of its own, so the graph grows with waits
 //! and holds, not with their product.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -37,38 +38,60 @@ pub struct Deadlock {
     pub freed: Vec<LockName>,
 }
 
-/// What the search must be able to see.
+/// What the search must be able to see. It looks at every holder that can be reached, so it borrows what it sees.
 pub trait Sight {
-    /// The locks that a holder waits for, and by which request.
-    fn waits(&self, holder: &Holder) -> Vec<(LockName, RequestKey)>;
-    /// Whether a holder holds a lock.
-    fn is_held_by(&self, lock: &LockName, holder: &Holder) -> bool;
+    /// The waits of a holder.
+    fn waits(&self, holder: &Holder) -> impl Iterator<Item = Wait<'_>>;
+    /// Whether anybody waits for something that a holder holds, or waits behind it. A cheap yes is allowed to be wrong.
+    fn may_be_waited_for(&self, holder: &Holder) -> bool;
+    /// The locks that a holder holds.
+    fn held(&self, holder: &Holder) -> impl Iterator<Item = &LockName>;
     /// Who holds a lock.
-    fn holders(&self, lock: &LockName) -> Vec<Holder>;
-    /// The nearest earlier waiters in whose way this holder's wait is.
-    fn ahead(&self, lock: &LockName, holder: &Holder) -> Vec<Holder>;
+    fn holders(&self, lock: &LockName) -> impl Iterator<Item = &Holder>;
 }
+
+/// One wait as the search sees it.
+#[derive(Debug)]
+pub struct Wait<'a> {
+    /// Who waits.
+    pub holder: &'a Holder,
+    /// For which lock.
+    pub lock: &'a LockName,
+    /// By which request.
+    pub request: RequestKey,
+    /// The nearest earlier waiters that are in its way.
+    pub ahead: Vec<&'a Holder>,
+}
+
+/// A step of the search: by whose wait for which lock somebody was reached.
+type Step<'a> = (&'a Holder, &'a LockName, RequestKey);
 
 /// The shortest cycle through `start`, beginning with it, if its waiting closes one.
 #[must_use]
 pub fn cycle_through(sight: &impl Sight, start: &Holder) -> Option<Cycle> {
-    // How each holder was reached: by whose wait for which lock.
-    let mut reached: BTreeMap<Holder, Edge> = BTreeMap::new();
-    let mut opened: BTreeSet<LockName> = BTreeSet::new();
-    let mut next = VecDeque::from([start.clone()]);
+    // Most of those who queue hold nothing that others want, and are the last of their queue: no way leads back to them.
+    if !sight.may_be_waited_for(start) {
+        return None;
+    }
+    let own: HashSet<&LockName> = sight.held(start).collect();
+    // How each holder was reached.
+    let mut reached: HashMap<&Holder, Step<'_>> = HashMap::new();
+    let mut opened: HashSet<&LockName> = HashSet::new();
+    let mut next = VecDeque::from([start]);
     while let Some(holder) = next.pop_front() {
-        for (lock, request) in sight.waits(&holder) {
-            let edge = Edge { holder: holder.clone(), waits_for: lock.clone(), request };
-            let ahead = sight.ahead(&lock, &holder);
+        for Wait { holder, lock, request, ahead } in sight.waits(holder) {
             // The holders of a lock lead on once, whoever waits for it. Only the way back to the start depends on who
             // waits: the start does not wait for itself.
-            if holder != *start && (ahead.contains(start) || sight.is_held_by(&lock, start)) {
-                return Some(trace(&reached, edge));
+            if holder != start && (own.contains(lock) || ahead.contains(&start)) {
+                return Some(trace(&reached, (holder, lock, request)));
             }
-            let holders = if opened.insert(lock.clone()) { sight.holders(&lock) } else { Vec::new() };
-            for blocker in ahead.into_iter().chain(holders) {
-                if blocker != *start && blocker != holder && !reached.contains_key(&blocker) {
-                    reached.insert(blocker.clone(), edge.clone());
+            let holders = opened.insert(lock).then(|| sight.holders(lock));
+            for blocker in ahead.into_iter().chain(holders.into_iter().flatten()) {
+                if blocker != start
+                    && blocker != holder
+                    && let Entry::Vacant(place) = reached.entry(blocker)
+                {
+                    place.insert((holder, lock, request));
                     next.push_back(blocker);
                 }
             }
@@ -77,14 +100,18 @@ pub fn cycle_through(sight: &impl Sight, start: &Holder) -> Option<Cycle> {
     None
 }
 
-/// From the last edge back to the start, then in order.
-fn trace(reached: &BTreeMap<Holder, Edge>, last: Edge) -> Cycle {
-    let mut cycle = vec![last];
-    while let Some(edge) = cycle.last().and_then(|edge| reached.get(&edge.holder)) {
-        cycle.push(edge.clone());
+/// From the last step back to the start, then in order.
+fn trace(reached: &HashMap<&Holder, Step<'_>>, last: Step<'_>) -> Cycle {
+    let mut steps = vec![last];
+    while let Some(step) = steps.last().and_then(|(holder, ..)| reached.get(*holder)) {
+        steps.push(*step);
     }
-    cycle.reverse();
-    cycle
+    let edge = |(holder, lock, request): &Step<'_>| Edge {
+        holder: (*holder).clone(),
+        waits_for: (*lock).clone(),
+        request: *request,
+    };
+    steps.iter().rev().map(edge).collect()
 }
 
 /// What decides who gives way.

@@ -146,6 +146,20 @@ impl Lock {
         ahead.into_iter().flatten().map(|waiter| &waiter.holder)
     }
 
+    /// The wait of a holder, and the nearest earlier waiters that it waits for.
+    pub(super) fn wait_and_ahead_of(
+        &self,
+        holder: &Holder,
+    ) -> Option<(&Waiter, impl Iterator<Item = &Waiter>)> {
+        let waiter = self.queue.of(holder)?;
+        Some((waiter, self.queue.ahead_of(waiter)))
+    }
+
+    /// Whether nobody waits behind this holder.
+    pub(super) fn is_last(&self, holder: &Holder) -> bool {
+        self.queue.last().is_none_or(|waiter| waiter.holder == *holder)
+    }
+
     /// When there will be something to do without anybody asking.
     #[must_use]
     pub fn next_due(&self) -> Option<Moment> {
@@ -231,7 +245,13 @@ impl Lock {
                             *old = hold.clone();
                         }
                     }
-                    Err(at) => self.holds.insert(at, hold.clone()),
+                    Err(at) => {
+                        if self.holds.is_empty() {
+                            // Nearly every lock has one holder at a time; room for four would be most of its memory.
+                            self.holds.reserve_exact(1);
+                        }
+                        self.holds.insert(at, hold.clone());
+                    }
                 }
             }
             Change::Joined { holder, request, remember } => self.change_hold(holder, |hold| {

@@ -111,6 +111,10 @@ impl Queue {
         self.waiters.first_key_value().map(|(_, waiter)| waiter)
     }
 
+    pub(super) fn last(&self) -> Option<&Waiter> {
+        self.waiters.last_key_value().map(|(_, waiter)| waiter)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Waiter> {
         self.waiters.values()
     }

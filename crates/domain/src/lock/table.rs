@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::graph::{self, Candidate, Deadlock, Sight};
-use super::{Change, Command, Cycle, End, Holder, Lock, LockName, Outcome, RequestKey, Rules, Text};
+use super::{Change, Command, Cycle, End, Hold, Holder, Lock, LockName, Outcome, Rules, Text};
 use crate::Moment;
 
 /// One entry of what happened to a table; a journal keeps them in order.
@@ -338,25 +338,29 @@ impl Table {
 }
 
 impl Sight for Table {
-    fn waits(&self, holder: &Holder) -> Vec<(LockName, RequestKey)> {
-        let waits = self.waited_for_by(holder);
-        waits
-            .filter_map(|name| Some((name.clone(), self.locks.get(name)?.wait_of(holder)?.request)))
-            .collect()
+    fn waits(&self, holder: &Holder) -> impl Iterator<Item = graph::Wait<'_>> {
+        let from = (holder.clone(), LockName::least());
+        let waits = self.waiting.range(from..).take_while(move |(other, _)| other == holder);
+        waits.filter_map(|(holder, name)| {
+            let (waiter, ahead) = self.locks.get(name)?.wait_and_ahead_of(holder)?;
+            let ahead = ahead.map(|waiter| &waiter.holder).collect();
+            Some(graph::Wait { holder, lock: name, request: waiter.request, ahead })
+        })
     }
 
-    fn is_held_by(&self, lock: &LockName, holder: &Holder) -> bool {
-        self.held.contains(&(holder.clone(), lock.clone()))
+    fn may_be_waited_for(&self, holder: &Holder) -> bool {
+        let lock = |name| self.locks.get(name);
+        self.held_by(holder).filter_map(lock).any(|lock| lock.queue_length() > 0)
+            || self.waited_for_by(holder).filter_map(lock).any(|lock| !lock.is_last(holder))
     }
 
-    fn holders(&self, lock: &LockName) -> Vec<Holder> {
-        self.locks
-            .get(lock)
-            .map_or_else(Vec::new, |lock| lock.holds().iter().map(|h| h.holder.clone()).collect())
+    fn held(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
+        self.held_by(holder)
     }
 
-    fn ahead(&self, lock: &LockName, holder: &Holder) -> Vec<Holder> {
-        self.locks.get(lock).map_or_else(Vec::new, |lock| lock.ahead_of(holder).cloned().collect())
+    fn holders(&self, lock: &LockName) -> impl Iterator<Item = &Holder> {
+        let holds = self.locks.get(lock).map_or(&[] as &[Hold], Lock::holds);
+        holds.iter().map(|hold| &hold.holder)
     }
 }
 

@@ -1,0 +1,200 @@
+//! `ade bench locks`: the lock rows of the speed table, on an embedded server.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::link::Target;
+use super::machine::Machine;
+use super::report::{Report, Row};
+use super::subject::Choice;
+use super::{acquire, deadlock, handover, hold};
+use crate::connect::block_on;
+use crate::failure::{Failure, Kind};
+use crate::output;
+
+const HOW: &str = "\
+What is measured, and how:
+  acquire   2,000 acquisitions a second are offered over 50 keep-alive connections, by the clock: a request counts from
+            the moment at which it should have started, so a stall is charged for all that had to wait. Every acquisition
+            is followed by its release, which is load but not measured: 4,000 requests a second in all. In turns with it
+            runs the same load on GET /healthz, the HTTP stack without a lock; ratios compare the two.
+  handover  10 and then 1,000 requests wait for one lock, each with its answer held open on a connection of its own. From
+            sending the holder's release until the next waiter has its answer; the former holder queues again.
+  hold      50,000 locks of 50 agents are held and renewed every 10 seconds, 1,000 locks in a call. Processor time of
+            the server process over the window, less what it uses idle; resident memory, less what it had empty.
+  deadlock  10,100 holders wait, in a graph that the search has to walk completely. From sending the request that closes
+            a cycle until the victim has its answer.
+Each row has a new server process of its own with a new data folder, both gone afterwards. A missed aim is no failure:
+the exit code tells only whether everything could be measured.";
+
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = HOW, after_help = "--help tells what is measured, and how.")]
+pub(super) struct Args {
+    /// Only these rows
+    #[arg(long, value_name = "ROW", value_enum)]
+    only: Vec<RowName>,
+    /// Seconds that each load lasts; other sizes follow
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
+    seconds: f64,
+    /// Small sizes that show whether everything works; nothing is judged
+    #[arg(long)]
+    quick: bool,
+    /// As JSON, with all quantiles and the machine
+    #[arg(long)]
+    json: bool,
+    /// Folder to make the data folders in: the disk matters [default: the system's folder for temporary files]
+    #[arg(long, value_name = "FOLDER")]
+    data: Option<PathBuf>,
+    /// Measure a server that runs already, over plain HTTP; the row hold cannot be measured there
+    #[arg(long, value_name = "URL", requires = "token", conflicts_with = "data")]
+    server: Option<String>,
+    /// Token to act with at that server
+    #[arg(long, env = "ADE_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RowName {
+    Acquire,
+    Handover,
+    Hold,
+    Deadlock,
+}
+
+/// How much of everything.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) quick: bool,
+    pub(super) seconds: f64,
+    /// Acquisitions offered in a second.
+    pub(super) rate: u32,
+    pub(super) connections: usize,
+    pub(super) handovers: usize,
+    pub(super) short_queue: usize,
+    pub(super) long_queue: usize,
+    /// Locks that are held.
+    pub(super) locks: usize,
+    /// Branches of the graph, and leaves of each.
+    pub(super) fan: usize,
+    pub(super) closings: usize,
+}
+
+impl Sizes {
+    fn of(args: &Args) -> Self {
+        if args.quick {
+            return Self {
+                quick: true,
+                seconds: 1.0,
+                rate: 200,
+                connections: 10,
+                handovers: 20,
+                short_queue: 10,
+                long_queue: 50,
+                locks: 2_000,
+                fan: 10,
+                closings: 3,
+            };
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
+        let times = |per_second: f64| (per_second * args.seconds).max(1.0) as usize;
+        Self {
+            quick: false,
+            seconds: args.seconds,
+            rate: 2_000,
+            connections: 50,
+            handovers: times(100.0),
+            short_queue: 10,
+            long_queue: 1_000,
+            locks: 50_000,
+            fan: 100,
+            closings: times(20.0),
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.5..=600.0).contains(seconds));
+    seconds.ok_or_else(|| "must be a number between 0.5 and 600".to_owned())
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let choice = match &args.server {
+        Some(url) => Choice::Running(Target::new(url, args.token.as_deref().unwrap_or_default())?),
+        None => Choice::Own(args.data.clone().unwrap_or_else(std::env::temp_dir)),
+    };
+    allow_many_connections();
+    let report = block_on(async {
+        let cannot = |error| Failure::new(Kind::Unavailable, format!("cannot listen to signals: {error}"));
+        let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
+        let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
+        // Leaving this block drops the server process and its folder, whichever way it is left.
+        tokio::select! {
+            report = measure(args, &choice) => report,
+            _ = interrupt.recv() => Err(interrupted()),
+            _ = terminate.recv() => Err(interrupted()),
+            _ = hangup.recv() => Err(interrupted()),
+        }
+    })?;
+    let report = if args.quick { report.without_verdicts() } else { report };
+    if args.json { output::json(&report) } else { report.print() }
+}
+
+fn interrupted() -> Failure {
+    Failure::new(Kind::Unavailable, "interrupted; the server process and its folder are removed")
+}
+
+async fn measure(args: &Args, choice: &Choice) -> Result<Report, Failure> {
+    let sizes = Sizes::of(args);
+    let own = matches!(choice, Choice::Own(_));
+    let wanted = |row: &RowName| match args.only.as_slice() {
+        [] => own || *row != RowName::Hold,
+        only => only.contains(row),
+    };
+    let bars = MultiProgress::new();
+    let mut rows = Vec::new();
+    for row in RowName::value_variants().iter().filter(|row| wanted(row)) {
+        let bar = bars.add(bar(*row));
+        let measured = measure_one(*row, choice, &sizes, &bar).await;
+        bar.finish();
+        rows.push(measured?);
+    }
+    bars.clear()?;
+    Ok(Report { machine: Machine::look(), quick: sizes.quick, seconds: sizes.seconds, rows })
+}
+
+async fn measure_one(
+    row: RowName,
+    choice: &Choice,
+    sizes: &Sizes,
+    bar: &ProgressBar,
+) -> Result<Row, Failure> {
+    let subject = choice.start()?;
+    match row {
+        RowName::Acquire => acquire::measure(&subject, sizes, bar).await,
+        RowName::Handover => handover::measure(&subject, sizes, bar).await,
+        RowName::Hold => hold::measure(&subject, sizes, bar).await,
+        RowName::Deadlock => deadlock::measure(&subject, sizes, bar).await,
+    }
+}
+
+fn bar(row: RowName) -> ProgressBar {
+    let name = row.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+    let bar = ProgressBar::new(1).with_prefix(name);
+    let style = ProgressStyle::with_template("  {prefix:<10} {bar:40.cyan/dim} {percent:>3} %  {elapsed}");
+    match style {
+        Ok(style) => bar.with_style(style.progress_chars("━╸─")),
+        Err(_) => bar,
+    }
+}
+
+/// A thousand waiting connections need as many files, on both sides; the server inherits this. If it is refused, the
+/// connections that cannot be had say so.
+fn allow_many_connections() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}

@@ -1,0 +1,35 @@
+//! `ade bench`: the product measured on this machine, against its aims. A missed aim is shown as missed.
+
+mod acquire;
+mod deadlock;
+mod handover;
+mod hold;
+mod link;
+mod locks;
+mod machine;
+mod open_loop;
+mod report;
+mod samples;
+mod subject;
+
+use clap::{Args as ClapArgs, Subcommand};
+
+use crate::failure::Failure;
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Locks of the embedded server: latency, handover, heartbeats, deadlocks
+    Locks(locks::Args),
+}
+
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    match args.command {
+        Command::Locks(args) => locks::run(&args),
+    }
+}

@@ -1,0 +1,127 @@
+//! What is measured: a server process of its own with a throw-away folder, or one that runs already.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::link::Target;
+use crate::failure::{Failure, Kind};
+
+/// Which server is measured.
+#[derive(Debug)]
+pub(super) enum Choice {
+    /// One of our own, with its data below this folder.
+    Own(PathBuf),
+    /// One that somebody else runs.
+    Running(Target),
+}
+
+/// A server under load.
+#[derive(Debug)]
+pub(super) struct Subject {
+    pub(super) target: Target,
+    process: Option<Process>,
+}
+
+/// Dropping it ends the process and removes its folder, in this order.
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    _folder: TempDir,
+}
+
+/// What a process has used so far.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Usage {
+    at: Instant,
+    cpu_seconds: f64,
+    pub(super) resident_bytes: f64,
+}
+
+impl Choice {
+    pub(super) fn start(&self) -> Result<Subject, Failure> {
+        match self {
+            Self::Own(parent) => Subject::start(parent),
+            Self::Running(target) => Ok(Subject { target: target.clone(), process: None }),
+        }
+    }
+}
+
+impl Subject {
+    /// Starts this very binary as a server.
+    fn start(parent: &Path) -> Result<Self, Failure> {
+        let cannot = |error: std::io::Error| {
+            Failure::new(Kind::Unavailable, format!("cannot start a server to measure: {error}"))
+        };
+        let folder = tempfile::Builder::new().prefix("ade-bench-").tempdir_in(parent).map_err(cannot)?;
+        let log = folder.path().join("log");
+        let token = Uuid::new_v4().simple().to_string();
+        let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
+        // Neither the variables nor the configuration file of whoever measures may change what is measured.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ADE_")) {
+            command.env_remove(name);
+        }
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .arg(folder.path().join("data"))
+            .current_dir(folder.path())
+            .env("ADE_ADMIN_TOKEN", &token)
+            .env("ADE_LOG_LEVEL", "warn")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log).map_err(cannot)?);
+        let child = command.spawn().map_err(cannot)?;
+        let mut process = Process { child, _folder: folder };
+        let mut line = String::new();
+        if let Some(out) = process.child.stdout.as_mut() {
+            BufReader::new(out).read_line(&mut line).map_err(cannot)?;
+        }
+        let Some(url) = line.trim().strip_prefix("listening on ") else {
+            let why = std::fs::read_to_string(&log).unwrap_or_default();
+            let message = format!("the server to measure did not start: {}", why.trim());
+            return Err(Failure::new(Kind::Unavailable, message));
+        };
+        Ok(Self { target: Target::new(url, &token)?, process: Some(process) })
+    }
+
+    /// What the process has used; nothing is known of a server that somebody else runs.
+    pub(super) fn usage(&self) -> Result<Option<Usage>, Failure> {
+        let Some(process) = &self.process else { return Ok(None) };
+        let path = PathBuf::from(format!("/proc/{}", process.child.id()));
+        let read = |file: &str| {
+            std::fs::read_to_string(path.join(file)).map_err(|error| {
+                Failure::new(Kind::Unavailable, format!("cannot see what the server uses: {error}"))
+            })
+        };
+        // The name of the program, in parentheses, may have blanks; user and system time are fields 14 and 15.
+        let stat = read("stat")?;
+        let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
+        let ticks: f64 = fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
+        let statm = read("statm")?;
+        let pages: f64 = statm.split(' ').nth(1).and_then(|field| field.parse().ok()).unwrap_or_default();
+        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+        let (tick, page) =
+            (rustix::param::clock_ticks_per_second() as f64, rustix::param::page_size() as f64);
+        Ok(Some(Usage { at: Instant::now(), cpu_seconds: ticks / tick, resident_bytes: pages * page }))
+    }
+}
+
+impl Usage {
+    /// Percent of one core that were used since.
+    pub(super) fn cpu_percent_since(&self, earlier: &Self) -> f64 {
+        100.0 * (self.cpu_seconds - earlier.cpu_seconds) / self.at.duration_since(earlier.at).as_secs_f64()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Its data is thrown away, so there is nothing that it should finish. If it is gone already, so much the better.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,59 @@
+//! `ade bench` from outside: it measures everything and cleans up. How fast anything is, is not tested.
+
+#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ade"));
+    command.args(["bench", "locks", "--quick"]).args(arguments).output().expect("runs")
+}
+
+#[test]
+fn a_quick_run_measures_every_row_and_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().expect("made");
+    let output = bench(&["--json", "--data", folder.path().to_str().expect("text")]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    for (row, figures) in [("acquire", 5), ("handover", 5), ("hold", 2), ("deadlock", 3)] {
+        let rows = report["rows"].as_array().expect("rows");
+        let found = rows.iter().find(|found| found["row"] == row).expect(row);
+        let measured = found["figures"].as_array().expect("figures");
+        assert_eq!(measured.len(), figures, "{found}");
+        for figure in measured {
+            assert!(figure["value"].as_f64().is_some_and(f64::is_finite), "{figure}");
+            assert_eq!(figure["verdict"], "not_judged", "a quick run judges nothing: {figure}");
+        }
+        assert!(found["details"].as_object().is_some_and(|details| !details.is_empty()), "{found}");
+    }
+    for (row, field) in [("acquire", "acquire"), ("acquire", "healthz"), ("handover", "long")] {
+        let rows = report["rows"].as_array().expect("rows");
+        let found = rows.iter().find(|found| found["row"] == row).expect(row);
+        assert!(found["details"][field]["p99_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{found}");
+    }
+    for field in ["cpu", "cores", "memory_mib", "kernel", "ade_version", "build"] {
+        assert!(!report["machine"][field].is_null(), "{report}");
+    }
+    assert_eq!(folder.path().read_dir().expect("readable").count(), 0, "the data folders are gone");
+}
+
+#[test]
+fn rows_can_be_chosen_and_are_laid_out_as_a_table() {
+    let output = bench(&["--only", "deadlock"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let table = String::from_utf8(output.stdout).expect("text");
+    assert!(table.contains("deadlock") && table.contains("< 20 ms"), "{table}");
+    assert!(!table.contains("handover") && !table.contains("missed"), "{table}");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_told() {
+    let output = bench(&["--server", "http://127.0.0.1:1", "--token", "0123456789abcdef"]);
+    assert_eq!(output.status.code(), Some(5));
+    let output = bench(&["--server", "https://localhost", "--token", "0123456789abcdef"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("hint:"));
+}
