@@ -15,6 +15,7 @@ mod fence;
 pub mod graph;
 mod machine;
 mod name;
+mod pairs;
 mod queue;
 mod repeats;
 mod request;

@@ -3,7 +3,7 @@
 //! Finding the head, a holder's place, the nearest exclusive waiter and the next deadline never walks the queue.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
@@ -89,83 +89,96 @@ impl Waiter {
     }
 }
 
-/// Waiters in order.
+/// Waiters in order. Most locks have none, and then this is a null pointer.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Queue {
+    line: Option<Box<Line>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Line {
     waiters: BTreeMap<Place, Waiter>,
     exclusive: BTreeSet<Place>,
-    places: BTreeMap<Holder, Place>,
+    places: HashMap<Holder, Place>,
     deadlines: BTreeSet<(Moment, Place)>,
 }
 
 impl Queue {
     pub(super) fn len(&self) -> usize {
-        self.waiters.len()
+        self.line.as_ref().map_or(0, |line| line.waiters.len())
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.waiters.is_empty()
+    pub(super) const fn is_empty(&self) -> bool {
+        self.line.is_none()
     }
 
     pub(super) fn first(&self) -> Option<&Waiter> {
-        self.waiters.first_key_value().map(|(_, waiter)| waiter)
+        self.line.as_ref()?.waiters.first_key_value().map(|(_, waiter)| waiter)
     }
 
     pub(super) fn last(&self) -> Option<&Waiter> {
-        self.waiters.last_key_value().map(|(_, waiter)| waiter)
+        self.line.as_ref()?.waiters.last_key_value().map(|(_, waiter)| waiter)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Waiter> {
-        self.waiters.values()
+        self.line.iter().flat_map(|line| line.waiters.values())
     }
 
     pub(super) fn of(&self, holder: &Holder) -> Option<&Waiter> {
-        self.waiters.get(self.places.get(holder)?)
+        let line = self.line.as_ref()?;
+        line.waiters.get(line.places.get(holder)?)
     }
 
     /// How many stand ahead of it, and it: the head is 1.
     pub(super) fn position(&self, waiter: &Waiter) -> usize {
-        self.waiters.range(..=waiter.place()).count()
+        self.line.as_ref().map_or(0, |line| line.waiters.range(..=waiter.place()).count())
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
-        self.deadlines.first().map(|(deadline, _)| *deadline)
+        self.line.as_ref()?.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
     /// The waiter whose deadline comes first.
     pub(super) fn first_to_give_up(&self) -> Option<&Waiter> {
-        self.waiters.get(&self.deadlines.first()?.1)
+        let line = self.line.as_ref()?;
+        line.waiters.get(&line.deadlines.first()?.1)
     }
 
-    /// Adds a waiter. A holder waits once: an earlier wait of it must have left.
+    /// Adds a waiter. A holder waits once: an earlier wait of it is replaced.
     pub(super) fn push(&mut self, waiter: Waiter) {
         let place = waiter.place();
         self.remove(&waiter.holder);
-        self.places.insert(waiter.holder.clone(), place);
-        self.deadlines.insert((waiter.deadline, place));
+        let line = self.line.get_or_insert_default();
+        line.places.insert(waiter.holder.clone(), place);
+        line.deadlines.insert((waiter.deadline, place));
         if waiter.mode == Mode::Exclusive {
-            self.exclusive.insert(place);
+            line.exclusive.insert(place);
         }
-        self.waiters.insert(place, waiter);
+        line.waiters.insert(place, waiter);
     }
 
     pub(super) fn remove(&mut self, holder: &Holder) -> Option<Waiter> {
-        let place = self.places.remove(holder)?;
-        let waiter = self.waiters.remove(&place)?;
-        self.deadlines.remove(&(waiter.deadline, place));
-        self.exclusive.remove(&place);
+        let line = self.line.as_mut()?;
+        let place = line.places.remove(holder)?;
+        let waiter = line.waiters.remove(&place)?;
+        line.deadlines.remove(&(waiter.deadline, place));
+        line.exclusive.remove(&place);
+        if line.waiters.is_empty() {
+            self.line = None;
+        }
         Some(waiter)
     }
 
     /// The nearest earlier waiters that could not hold together with this one. Farther ones are reached through these.
     pub(super) fn ahead_of<'a>(&'a self, waiter: &Waiter) -> Box<dyn Iterator<Item = &'a Waiter> + 'a> {
+        let Some(line) = &self.line else { return Box::new(std::iter::empty()) };
         let place = waiter.place();
-        let barrier = self.exclusive.range(..place).next_back().copied();
-        let nearest_exclusive = barrier.and_then(|place| self.waiters.get(&place));
+        let barrier = line.exclusive.range(..place).next_back().copied();
+        let nearest_exclusive = barrier.and_then(|place| line.waiters.get(&place));
         let sharers = match (waiter.mode, barrier) {
             (Mode::Shared, _) => return Box::new(nearest_exclusive.into_iter()),
-            (Mode::Exclusive, Some(barrier)) => self.waiters.range(barrier..place),
-            (Mode::Exclusive, None) => self.waiters.range(..place),
+            (Mode::Exclusive, Some(barrier)) => line.waiters.range(barrier..place),
+            (Mode::Exclusive, None) => line.waiters.range(..place),
         };
         Box::new(sharers.map(|(_, waiter)| waiter))
     }

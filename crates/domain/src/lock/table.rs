@@ -3,13 +3,14 @@
 //! Every index is derived from the changes of single locks, so a table is the same whether it lived through its commands
 //! or was made again from its entries.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::graph::{self, Candidate, Deadlock, Sight};
-use super::{Change, Command, Cycle, End, Hold, Holder, Lock, LockName, Outcome, Rules, Text};
+use super::pairs::Pairs;
+use super::{Change, Command, Cycle, End, Hold, Holder, Lock, LockName, Outcome, Rules};
 use crate::Moment;
 
 /// One entry of what happened to a table; a journal keeps them in order.
@@ -42,9 +43,13 @@ pub struct Answer {
 #[derive(Debug, Clone, Default)]
 pub struct Table {
     rules: Rules,
-    locks: BTreeMap<LockName, Lock>,
-    held: BTreeSet<(Holder, LockName)>,
-    waiting: BTreeSet<(Holder, LockName)>,
+    /// Found by name at once; their order is in `names`.
+    locks: HashMap<LockName, Box<Lock>>,
+    names: BTreeSet<LockName>,
+    held: Pairs,
+    waiting: Pairs,
+    /// The same as `waiting`, found by holder at once: the search for cycles looks at every waiting holder.
+    waits: HashMap<Holder, Vec<LockName>>,
     due: BTreeSet<(Moment, LockName)>,
     ages: BTreeMap<Holder, (Moment, Moment)>,
 }
@@ -65,13 +70,14 @@ impl Table {
     /// A lock that is held, waited for, or remembers something.
     #[must_use]
     pub fn lock(&self, name: &LockName) -> Option<&Lock> {
-        self.locks.get(name)
+        self.locks.get(name).map(Box::as_ref)
     }
 
     /// All of them by name, from the first one after `after`.
     pub fn locks_after(&self, after: Option<&LockName>) -> impl Iterator<Item = (&LockName, &Lock)> {
         use std::ops::Bound::{Excluded, Unbounded};
-        self.locks.range((after.map_or(Unbounded, Excluded), Unbounded))
+        let names = self.names.range((after.map_or(Unbounded, Excluded), Unbounded));
+        names.filter_map(|name| Some((name, self.lock(name)?)))
     }
 
     /// How many grants are in force.
@@ -88,32 +94,32 @@ impl Table {
 
     /// What a holder holds.
     pub fn held_by(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
-        of(&self.held, holder)
+        self.held.of(holder)
     }
 
     /// What a holder waits for.
     pub fn waited_for_by(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
-        of(&self.waiting, holder)
+        self.waiting.of(holder)
     }
 
     /// What the holders of an agent hold.
     pub fn held_by_agent(&self, agent: &str) -> impl Iterator<Item = (&Holder, &LockName)> {
-        of_agent(&self.held, agent)
+        self.held.of_agent(agent)
     }
 
     /// What the holders of an agent wait for.
     pub fn waited_for_by_agent(&self, agent: &str) -> impl Iterator<Item = (&Holder, &LockName)> {
-        of_agent(&self.waiting, agent)
+        self.waiting.of_agent(agent)
     }
 
     /// Who waits, each with what for.
     pub fn all_waiting(&self) -> impl Iterator<Item = (&Holder, &LockName)> {
-        self.waiting.iter().map(|(holder, lock)| (holder, lock))
+        self.waiting.iter()
     }
 
     /// Who holds, each with what.
     pub fn all_held(&self) -> impl Iterator<Item = (&Holder, &LockName)> {
-        self.held.iter().map(|(holder, lock)| (holder, lock))
+        self.held.iter()
     }
 
     /// A command to one lock, and the end of every cycle that its waiting closed. What changed is added to `entries`.
@@ -144,7 +150,7 @@ impl Table {
             Entry::Lock(_, Change::Freed { holder, .. }) => Some(holder.clone()),
             _ => None,
         };
-        let waits = |holder: &Holder| self.waiting.contains(&(holder.clone(), name.clone()));
+        let waits = |holder: &Holder| self.waits.get(holder).is_some_and(|names| names.contains(name));
         entries.iter().filter_map(holder).filter(waits).collect()
     }
 
@@ -156,32 +162,44 @@ impl Table {
         now: Moment,
         entries: &mut Vec<Entry>,
     ) -> Outcome {
+        let name = self.name(name);
         let lock = self.locks.entry(name.clone()).or_default();
         let was_due = lock.next_due();
         let step = lock.step(command, now, &self.rules);
         let due = lock.next_due();
         let forget = lock.is_forgettable(now);
-        self.is_due(name, was_due, if forget { None } else { due });
+        self.is_due(&name, was_due, if forget { None } else { due });
         for change in &step.changes {
-            self.index(name, change);
+            self.index(&name, change);
         }
         if forget {
-            self.locks.remove(name);
+            self.locks.remove(&name);
+            self.names.remove(&name);
         }
         entries.extend(step.changes.into_iter().map(|change| Entry::Lock(name.clone(), change)));
         step.outcome
+    }
+
+    /// The name as it is kept: every index shares one copy of its text.
+    fn name(&mut self, name: &LockName) -> LockName {
+        if let Some((kept, _)) = self.locks.get_key_value(name) {
+            return kept.clone();
+        }
+        self.names.insert(name.clone());
+        name.clone()
     }
 
     /// Makes an entry of a journal again.
     pub fn apply(&mut self, entry: &Entry) {
         match entry {
             Entry::Lock(name, change) => {
+                let name = self.name(name);
                 let lock = self.locks.entry(name.clone()).or_default();
                 let was_due = lock.next_due();
                 lock.apply(change, &self.rules);
                 let due = lock.next_due();
-                self.is_due(name, was_due, due);
-                self.index(name, change);
+                self.is_due(&name, was_due, due);
+                self.index(&name, change);
             }
             Entry::Aged { holder, since, until } => {
                 self.ages.insert(holder.clone(), (*since, *until));
@@ -196,7 +214,7 @@ impl Table {
                 .map(|server| Entry::Lock(name.clone(), Change::Marked { server, at: now }))
                 .collect::<Vec<_>>()
         };
-        let marked: Vec<Entry> = self.locks.iter().flat_map(marks).collect();
+        let marked: Vec<Entry> = self.locks_after(None).flat_map(marks).collect();
         for entry in marked {
             self.apply(&entry);
             entries.push(entry);
@@ -213,7 +231,7 @@ impl Table {
         let of_lock = |(name, lock): (&LockName, &Lock)| {
             lock.changes().map(|change| Entry::Lock(name.clone(), change)).collect::<Vec<_>>()
         };
-        self.locks.iter().flat_map(of_lock).chain(ages)
+        self.locks_after(None).flat_map(of_lock).chain(ages)
     }
 
     /// Forgets locks that remember nothing worth keeping, and ages that are over.
@@ -222,6 +240,7 @@ impl Table {
             lock.forget(now);
         }
         self.locks.retain(|_, lock| !lock.is_forgettable(now));
+        self.names.retain(|name| self.locks.contains_key(name));
         self.ages.retain(|_, (_, until)| *until > now);
     }
 
@@ -305,21 +324,31 @@ impl Table {
         }
     }
 
+    fn stops_waiting(&mut self, holder: &Holder, name: &LockName) {
+        if self.waiting.remove(holder, name)
+            && let Some(names) = self.waits.get_mut(holder)
+        {
+            names.retain(|other| other != name);
+            if names.is_empty() {
+                self.waits.remove(holder);
+            }
+        }
+    }
+
     fn index(&mut self, name: &LockName, change: &Change) {
         match change {
             Change::Queued(waiter) => {
-                self.waiting.insert((waiter.holder.clone(), name.clone()));
+                if self.waiting.insert(&waiter.holder, name) {
+                    self.waits.entry(waiter.holder.clone()).or_default().push(name.clone());
+                }
             }
-            Change::Left { holder, .. } => {
-                self.waiting.remove(&(holder.clone(), name.clone()));
-            }
+            Change::Left { holder, .. } => self.stops_waiting(holder, name),
             Change::Granted(hold) => {
-                let both = (hold.holder.clone(), name.clone());
-                self.waiting.remove(&both);
-                self.held.insert(both);
+                self.stops_waiting(&hold.holder, name);
+                self.held.insert(&hold.holder, name);
             }
             Change::Freed { holder, why, .. } => {
-                self.held.remove(&(holder.clone(), name.clone()));
+                self.held.remove(holder, name);
                 if *why == End::Released {
                     self.ages.remove(holder);
                 }
@@ -339,12 +368,13 @@ impl Table {
 
 impl Sight for Table {
     fn waits(&self, holder: &Holder) -> impl Iterator<Item = graph::Wait<'_>> {
-        let from = (holder.clone(), LockName::least());
-        let waits = self.waiting.range(from..).take_while(move |(other, _)| other == holder);
-        waits.filter_map(|(holder, name)| {
-            let (waiter, ahead) = self.locks.get(name)?.wait_and_ahead_of(holder)?;
-            let ahead = ahead.map(|waiter| &waiter.holder).collect();
-            Some(graph::Wait { holder, lock: name, request: waiter.request, ahead })
+        let found = self.waits.get_key_value(holder);
+        found.into_iter().flat_map(move |(holder, names)| {
+            names.iter().filter_map(move |name| {
+                let (waiter, ahead) = self.locks.get(name)?.wait_and_ahead_of(holder)?;
+                let ahead = ahead.map(|waiter| &waiter.holder).collect();
+                Some(graph::Wait { holder, lock: name, request: waiter.request, ahead })
+            })
         })
     }
 
@@ -359,27 +389,7 @@ impl Sight for Table {
     }
 
     fn holders(&self, lock: &LockName) -> impl Iterator<Item = &Holder> {
-        let holds = self.locks.get(lock).map_or(&[] as &[Hold], Lock::holds);
+        let holds = self.lock(lock).map_or(&[] as &[Hold], Lock::holds);
         holds.iter().map(|hold| &hold.holder)
     }
-}
-
-/// The locks of one holder in an index.
-fn of<'a>(index: &'a BTreeSet<(Holder, LockName)>, holder: &Holder) -> impl Iterator<Item = &'a LockName> {
-    let from = (holder.clone(), LockName::least());
-    let holder = holder.clone();
-    index.range(from..).take_while(move |(other, _)| *other == holder).map(|(_, name)| name)
-}
-
-/// The locks of all holders of one agent in an index.
-fn of_agent<'a>(
-    index: &'a BTreeSet<(Holder, LockName)>,
-    agent: &str,
-) -> impl Iterator<Item = (&'a Holder, &'a LockName)> {
-    let agent: Text = agent.into();
-    let from = (Holder::first_of(&agent), LockName::least());
-    index
-        .range(from..)
-        .take_while(move |(other, _)| other.agent_id() == &*agent)
-        .map(|(holder, name)| (holder, name))
 }
