@@ -2,10 +2,13 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::repeats::digest;
 
 /// Bytes that a lock's name may have.
 const MAX_NAME_BYTES: usize = 512;
@@ -65,10 +68,27 @@ impl Mode {
 /// `task:{task_id}` or `resource:{type}:{id}`; the id is all that follows the colon, any characters.
 ///
 /// The order is the one in which several locks are taken: task locks, then resource locks, each by the bytes of the name.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone)]
 pub struct LockName {
     kind: LockKind,
     text: Text,
+    mark: Mark,
+}
+
+/// A digest of a name, made once. Names are looked up far more often than they are made, and the search for cycles looks
+/// at thousands: with this it need not read their texts. Nobody can choose names that collide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Mark(u64);
+
+impl Mark {
+    fn of(parts: &[&str]) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "half of a digest is a digest")]
+        Self(digest(parts) as u64)
+    }
+}
+
+fn same(a: &Text, b: &Text) -> bool {
+    Arc::ptr_eq(a, b) || a == b
 }
 
 /// Why a text does not name what it should.
@@ -91,7 +111,7 @@ pub enum InvalidName {
 impl LockName {
     /// A name before all names, which is none itself.
     pub(super) fn least() -> Self {
-        Self { kind: LockKind::Task, text: "".into() }
+        Self { kind: LockKind::Task, text: "".into(), mark: Mark(0) }
     }
 
     /// What it protects.
@@ -136,7 +156,21 @@ impl FromStr for LockName {
             Some(("agent", _)) => return Err(InvalidName::Capacity),
             _ => return Err(InvalidName::Kind),
         };
-        Ok(Self { kind, text: text.into() })
+        Ok(Self { kind, text: text.into(), mark: Mark::of(&[text]) })
+    }
+}
+
+impl PartialEq for LockName {
+    fn eq(&self, other: &Self) -> bool {
+        self.mark == other.mark && same(&self.text, &other.text)
+    }
+}
+
+impl Eq for LockName {}
+
+impl Hash for LockName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.mark.0);
     }
 }
 
@@ -171,10 +205,37 @@ impl<'de> Deserialize<'de> for LockName {
 }
 
 /// Who holds or waits: an agent, and which of its activities. Two holders of one agent exclude each other.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone)]
 pub struct Holder {
     agent: Text,
     id: Text,
+    mark: Mark,
+}
+
+impl PartialEq for Holder {
+    fn eq(&self, other: &Self) -> bool {
+        self.mark == other.mark && same(&self.agent, &other.agent) && same(&self.id, &other.id)
+    }
+}
+
+impl Eq for Holder {}
+
+impl Hash for Holder {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.mark.0);
+    }
+}
+
+impl Ord for Holder {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.agent.cmp(&other.agent).then_with(|| self.id.cmp(&other.id))
+    }
+}
+
+impl PartialOrd for Holder {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 impl Holder {
@@ -192,12 +253,13 @@ impl Holder {
         }
         let agent: Text = agent_id.into();
         let id = holder_id.filter(|id| *id != agent_id).map_or_else(|| agent.clone(), Text::from);
-        Ok(Self { agent, id })
+        let mark = Mark::of(&[&agent, &id]);
+        Ok(Self { agent, id, mark })
     }
 
     /// A holder before all holders of an agent, which is none itself.
     pub(super) fn first_of(agent: &Text) -> Self {
-        Self { agent: agent.clone(), id: "".into() }
+        Self { agent: agent.clone(), id: "".into(), mark: Mark(0) }
     }
 
     /// The agent.
