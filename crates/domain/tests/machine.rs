@@ -411,6 +411,90 @@ fn a_break_frees_everybody_and_the_queue_goes_on() {
     assert_eq!(over(world.acquire("p", wish("s1", "1", Shared))), End::Broken);
 }
 
+fn cancel(who: &str, request: &str, why: End) -> Command {
+    Command::Cancel { holder: holder(who), request: RequestKey::of(&holder(who), request), why }
+}
+
+#[test]
+fn a_lease_that_has_begun_is_not_given_back_by_a_late_failure() {
+    for why in [End::Refused, End::TimedOut, End::HungUp] {
+        let mut world = new();
+        world.grant("p", wish("ann", "1", Exclusive));
+        world.send(&lock("p"), &cancel("ann", "1", why.clone()));
+        assert_eq!(world.holders("p"), ["ann"], "{why:?}");
+    }
+    let mut world = new();
+    world.grant("p", wish("ann", "1", Exclusive));
+    world.send(&lock("p"), &cancel("ann", "1", End::Cancelled));
+    assert!(world.holders("p").is_empty(), "its holder may");
+}
+
+#[test]
+fn a_grant_that_is_shared_by_requests_stays_for_the_others() {
+    for claimed in [true, false] {
+        let mut world = new();
+        world.grant("p", Acquire { claimed: false, ..wish("eva", "a", Exclusive) });
+        world.grant("p", Acquire { claimed, ..wish("eva", "b", Exclusive) });
+        world.send(&lock("p"), &cancel("eva", "a", End::TimedOut));
+        assert_eq!(world.holders("p"), ["eva"], "claimed: {claimed}");
+        world.grant("p", wish("eva", "b", Exclusive));
+    }
+}
+
+#[test]
+fn requests_that_share_a_grant_are_bounded_and_none_comes_back() {
+    let mut world = new();
+    for n in 0..40 {
+        world.grant("p", wish("ann", &n.to_string(), Exclusive));
+    }
+    world.release("p", "ann");
+    for n in 0..40 {
+        over(world.acquire("p", wish("ann", &n.to_string(), Exclusive)));
+    }
+}
+
+#[test]
+fn an_upgrade_that_fails_in_any_way_leaves_the_shared_hold_and_its_token() {
+    for why in [End::Refused, End::TimedOut, End::HungUp, End::Cancelled] {
+        let mut world = new();
+        let shared = world.grant("p", wish("dan", "1", Shared));
+        world.grant("p", Acquire { claimed: false, ..wish("dan", "2", Exclusive) });
+        let extend = Command::Extend { holder: holder("dan"), token: shared.token, ms: 60_000 };
+        let outcome = world.send(&lock("p"), &extend).outcome;
+        assert!(matches!(outcome, Outcome::Kept(grant) if grant.token == shared.token), "heartbeats go on");
+        let verify = Command::Verify { token: shared.token };
+        assert!(matches!(world.send(&lock("p"), &verify).outcome, Outcome::Valid(_)));
+        world.send(&lock("p"), &cancel("dan", "2", why.clone()));
+        world.pass(59_000);
+        world.sweep();
+        assert_eq!(world.holders("p"), ["dan"], "{why:?}");
+        let outcome = world.send(&lock("p"), &extend).outcome;
+        assert!(matches!(outcome, Outcome::Kept(grant) if grant.mode == Shared), "{why:?}");
+    }
+}
+
+#[test]
+fn a_dead_waiter_blocks_nobody_behind_it_wherever_it_stands() {
+    let mut world = new();
+    world.grant("p", Acquire { ttl_ms: 300_000, ..wish("s1", "1", Shared) });
+    world.position("p", patient("ghost", "1", Exclusive, "silent"));
+    world.position("p", wish("s2", "1", Shared));
+    world.pass(3_000);
+    world.sweep();
+    assert_eq!(world.holders("p"), ["s1", "s2"]);
+    assert!(world.queue("p").is_empty());
+}
+
+#[test]
+fn sharers_of_one_lock_are_bounded() {
+    let mut world = World::new(Rules { max_holders: 2, ..Rules::default() });
+    world.grant("p", wish("s1", "1", Shared));
+    world.grant("p", wish("s2", "1", Shared));
+    world.position("p", wish("s3", "1", Shared));
+    world.release("p", "s1");
+    assert_eq!(world.holders("p"), ["s2", "s3"]);
+}
+
 #[test]
 fn two_activities_of_one_agent_exclude_each_other() {
     let mut world = new();

@@ -99,7 +99,8 @@ pub enum Command {
         /// The request.
         request: RequestKey,
     },
-    /// Leave the queue, or give back what the request won.
+    /// Leave the queue, or give back what the request won. A lease that has begun belongs to whoever was told of it: only
+    /// [`End::Cancelled`], the wish of its holder, ends it.
     Cancel {
         /// Whose.
         holder: Holder,
@@ -114,8 +115,6 @@ pub enum Command {
     Abort {
         /// The victim.
         holder: Holder,
-        /// Do nothing unless it still waits by this request.
-        only_if_waiting: Option<RequestKey>,
         /// The cycle.
         cycle: Arc<Cycle>,
     },
@@ -263,6 +262,12 @@ pub enum End {
 }
 
 impl End {
+    /// Whether it ends a grant that nobody was told of, so that what was held before it is held again.
+    #[must_use]
+    pub const fn is_given_back(&self) -> bool {
+        matches!(self, Self::Unclaimed | Self::Cancelled | Self::HungUp | Self::Refused | Self::TimedOut)
+    }
+
     /// Whether a repetition of the request is told so, instead of trying anew.
     #[must_use]
     pub const fn is_remembered(&self) -> bool {
@@ -327,6 +332,13 @@ pub enum Change {
         /// Whether it must not come back once the grant is over.
         remember: bool,
     },
+    /// One of several requests that share a grant does not need it any more.
+    Parted {
+        /// Whose.
+        holder: Holder,
+        /// The request.
+        request: RequestKey,
+    },
     /// The lease has begun.
     Claimed {
         /// Whose.
@@ -338,6 +350,8 @@ pub enum Change {
     Extended {
         /// Whose.
         holder: Holder,
+        /// The token of the grant, or of the shared one under an upgrade that is not claimed yet.
+        token: Token,
         /// Until when.
         expires_at: Moment,
         /// Heartbeats so far.
@@ -365,6 +379,11 @@ pub enum Change {
         why: End,
         /// How long that is remembered.
         until: Moment,
+    },
+    /// A server was silent for too long, and none of its waiters is left.
+    Silenced {
+        /// The server.
+        server: Text,
     },
     /// A server that serves waiters is alive.
     Marked {

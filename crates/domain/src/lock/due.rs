@@ -3,7 +3,7 @@
 use super::command::{Change, End};
 use super::machine::{Hold, Lock};
 use super::queue::Waiter;
-use super::{RequestKey, Rules, Token};
+use super::{RequestKey, Rules, Text, Token};
 use crate::Moment;
 
 /// A step in progress: the lock, the time, and the changes so far.
@@ -20,8 +20,9 @@ impl Doing<'_> {
         self.changes.push(change);
     }
 
-    /// Ends leases and waits whose time has come, at any place of the queue.
+    /// Ends leases and waits whose time has come, and waits that nobody serves any more, at any place of the queue.
     pub(super) fn reap(&mut self) {
+        self.reap_silent();
         self.lock.gone.expire(self.now, self.rules.batch);
         if self.lock.next_expiry.is_some_and(|next| next <= self.now) {
             let over = self.lock.holds().iter().filter(|hold| hold.expires_at <= self.now);
@@ -53,14 +54,12 @@ impl Doing<'_> {
     pub(super) fn promote(&mut self) {
         for _ in 0..self.rules.batch {
             let Some(head) = self.lock.queue.first() else { return };
-            if !self.lock.admits(head.mode, &head.holder) {
+            if !self.lock.admits(head.mode, &head.holder, self.rules) {
                 return;
             }
             let head = head.clone();
             if head.deadline <= self.now {
                 self.leave(&head, End::TimedOut);
-            } else if self.is_abandoned(&head) {
-                self.leave(&head, End::ServerSilent);
             } else {
                 let before = self.lock.hold_of(&head.holder).cloned().map(Box::new);
                 self.grant(Hold {
@@ -101,9 +100,7 @@ impl Doing<'_> {
             }
         }
         let before = hold.before.as_deref().filter(|before| before.expires_at > self.now);
-        if let Some(before) =
-            before.filter(|_| matches!(why, End::Unclaimed | End::Cancelled | End::HungUp | End::Refused))
-        {
+        if let Some(before) = before.filter(|_| why.is_given_back()) {
             self.make(Change::Granted(before.clone()));
         }
     }
@@ -122,11 +119,26 @@ impl Doing<'_> {
         }
     }
 
-    fn is_abandoned(&self, waiter: &Waiter) -> bool {
+    /// Waiters of servers that were silent for too long leave. A server without waiters here is forgotten.
+    fn reap_silent(&mut self) {
         let silence = self.rules.server_silence_ms;
-        waiter.served_by.as_ref().is_some_and(|server| {
-            let heard = self.lock.marks.get(server).copied().unwrap_or(waiter.requested_at);
-            heard.plus_ms(silence) <= self.now
-        })
+        let silent = |mark: &Moment| mark.plus_ms(silence) <= self.now;
+        let servers: Vec<Text> = self
+            .lock
+            .marks
+            .iter()
+            .filter(|(_, mark)| silent(mark))
+            .map(|(server, _)| server.clone())
+            .collect();
+        for server in servers {
+            let served = self.lock.waiters().filter(|waiter| waiter.served_by.as_ref() == Some(&server));
+            let served: Vec<Waiter> = served.take(self.rules.batch + 1).cloned().collect();
+            for waiter in served.iter().take(self.rules.batch) {
+                self.leave(waiter, End::ServerSilent);
+            }
+            if served.len() <= self.rules.batch {
+                self.make(Change::Silenced { server });
+            }
+        }
     }
 }

@@ -10,10 +10,8 @@ use super::repeats::Tombstones;
 use super::{Holder, Mode, RequestKey, Rules, Text, Token};
 use crate::Moment;
 
-/// Requests that may share one grant; the oldest but the first is forgotten beyond.
-const MAX_REQUESTS: usize = 32;
-/// How long the mark of a server is kept.
-const MARK_MS: u64 = 60_000;
+/// Requests that may share one grant.
+pub(super) const MAX_REQUESTS: usize = 32;
 
 /// One holder's hold of one lock.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -162,12 +160,13 @@ impl Lock {
 
     /// When there will be something to do without anybody asking.
     #[must_use]
-    pub fn next_due(&self) -> Option<Moment> {
-        let promotable = self.queue.first().filter(|head| self.admits(head.mode, &head.holder));
+    pub fn next_due(&self, rules: &Rules) -> Option<Moment> {
+        let promotable = self.queue.first().filter(|head| self.admits(head.mode, &head.holder, rules));
         if promotable.is_some() {
             return Some(Moment::default());
         }
-        [self.next_expiry, self.queue.next_deadline()].into_iter().flatten().min()
+        let silence = self.marks.values().min().map(|mark| mark.plus_ms(rules.server_silence_ms));
+        [self.next_expiry, self.queue.next_deadline(), silence].into_iter().flatten().min()
     }
 
     /// Whether nothing would be lost by forgetting it: no holder, no waiter, no request to remember, and every later
@@ -177,6 +176,7 @@ impl Lock {
         self.holds.is_empty()
             && self.queue.is_empty()
             && self.gone.is_empty()
+            && self.marks.is_empty()
             && self.crowd.until <= now
             && self.last_token.number() < now.micros()
     }
@@ -187,11 +187,12 @@ impl Lock {
     }
 
     /// Whether this holder could hold in this mode beside the present holders.
-    pub(super) fn admits(&self, mode: Mode, holder: &Holder) -> bool {
+    pub(super) fn admits(&self, mode: Mode, holder: &Holder, rules: &Rules) -> bool {
         match mode {
             Mode::Exclusive => self.holds.iter().all(|hold| hold.holder == *holder),
             Mode::Shared => {
-                self.holds.first().is_none_or(|hold| hold.mode.goes_with(mode) || hold.holder == *holder)
+                let fits = |hold: &Hold| hold.mode.goes_with(mode) || hold.holder == *holder;
+                self.holds.first().is_none_or(fits) && self.holds.len() < rules.max_holders
             }
         }
     }
@@ -256,11 +257,11 @@ impl Lock {
             }
             Change::Joined { holder, request, remember } => self.change_hold(holder, |hold| {
                 hold.remember |= remember;
-                if hold.requests.len() >= MAX_REQUESTS {
-                    hold.requests.remove(1);
-                }
                 hold.requests.push(*request);
             }),
+            Change::Parted { holder, request } => {
+                self.change_hold(holder, |hold| hold.requests.retain(|other| other != request));
+            }
             Change::Claimed { holder, expires_at } => {
                 self.expires(*expires_at);
                 self.change_hold(holder, |hold| {
@@ -269,9 +270,14 @@ impl Lock {
                     hold.before = None;
                 });
             }
-            Change::Extended { holder, expires_at, heartbeat_count } => {
+            Change::Extended { holder, token, expires_at, heartbeat_count } => {
                 self.expires(*expires_at);
                 self.change_hold(holder, |hold| {
+                    let of_upgrade = hold.token != *token;
+                    let hold = match hold.before.as_deref_mut() {
+                        Some(before) if of_upgrade => before,
+                        _ => hold,
+                    };
                     hold.expires_at = *expires_at;
                     hold.heartbeat_count = *heartbeat_count;
                 });
@@ -295,7 +301,9 @@ impl Lock {
             }
             Change::Marked { server, at } => {
                 self.marks.insert(server.clone(), *at);
-                self.marks.retain(|_, last| last.plus_ms(MARK_MS) > *at);
+            }
+            Change::Silenced { server } => {
+                self.marks.remove(server);
             }
             Change::Crowded { since, count, until } => {
                 self.crowd = Crowd { since: *since, count: *count, until: *until };

@@ -11,6 +11,8 @@ pub struct Rules {
     pub max_ttl_ms: u64,
     /// Waiters that one lock may have.
     pub max_queue: usize,
+    /// Holders that may share one lock.
+    pub max_holders: usize,
     /// How long a request waits if it does not say.
     pub default_wait_ms: u64,
     /// Longest wait that may be asked for.
@@ -46,6 +48,7 @@ impl Default for Rules {
             default_ttl_ms: 30_000,
             max_ttl_ms: 300_000,
             max_queue: 1_000,
+            max_holders: 10_000,
             default_wait_ms: 60_000,
             max_wait_ms: 3_600_000,
             deadlock_detection: true,

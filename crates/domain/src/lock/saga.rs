@@ -57,6 +57,8 @@ pub struct Saga {
     request: Request,
     server: Text,
     grants: Vec<Grant>,
+    /// Leases that this run began, in the order of the request: nobody was told of them yet.
+    begun: Vec<bool>,
     phase: Phase,
 }
 
@@ -64,19 +66,13 @@ impl Saga {
     /// Begins, or begins again. `server` is who holds the answer open.
     #[must_use]
     pub const fn new(request: Request, server: Text) -> Self {
-        Self { request, server, grants: Vec::new(), phase: Phase::Taking }
+        Self { request, server, grants: Vec::new(), begun: Vec::new(), phase: Phase::Taking }
     }
 
     /// Begins where everything is held already, and only the leases must begin.
     #[must_use]
     pub const fn held(request: Request, server: Text, grants: Vec<Grant>) -> Self {
-        Self { request, server, grants, phase: Phase::Claiming { next: 0 } }
-    }
-
-    /// The request.
-    #[must_use]
-    pub const fn request(&self) -> &Request {
-        &self.request
+        Self { request, server, grants, begun: Vec::new(), phase: Phase::Claiming { next: 0 } }
     }
 
     /// What comes next, with `wait_ms` of waiting left.
@@ -97,7 +93,7 @@ impl Saga {
                 None => Next::Granted(self.grants.clone()),
             },
             Phase::GivingBack { next, why } => match at(*next) {
-                Some(lock) => Next::Step(lock, self.give_back(why)),
+                Some(lock) => Next::Step(lock, self.give_back(*next, why)),
                 None => Next::Failed(why.clone()),
             },
             Phase::Ready => Next::Ready,
@@ -112,6 +108,7 @@ impl Saga {
             (Phase::Taking, Outcome::Standing(standing)) => self.took(standing),
             (Phase::Claiming { next }, Outcome::Kept(grant)) => {
                 if let Some(place) = self.grants.get_mut(next) {
+                    self.begun.push(!place.claimed);
                     *place = grant;
                 }
                 let last = next + 1 >= self.request.asks.len();
@@ -232,12 +229,16 @@ impl Saga {
         Command::Claim { holder: holder.clone(), request: *key, ttl_ms: *ttl_ms }
     }
 
-    fn give_back(&self, why: &Failure) -> Command {
+    fn give_back(&self, index: usize, why: &Failure) -> Command {
+        let holder = self.request.holder.clone();
+        if let (Some(true), Some(grant)) = (self.begun.get(index), self.grants.get(index)) {
+            return Command::Release { holder, token: grant.token };
+        }
         let why = match why {
             Failure::Cancelled => End::Cancelled,
             Failure::TimedOut(_) => End::TimedOut,
             Failure::Refused(..) | Failure::Over(..) => End::Refused,
         };
-        Command::Cancel { holder: self.request.holder.clone(), request: self.request.key, why }
+        Command::Cancel { holder, request: self.request.key, why }
     }
 }

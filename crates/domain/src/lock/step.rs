@@ -2,7 +2,7 @@
 
 use super::command::{Acquire, Change, Command, End, Grant, Outcome, Refusal, Standing, Step, Wait};
 use super::due::Doing;
-use super::machine::{Hold, Lock};
+use super::machine::{Hold, Lock, MAX_REQUESTS};
 use super::queue::Waiter;
 use super::{Holder, Mode, RequestKey, Rules, Token};
 use crate::Moment;
@@ -40,9 +40,7 @@ impl Doing<'_> {
             Command::Inquire { holder, request } => self.inquire(holder, *request),
             Command::Cancel { holder, request, why } => self.cancel(holder, *request, why),
             Command::Break => self.break_holds(),
-            Command::Abort { holder, only_if_waiting, cycle } => {
-                self.abort(holder, *only_if_waiting, &End::Deadlock(cycle.clone()))
-            }
+            Command::Abort { holder, cycle } => self.abort(holder, &End::Deadlock(cycle.clone())),
             Command::Mark { server } => {
                 self.make(Change::Marked { server: server.clone(), at: self.now });
                 Outcome::Done
@@ -62,7 +60,7 @@ impl Doing<'_> {
             if hold.mode >= wish.mode {
                 return self.join(&hold, wish);
             }
-            if self.lock.admits(wish.mode, &wish.holder) {
+            if self.lock.admits(wish.mode, &wish.holder, self.rules) {
                 return self.hold_now(wish, Some(Box::new(hold)));
             }
         }
@@ -74,7 +72,7 @@ impl Doing<'_> {
                 return self.take_place_of(&waiter, wish, wait);
             }
         }
-        if self.lock.queue.is_empty() && self.lock.admits(wish.mode, &wish.holder) {
+        if self.lock.queue.is_empty() && self.lock.admits(wish.mode, &wish.holder, self.rules) {
             return self.hold_now(wish, None);
         }
         if self.lock.crowd.until > self.now {
@@ -93,6 +91,12 @@ impl Doing<'_> {
     /// The holder holds it already, at least as strongly: the same grant, lasting at least as long as asked.
     fn join(&mut self, hold: &Hold, wish: &Acquire) -> Standing {
         let holder = wish.holder.clone();
+        if hold.requests.len() >= MAX_REQUESTS
+            && let Some(oldest) = hold.requests.first()
+        {
+            self.make(Change::Parted { holder: holder.clone(), request: *oldest });
+            self.remember(*oldest, &End::Superseded);
+        }
         self.make(Change::Joined { holder: holder.clone(), request: wish.request, remember: wish.remember });
         let expires_at = self.now.plus_ms(wish.ttl_ms);
         if wish.claimed && (!hold.claimed || expires_at > hold.expires_at) {
@@ -148,16 +152,19 @@ impl Doing<'_> {
         Standing::Waiting { position: self.lock.queue.position(waiter), deadline }
     }
 
+    /// The same as a repeated acquisition would be told, without trying.
     fn inquire(&self, holder: &Holder, request: RequestKey) -> Outcome {
+        if let Some(end) = self.lock.gone.get(request, self.now) {
+            return Outcome::Standing(Standing::Over(end.clone()));
+        }
         if let Some(hold) = self.won_by(holder, request) {
             return Outcome::Standing(Standing::Held(hold.grant()));
         }
-        if let Some(waiter) = self.lock.wait_of(holder).filter(|waiter| waiter.request == request) {
+        let waiter = self.lock.wait_of(holder).filter(|waiter| waiter.request == request);
+        waiter.map_or(Outcome::Lost, |waiter| {
             let (position, deadline) = (self.lock.queue.position(waiter), waiter.deadline);
-            return Outcome::Standing(Standing::Waiting { position, deadline });
-        }
-        let end = self.lock.gone.get(request, self.now);
-        end.map_or(Outcome::Lost, |end| Outcome::Standing(Standing::Over(end.clone())))
+            Outcome::Standing(Standing::Waiting { position, deadline })
+        })
     }
 
     /// A holder waits once: its newer request takes the place of the older one, at the end if it wants another mode.
@@ -216,9 +223,9 @@ impl Doing<'_> {
 
     fn keep(&mut self, holder: &Holder, request: RequestKey, ms: u64) -> Outcome {
         let Some(hold) = self.won_by(holder, request) else { return Outcome::Lost };
-        let (until, beats) = (self.now.plus_ms(ms), hold.heartbeat_count);
-        if !hold.claimed && until > hold.expires_at {
-            self.make(Change::Extended { holder: holder.clone(), expires_at: until, heartbeat_count: beats });
+        let (expires_at, token, heartbeat_count) = (self.now.plus_ms(ms), hold.token, hold.heartbeat_count);
+        if expires_at > hold.expires_at {
+            self.make(Change::Extended { holder: holder.clone(), token, expires_at, heartbeat_count });
         }
         self.kept(holder)
     }
@@ -227,13 +234,18 @@ impl Doing<'_> {
         let Some(hold) = self.held_with(holder, token) else { return Outcome::Lost };
         let expires_at = self.now.plus_ms(ms).max(hold.expires_at);
         let heartbeat_count = hold.heartbeat_count + 1;
-        self.make(Change::Extended { holder: holder.clone(), expires_at, heartbeat_count });
-        self.kept(holder)
+        let grant = Grant { expires_at, ..hold.grant() };
+        self.make(Change::Extended { holder: holder.clone(), token, expires_at, heartbeat_count });
+        Outcome::Kept(grant)
     }
 
     fn release(&mut self, holder: &Holder, token: Token) -> Outcome {
-        let Some(hold) = self.held_with(holder, token).cloned() else { return Outcome::Lost };
-        self.free(&hold, &End::Released);
+        if self.held_with(holder, token).is_none() {
+            return Outcome::Lost;
+        }
+        if let Some(hold) = self.lock.hold_of(holder).cloned() {
+            self.free(&hold, &End::Released);
+        }
         Outcome::Done
     }
 
@@ -246,7 +258,8 @@ impl Doing<'_> {
     }
 
     fn verify(&self, token: Token) -> Outcome {
-        let hold = self.lock.holds().iter().find(|hold| hold.token == token && hold.expires_at > self.now);
+        let holds = self.lock.holds().iter().flat_map(|hold| [Some(hold), hold.before.as_deref()]);
+        let hold = holds.flatten().find(|hold| hold.token == token && hold.expires_at > self.now);
         hold.map_or(Outcome::Lost, |hold| Outcome::Valid(hold.held_by()))
     }
 
@@ -254,9 +267,13 @@ impl Doing<'_> {
         if let Some(waiter) = self.lock.wait_of(holder).filter(|waiter| waiter.request == request).cloned() {
             self.leave(&waiter, why.clone());
         } else if let Some(hold) = self.won_by(holder, request).cloned()
-            && hold.requests.first() == Some(&request)
+            && (!hold.claimed || *why == End::Cancelled)
         {
-            self.free(&hold, why);
+            if hold.requests.len() > 1 {
+                self.make(Change::Parted { holder: holder.clone(), request });
+            } else {
+                self.free(&hold, why);
+            }
         }
         if self.lock.gone.get(request, self.now).is_none() {
             self.remember(request, why);
@@ -272,12 +289,8 @@ impl Doing<'_> {
         Outcome::Broken(holds.iter().map(Hold::held_by).collect())
     }
 
-    fn abort(&mut self, holder: &Holder, only_if_waiting: Option<RequestKey>, why: &End) -> Outcome {
-        let waiter = self.lock.wait_of(holder).cloned();
-        if only_if_waiting.is_some() && waiter.as_ref().map(|waiter| waiter.request) != only_if_waiting {
-            return Outcome::Lost;
-        }
-        if let Some(waiter) = waiter {
+    fn abort(&mut self, holder: &Holder, why: &End) -> Outcome {
+        if let Some(waiter) = self.lock.wait_of(holder).cloned() {
             self.leave(&waiter, why.clone());
         }
         if let Some(hold) = self.lock.hold_of(holder).cloned() {
@@ -293,8 +306,11 @@ impl Doing<'_> {
         self.lock.hold_of(holder).filter(|hold| hold.requests.contains(&request))
     }
 
+    /// The hold by this token: until an upgrade is claimed, its holder only knows the token that it had before.
     fn held_with(&self, holder: &Holder, token: Token) -> Option<&Hold> {
-        self.lock.hold_of(holder).filter(|hold| hold.token == token)
+        let hold = self.lock.hold_of(holder)?;
+        let before = hold.before.as_deref().filter(|before| before.expires_at > self.now);
+        [Some(hold), before].into_iter().flatten().find(|hold| hold.token == token)
     }
 
     fn kept(&self, holder: &Holder) -> Outcome {

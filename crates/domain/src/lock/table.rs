@@ -164,9 +164,9 @@ impl Table {
     ) -> Outcome {
         let name = self.name(name);
         let lock = self.locks.entry(name.clone()).or_default();
-        let was_due = lock.next_due();
+        let was_due = lock.next_due(&self.rules);
         let step = lock.step(command, now, &self.rules);
-        let due = lock.next_due();
+        let due = lock.next_due(&self.rules);
         let forget = lock.is_forgettable(now);
         self.is_due(&name, was_due, if forget { None } else { due });
         for change in &step.changes {
@@ -195,9 +195,9 @@ impl Table {
             Entry::Lock(name, change) => {
                 let name = self.name(name);
                 let lock = self.locks.entry(name.clone()).or_default();
-                let was_due = lock.next_due();
+                let was_due = lock.next_due(&self.rules);
                 lock.apply(change, &self.rules);
-                let due = lock.next_due();
+                let due = lock.next_due(&self.rules);
                 self.is_due(&name, was_due, due);
                 self.index(&name, change);
             }
@@ -308,7 +308,7 @@ impl Table {
         let waits: Vec<LockName> = self.waited_for_by(&holder).cloned().collect();
         for name in waits.iter().chain(&freed) {
             let (holder, cycle) = (holder.clone(), cycle.clone());
-            self.step(name, &Command::Abort { holder, only_if_waiting: None, cycle }, now, entries);
+            self.step(name, &Command::Abort { holder, cycle }, now, entries);
         }
         Deadlock { cycle, victim: holder, freed }
     }
@@ -356,6 +356,8 @@ impl Table {
             Change::Fenced(..)
             | Change::Served { .. }
             | Change::Joined { .. }
+            | Change::Parted { .. }
+            | Change::Silenced { .. }
             | Change::Claimed { .. }
             | Change::Extended { .. }
             | Change::Downgraded { .. }

@@ -71,6 +71,7 @@ impl World {
         let mut entries = Vec::new();
         let answer = self.table.command(name, command, self.now, &mut entries);
         check_order(&before, &self.table, &entries);
+        check_ends(&before, &entries);
         self.check_tokens(&entries);
         check(&self.table);
         self.entries.extend(entries.iter().cloned());
@@ -155,6 +156,18 @@ fn check_order(before: &Table, after: &Table, entries: &[Entry]) {
     }
 }
 
+/// A lease that has begun ends by its holder's wish, by time, by an administrator or by a deadlock, and by nothing else.
+fn check_ends(before: &Table, entries: &[Entry]) {
+    for entry in entries {
+        let Entry::Lock(name, Change::Freed { holder, token, why }) = entry else { continue };
+        let hold =
+            before.lock(name).and_then(|lock| lock.hold_of(holder)).filter(|hold| hold.token == *token);
+        let ended =
+            matches!(why, End::Released | End::Expired | End::Broken | End::Cancelled | End::Deadlock(_));
+        assert!(ended || hold.is_none_or(|hold| !hold.claimed), "{name}: {holder} lost a lease by {why:?}");
+    }
+}
+
 /// What must hold after every step.
 pub(crate) fn check(table: &Table) {
     let (mut held, mut waiting) = (BTreeSet::new(), BTreeSet::new());
@@ -173,7 +186,8 @@ pub(crate) fn check(table: &Table) {
         if let Some(head) = lock.waiters().next() {
             let others: Vec<_> = lock.holds().iter().filter(|hold| hold.holder != head.holder).collect();
             let may = others.iter().all(|hold| hold.mode.goes_with(head.mode));
-            assert!(!may, "{name}: {} could hold and waits", head.holder);
+            let room = lock.holds().len() < table.rules().max_holders;
+            assert!(!(may && room), "{name}: {} could hold and waits", head.holder);
         }
     }
     let listed = |(holder, name): (&Holder, &LockName)| (holder.clone(), name.clone());
