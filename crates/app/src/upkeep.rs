@@ -5,7 +5,7 @@ use std::time::Duration;
 use ade_domain::lock::Command;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::LockService;
 use crate::notices::Notice;
@@ -27,7 +27,6 @@ impl Upkeep {
     pub fn start(locks: &LockService) -> Self {
         let mut tasks = JoinSet::new();
         tasks.spawn(sweep(locks.clone()));
-        tasks.spawn(mark(locks.clone()));
         tasks.spawn(pass_on(locks.clone()));
         Self { tasks }
     }
@@ -38,11 +37,17 @@ impl Upkeep {
     }
 }
 
+/// Renews the marks of this server first: after a pause of the whole process, its own waiters must not look abandoned.
 async fn sweep(locks: LockService) {
     let mut tick = interval(SWEEP_EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut marked: Option<Instant> = None;
     loop {
         tick.tick().await;
+        if marked.is_none_or(|marked| marked.elapsed() >= MARK_EVERY) {
+            marked = Some(Instant::now());
+            mark(&locks).await;
+        }
         match locks.coordination().sweep().await {
             Ok(deadlocks) => deadlocks.iter().for_each(|found| locks.notices().tell(Notice::Deadlock(found))),
             Err(error) => tracing::warn!(%error, "cannot sweep locks; trying again"),
@@ -50,18 +55,13 @@ async fn sweep(locks: LockService) {
     }
 }
 
-async fn mark(locks: LockService) {
-    let mut tick = interval(MARK_EVERY);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tick.tick().await;
-        let mark = || Command::Mark { server: locks.server().clone() };
-        let marks: Vec<_> = locks.served().all().into_iter().map(|lock| (lock, mark())).collect();
-        if !marks.is_empty()
-            && let Err(error) = locks.coordination().commands(marks).await
-        {
-            tracing::warn!(%error, "cannot renew the marks of waiting requests; trying again");
-        }
+async fn mark(locks: &LockService) {
+    let mark = || Command::Mark { server: locks.server().clone() };
+    let marks: Vec<_> = locks.served().all().into_iter().map(|lock| (lock, mark())).collect();
+    if !marks.is_empty()
+        && let Err(error) = locks.coordination().commands(marks).await
+    {
+        tracing::warn!(%error, "cannot renew the marks of waiting requests; trying again");
     }
 }
 

@@ -165,20 +165,21 @@ pub struct RateWindow {
 const WINDOW_MS: u64 = 60_000;
 
 impl RateWindow {
-    /// Counts one question.
+    /// Counts one question that is worth `weight`.
     ///
     /// # Errors
     /// The agent asked too often; the moment at which it may ask again.
-    pub fn admit(&mut self, limit: u32, now: Moment) -> Result<(), Moment> {
+    pub fn admit(&mut self, weight: u32, limit: u32, now: Moment) -> Result<(), Moment> {
         let end = self.began.plus_ms(WINDOW_MS);
         if self.count == 0 || end <= now {
-            *self = Self { began: now, count: 1 };
+            *self = Self { began: now, count: weight };
             return Ok(());
         }
-        if self.count >= limit {
+        let count = self.count.saturating_add(weight);
+        if count > limit {
             return Err(end);
         }
-        self.count += 1;
+        self.count = count;
         Ok(())
     }
 
@@ -262,10 +263,11 @@ mod tests {
     fn a_rate_is_counted_by_the_minute() {
         let (mut window, now) = (RateWindow::default(), Moment::from_micros(7));
         for _ in 0..3 {
-            assert_eq!(window.admit(3, now), Ok(()));
+            assert_eq!(window.admit(1, 3, now), Ok(()));
         }
-        assert_eq!(window.admit(3, now.plus_ms(59_999)), Err(now.plus_ms(60_000)));
+        assert_eq!(window.admit(1, 3, now.plus_ms(59_999)), Err(now.plus_ms(60_000)));
         assert!(!window.is_over(now.plus_ms(59_999)));
-        assert_eq!(window.admit(3, now.plus_ms(60_000)), Ok(()));
+        assert_eq!(window.admit(2, 3, now.plus_ms(60_000)), Ok(()));
+        assert_eq!(window.admit(2, 3, now.plus_ms(60_000)), Err(now.plus_ms(120_000)));
     }
 }

@@ -13,9 +13,8 @@ use super::served::Serving;
 use super::{Acquired, Granted, LockError, LockService, Waiting};
 
 /// How often an open answer asks again although nobody told it to: hints may get lost.
-const POLL: Duration = Duration::from_secs(5);
-/// The same while it holds locks that must be kept from expiring.
-const KEEP: Duration = Duration::from_secs(1);
+/// Well within the time that a grant waits for its claim, and that locks which were won so far are kept.
+const POLL: Duration = Duration::from_secs(1);
 
 impl LockService {
     /// Takes the locks of a request, or waits for them as it says, or learns how a repeated request stands.
@@ -27,11 +26,12 @@ impl LockService {
     /// They cannot be had.
     pub async fn acquire(&self, request: Request) -> Result<Acquired, LockError> {
         let agent = request.holder.agent_id().to_owned();
-        if let Err(retry_at) = self.coordination.admit(agent.clone()).await? {
-            return Err(LockError::RateLimited { retry_at });
-        }
-        if !self.coordination.heard(agent).await? {
+        if !self.coordination.heard(agent.clone()).await? {
             return Err(LockError::TooManyAgents);
+        }
+        let locks = u32::try_from(request.asks.len()).unwrap_or(u32::MAX);
+        if let Err(retry_at) = self.coordination.admit(agent, locks).await? {
+            return Err(LockError::RateLimited { retry_at });
         }
         let wait_ms = match request.patience {
             Patience::None => 0,
@@ -81,10 +81,9 @@ impl LockService {
                 Next::Wait { lock, .. } => {
                     let _serving = self.served.begin(&lock);
                     let keeps = saga.keep(self.coordination.rules());
-                    let pause = if keeps.is_empty() { POLL } else { KEEP };
                     let left = Duration::from_millis(deadline.ms_since(self.coordination.now()));
                     // Whether woken or not, the next question is the same.
-                    let _ = tokio::time::timeout(pause.min(left), watch.changed()).await;
+                    let _ = tokio::time::timeout(POLL.min(left), watch.changed()).await;
                     self.keep(&mut saga, keeps).await?;
                     self.coordination.heard(request.holder.agent_id().to_owned()).await?;
                     if self.coordination.now() >= deadline { saga.time_out() } else { saga.poll() }
@@ -166,7 +165,7 @@ impl HangUp<'_> {
 
 impl Drop for HangUp<'_> {
     fn drop(&mut self) {
-        let Ok(runtime) = Handle::try_current().map_err(|_| ()) else { return };
+        let Ok(runtime) = Handle::try_current() else { return };
         let comes_back = self.request.repeatable && self.service.leaving.load(Ordering::SeqCst);
         // A request that was repeated over another connection is still wanted there.
         let last = self.serving.end();

@@ -20,9 +20,8 @@ impl Doing<'_> {
         self.changes.push(change);
     }
 
-    /// Ends leases and waits whose time has come, and waits that nobody serves any more, at any place of the queue.
+    /// Ends leases and waits whose time has come, at any place of the queue.
     pub(super) fn reap(&mut self) {
-        self.reap_silent();
         self.lock.gone.expire(self.now, self.rules.batch);
         if self.lock.next_expiry.is_some_and(|next| next <= self.now) {
             let over = self.lock.holds().iter().filter(|hold| hold.expires_at <= self.now);
@@ -60,6 +59,8 @@ impl Doing<'_> {
             let head = head.clone();
             if head.deadline <= self.now {
                 self.leave(&head, End::TimedOut);
+            } else if self.is_abandoned(&head) {
+                self.leave(&head, End::ServerSilent);
             } else {
                 let before = self.lock.hold_of(&head.holder).cloned().map(Box::new);
                 self.grant(Hold {
@@ -119,17 +120,20 @@ impl Doing<'_> {
         }
     }
 
-    /// Waiters of servers that were silent for too long leave. A server without waiters here is forgotten.
-    fn reap_silent(&mut self) {
-        let silence = self.rules.server_silence_ms;
-        let silent = |mark: &Moment| mark.plus_ms(silence) <= self.now;
-        let servers: Vec<Text> = self
-            .lock
-            .marks
-            .iter()
-            .filter(|(_, mark)| silent(mark))
-            .map(|(server, _)| server.clone())
-            .collect();
+    fn is_silent(&self, heard: Moment) -> bool {
+        heard.plus_ms(self.rules.server_silence_ms) <= self.now
+    }
+
+    fn is_abandoned(&self, waiter: &Waiter) -> bool {
+        let server = waiter.served_by.as_ref();
+        server.is_some_and(|server| self.lock.marks.get(server).is_none_or(|heard| self.is_silent(*heard)))
+    }
+
+    /// Waiters of servers that were silent for too long leave, at any place. A server without waiters here is forgotten.
+    /// Only the sweep does this: a server that comes back from a pause renews its marks before it sweeps.
+    pub(super) fn reap_silent(&mut self) {
+        let silent = self.lock.marks.iter().filter(|(_, heard)| self.is_silent(**heard));
+        let servers: Vec<Text> = silent.map(|(server, _)| server.clone()).collect();
         for server in servers {
             let served = self.lock.waiters().filter(|waiter| waiter.served_by.as_ref() == Some(&server));
             let served: Vec<Waiter> = served.take(self.rules.batch + 1).cloned().collect();

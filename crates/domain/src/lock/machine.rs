@@ -169,14 +169,18 @@ impl Lock {
         [self.next_expiry, self.queue.next_deadline(), silence].into_iter().flatten().min()
     }
 
+    /// Whether nobody holds it or waits for it.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.holds.is_empty() && self.queue.is_empty() && self.marks.is_empty()
+    }
+
     /// Whether nothing would be lost by forgetting it: no holder, no waiter, no request to remember, and every later
     /// token will be larger by the clock alone.
     #[must_use]
     pub fn is_forgettable(&self, now: Moment) -> bool {
-        self.holds.is_empty()
-            && self.queue.is_empty()
+        self.is_idle()
             && self.gone.is_empty()
-            && self.marks.is_empty()
             && self.crowd.until <= now
             && self.last_token.number() < now.micros()
     }

@@ -16,7 +16,13 @@ impl Lock {
     /// Carries out a command at `now`, which must not be earlier than at the step before.
     pub fn step(&mut self, command: &Command, now: Moment, rules: &Rules) -> Step {
         let mut doing = Doing { lock: self, now, rules, changes: Vec::new() };
+        if let Command::Mark { server } = command {
+            doing.make(Change::Marked { server: server.clone(), at: now });
+        }
         doing.reap();
+        if *command == Command::Tick {
+            doing.reap_silent();
+        }
         doing.promote();
         let outcome = doing.carry_out(command);
         doing.promote();
@@ -41,11 +47,7 @@ impl Doing<'_> {
             Command::Cancel { holder, request, why } => self.cancel(holder, *request, why),
             Command::Break => self.break_holds(),
             Command::Abort { holder, cycle } => self.abort(holder, &End::Deadlock(cycle.clone())),
-            Command::Mark { server } => {
-                self.make(Change::Marked { server: server.clone(), at: self.now });
-                Outcome::Done
-            }
-            Command::Tick => Outcome::Done,
+            Command::Mark { .. } | Command::Tick => Outcome::Done,
         }
     }
 

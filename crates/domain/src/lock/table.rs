@@ -3,7 +3,7 @@
 //! Every index is derived from the changes of single locks, so a table is the same whether it lived through its commands
 //! or was made again from its entries.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,9 @@ use super::graph::{self, Candidate, Deadlock, Sight};
 use super::pairs::Pairs;
 use super::{Change, Command, Cycle, End, Hold, Holder, Lock, LockName, Outcome, Rules};
 use crate::Moment;
+
+/// Idle locks that are kept for the requests they remember.
+const MAX_IDLE: usize = 100_000;
 
 /// One entry of what happened to a table; a journal keeps them in order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -51,6 +54,8 @@ pub struct Table {
     /// The same as `waiting`, found by holder at once: the search for cycles looks at every waiting holder.
     waits: HashMap<Holder, Vec<LockName>>,
     due: BTreeSet<(Moment, LockName)>,
+    /// Locks that nobody used any more when they were last looked at, in that order; what they remember is bounded.
+    idle: VecDeque<LockName>,
     ages: BTreeMap<Holder, (Moment, Moment)>,
 }
 
@@ -168,6 +173,7 @@ impl Table {
         let step = lock.step(command, now, &self.rules);
         let due = lock.next_due(&self.rules);
         let forget = lock.is_forgettable(now);
+        let idle = lock.is_idle() && !step.changes.is_empty();
         self.is_due(&name, was_due, if forget { None } else { due });
         for change in &step.changes {
             self.index(&name, change);
@@ -177,7 +183,22 @@ impl Table {
             self.names.remove(&name);
         }
         entries.extend(step.changes.into_iter().map(|change| Entry::Lock(name.clone(), change)));
+        if idle && !forget {
+            self.goes_idle(name);
+        }
         step.outcome
+    }
+
+    /// An idle lock is kept for what it remembers, but not more of them than fit.
+    fn goes_idle(&mut self, name: LockName) {
+        self.idle.push_back(name);
+        if self.idle.len() > MAX_IDLE
+            && let Some(oldest) = self.idle.pop_front()
+            && self.lock(&oldest).is_some_and(Lock::is_idle)
+        {
+            self.locks.remove(&oldest);
+            self.names.remove(&oldest);
+        }
     }
 
     /// The name as it is kept: every index shares one copy of its text.

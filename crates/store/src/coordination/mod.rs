@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_domain::agent::{Agent, Profile};
+use ade_domain::agent::Profile;
 use ade_domain::lock::{Answer, Command, Deadlock, LockName, Request, RequestKey, Rules};
 use tokio::sync::broadcast;
 
@@ -138,14 +138,11 @@ pub trait Agents: Send + Sync {
     /// The agent was heard of. An unknown one is registered by its name alone; `false` if there are too many of those.
     fn heard(&self, agent_id: String) -> Reply<'_, bool>;
 
-    /// Counts an acquisition; the moment to come back if the agent asks too often.
-    fn admit(&self, agent_id: String) -> Reply<'_, Result<(), Moment>>;
+    /// Counts the locks of an acquisition; the moment to come back if the agent asks for too many.
+    fn admit(&self, agent_id: String, locks: u32) -> Reply<'_, Result<(), Moment>>;
 }
 
 /// Everything that coordinates.
 pub trait Coordination: Locks + Requests + Agents {}
 
 impl<T: Locks + Requests + Agents> Coordination for T {}
-
-/// An agent as it is stored.
-pub(crate) type StoredAgent = Agent;

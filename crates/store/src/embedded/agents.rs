@@ -91,11 +91,11 @@ impl Agents for Embedded {
         })
     }
 
-    fn admit(&self, agent_id: String) -> Reply<'_, Result<(), Moment>> {
+    fn admit(&self, agent_id: String, locks: u32) -> Reply<'_, Result<(), Moment>> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             let limit = self.inner.options.rules.acquisitions_per_minute;
-            Ok(state.rates.entry(agent_id).or_default().admit(limit, now))
+            Ok(state.rates.entry(agent_id).or_default().admit(locks, limit, now))
         })
     }
 }

@@ -6,11 +6,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use super::private_folder;
 
 /// Why the journal cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +64,7 @@ impl Journal {
         mut record: impl FnMut(R),
     ) -> Result<Self, JournalError> {
         let io = |source| JournalError::Io { path: folder.to_owned(), source };
-        fs::create_dir_all(folder).map_err(io)?;
+        private_folder(folder).map_err(io)?;
         let numbers = |prefix: &str| -> Result<Vec<u64>, JournalError> {
             let mut numbers = Vec::new();
             for entry in fs::read_dir(folder).map_err(io)? {
@@ -79,9 +82,13 @@ impl Journal {
         }
         let live: Vec<u64> =
             segments.iter().copied().filter(|n| snapshot.is_none_or(|first| *n >= first)).collect();
+        // A segment that was begun and never written to does not make the one before it whole.
+        let is_written =
+            |number: &&u64| fs::metadata(path(folder, "journal", **number)).is_ok_and(|file| file.len() > 0);
+        let last = live.iter().rfind(is_written);
         let mut bytes = 0;
         for number in &live {
-            bytes += read(&path(folder, "journal", *number), Some(number) == live.last(), &mut record)?;
+            bytes += read(&path(folder, "journal", *number), Some(number) == last, &mut record)?;
         }
         let segment = segments.last().copied().max(snapshot).map_or(1, |last| last + 1);
         let file = Arc::new(create(&path(folder, "journal", segment))?);
@@ -123,16 +130,22 @@ impl Journal {
         self.bytes > least_bytes.max(4 * self.snapshot_bytes)
     }
 
-    /// Goes on in a new segment. What happened until now belongs into the snapshot that is returned.
+    /// Whether something could not be written yet.
+    pub(super) const fn is_behind(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Goes on in a new segment. What happened until now belongs into the snapshot that is returned. If that fails, the
+    /// old segment goes on, and is not looked at again until it is as long once more.
     pub(super) fn rotate(&mut self) -> Result<Snapshot, JournalError> {
-        let number = self.segment + 1;
+        self.bytes = 0;
+        self.segment += 1;
         // Only the last segment may end in the middle of a line, also after a loss of power.
         self.file.sync_data().map_err(|source| JournalError::Io { path: self.folder.clone(), source })?;
-        self.file = Arc::new(create(&path(&self.folder, "journal", number))?);
+        let file = create(&path(&self.folder, "journal", self.segment))?;
         sync_folder(&self.folder)?;
-        self.segment = number;
-        self.bytes = 0;
-        Ok(Snapshot { folder: self.folder.clone(), number })
+        self.file = Arc::new(file);
+        Ok(Snapshot { folder: self.folder.clone(), number: self.segment })
     }
 
     /// Notes the size of a finished snapshot.
@@ -146,7 +159,8 @@ impl Snapshot {
     pub(super) fn write<R: Serialize>(self, records: impl Iterator<Item = R>) -> Result<u64, JournalError> {
         let path_new = self.folder.join("snapshot.new");
         let io = |source| JournalError::Io { path: path_new.clone(), source };
-        let mut file = File::create(&path_new).map_err(io)?;
+        let created = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&path_new);
+        let mut file = created.map_err(io)?;
         let (mut buffer, mut bytes) = (Vec::new(), 0_u64);
         for record in records {
             push_line(&mut buffer, &record).map_err(io)?;
@@ -178,7 +192,7 @@ fn path(folder: &Path, kind: &str, number: u64) -> PathBuf {
 }
 
 fn create(path: &Path) -> Result<File, JournalError> {
-    let opened = OpenOptions::new().create_new(true).append(true).open(path);
+    let opened = OpenOptions::new().create_new(true).append(true).mode(0o600).open(path);
     opened.map_err(|source| JournalError::Io { path: path.to_owned(), source })
 }
 
@@ -227,7 +241,8 @@ fn read<R: DeserializeOwned>(
         None if last => reader.into_inner().sync_data().map_err(io).map(|()| good),
         None => Ok(good),
         Some(line) if !last => Err(JournalError::Damaged { path: path.to_owned(), line }),
-        Some(_) => {
+        Some(line) => {
+            tracing::warn!(path = %path.display(), line, "the journal was cut in the middle of a line; nobody was answered");
             let file = OpenOptions::new().write(true).open(path).map_err(io)?;
             file.set_len(good).map_err(io)?;
             file.sync_all().map_err(io)?;

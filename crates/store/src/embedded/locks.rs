@@ -200,6 +200,6 @@ impl Locks for Embedded {
     }
 
     fn now(&self) -> Moment {
-        self.inner.clock.now()
+        self.inner.now()
     }
 }

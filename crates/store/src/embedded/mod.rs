@@ -1,7 +1,7 @@
 //! Coordination in this process, journaled so that a kill -9 loses no lock.
 //!
 //! One mutex guards the table of locks, the requests, the agents and the journal: a command is decided, written and
-//! answered inside it, and never waits for anything but write(2). The journal is synced every 50 ms by a thread of its
+//! answered inside it, and waits for nothing but write(2), except when a long journal is replaced by a snapshot. The journal is synced every 50 ms by a thread of its
 //! own. If a write fails, nothing is answered until the same bytes have been written after all; if a sync fails, the
 //! backend stops answering, because it cannot know what the disk has.
 
@@ -12,8 +12,9 @@ mod locks;
 mod requests;
 mod state;
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -76,6 +77,8 @@ pub struct Embedded {
 struct Inner {
     options: Options,
     clock: Arc<dyn Clock>,
+    /// By how much the journal was ahead of the clock when it was opened: time runs on from there.
+    ahead_us: u64,
     state: Mutex<State>,
     watchers: Watchers,
     events: broadcast::Sender<Arc<Happening>>,
@@ -92,13 +95,29 @@ impl Embedded {
         let folder = claim(data)?;
         let mut state = State::new(options.rules.clone());
         let journal = Journal::open(&data.join("coordination"), |record: Record| state.replay(record))?;
-        state.resume(clock.now(), journal)?;
+        let ahead_us = state.last_moment().micros().saturating_sub(clock.now().micros());
+        if ahead_us > 0 {
+            tracing::warn!(
+                seconds = ahead_us / 1_000_000,
+                "the clock was set back; the time of locks runs on from the journal"
+            );
+        }
+        state.resume(ahead_of(clock.now(), ahead_us), journal)?;
         let syncer = Syncer::start(&state.journal_file())
             .map_err(|source| OpenError::Folder { path: data.to_owned(), source })?;
         let (events, _) = broadcast::channel(EVENT_BACKLOG);
         let (state, watchers) = (Mutex::new(state), Watchers::default());
         Ok(Self {
-            inner: Arc::new(Inner { options, clock, state, watchers, events, syncer, _folder: folder }),
+            inner: Arc::new(Inner {
+                options,
+                clock,
+                ahead_us,
+                state,
+                watchers,
+                events,
+                syncer,
+                _folder: folder,
+            }),
         })
     }
 
@@ -110,8 +129,10 @@ impl Embedded {
         let poisoned = |_| Unavailable("a bug stopped a command half-way; restart the server".to_owned());
         let mut state = self.inner.state.lock().map_err(poisoned)?;
         // What could not be written so far was answered to nobody, and nobody may see it before it is written.
-        state.flush().map_err(unwritten)?;
-        let now = state.advance(self.inner.clock.now());
+        if state.flush().map_err(unwritten)? {
+            self.inner.syncer.dirty();
+        }
+        let now = state.advance(self.inner.now());
         Ok((state, now))
     }
 
@@ -141,10 +162,20 @@ fn unwritten(error: io::Error) -> Unavailable {
     Unavailable(format!("the journal cannot be written: {error}"))
 }
 
+impl Inner {
+    fn now(&self) -> Moment {
+        ahead_of(self.clock.now(), self.ahead_us)
+    }
+}
+
+const fn ahead_of(moment: Moment, micros: u64) -> Moment {
+    Moment::from_micros(moment.micros().saturating_add(micros))
+}
+
 /// Makes the folder and takes it for this process, until the file is closed.
 fn claim(data: &Path) -> Result<File, OpenError> {
     let folder = |source| OpenError::Folder { path: data.to_owned(), source };
-    std::fs::create_dir_all(data).map_err(folder)?;
+    private_folder(data).map_err(folder)?;
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)
@@ -156,6 +187,11 @@ fn claim(data: &Path) -> Result<File, OpenError> {
         Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::InUse(data.to_owned())),
         Err(errno) => Err(folder(errno.into())),
     }
+}
+
+/// A folder for its owner only: purposes and tokens are nobody else's business.
+fn private_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 impl std::fmt::Debug for Embedded {

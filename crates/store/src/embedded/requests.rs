@@ -7,6 +7,9 @@ use super::Embedded;
 use super::state::{Other, Remembered, State};
 use crate::coordination::{Memory, Reply, Requests, Ticket};
 
+/// Requests that are remembered at most; beyond, those that would be forgotten first are forgotten early.
+const MAX_REMEMBERED: usize = 200_000;
+
 impl Requests for Embedded {
     fn remember(
         &self,
@@ -50,11 +53,15 @@ impl Requests for Embedded {
 impl State {
     /// Forgets requests whose time is over.
     pub(super) fn forget_requests(&mut self, now: Moment) {
-        while let Some((_, key)) = self.forgetting.pop_front_if(|(until, _)| *until <= now) {
-            // A request that was remembered anew has a later line in the queue.
-            if self.requests.get(&key).is_some_and(|known| known.until <= now) {
-                self.make(Other::Forgotten(key));
-            }
+        let over = |(until, _): &(Moment, RequestKey)| *until <= now;
+        while let Some((_, key)) = self.forgetting.first().copied().filter(over) {
+            self.make(Other::Forgotten(key));
+        }
+        // Whoever makes up request ids faster than they are forgotten must not fill the memory.
+        while self.requests.len() > MAX_REMEMBERED
+            && let Some((_, key)) = self.forgetting.first().copied()
+        {
+            self.make(Other::Forgotten(key));
         }
     }
 }

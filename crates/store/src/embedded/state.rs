@@ -1,17 +1,17 @@
 //! What the backend keeps in memory, and the records that bring it back.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_domain::agent::RateWindow;
+use ade_domain::agent::{Agent, RateWindow};
 use ade_domain::lock::{Change, Deadlock, Entry, Request, RequestKey, Rules, Table};
 use serde::{Deserialize, Serialize};
 
 use super::journal::{Journal, JournalError, Snapshot};
-use crate::coordination::{Event, Happening, StoredAgent, Ticket};
+use crate::coordination::{Event, Happening, Ticket};
 
 /// A line of the journal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ pub(super) enum Other {
     /// A request is forgotten.
     Forgotten(RequestKey),
     /// An agent is known, or has changed.
-    Agent(String, StoredAgent),
+    Agent(String, Agent),
     /// An agent was heard of.
     Heard(String, Moment),
     /// An agent is not known any more.
@@ -66,8 +66,8 @@ pub(super) struct State {
     pub(super) table: Table,
     pub(super) requests: BTreeMap<RequestKey, Remembered>,
     /// Requests by when they are forgotten.
-    pub(super) forgetting: VecDeque<(Moment, RequestKey)>,
-    pub(super) agents: BTreeMap<String, StoredAgent>,
+    pub(super) forgetting: BTreeSet<(Moment, RequestKey)>,
+    pub(super) agents: BTreeMap<String, Agent>,
     /// How many of them are known by their name only.
     pub(super) named: usize,
     pub(super) rates: BTreeMap<String, RateWindow>,
@@ -78,6 +78,8 @@ pub(super) struct State {
     pub(super) housekept: Moment,
     pub(super) tidied: Moment,
     now: Moment,
+    /// Requests that must be woken once what concerns them is written.
+    unwoken: Vec<RequestKey>,
     /// Changes that were made and not yet written.
     pub(super) changes: Vec<Entry>,
     pub(super) others: Vec<Other>,
@@ -90,7 +92,7 @@ impl State {
         Self {
             table: Table::new(rules),
             requests: BTreeMap::new(),
-            forgetting: VecDeque::new(),
+            forgetting: BTreeSet::new(),
             agents: BTreeMap::new(),
             named: 0,
             rates: BTreeMap::new(),
@@ -99,6 +101,7 @@ impl State {
             housekept: Moment::default(),
             tidied: Moment::default(),
             now: Moment::default(),
+            unwoken: Vec::new(),
             changes: Vec::new(),
             others: Vec::new(),
             journal: None,
@@ -109,6 +112,11 @@ impl State {
     /// The moment of the next command: the clock's, but never earlier than the last one.
     pub(super) fn advance(&mut self, clock: Moment) -> Moment {
         self.now = self.now.max(clock);
+        self.now
+    }
+
+    /// The last moment of the journal.
+    pub(super) const fn last_moment(&self) -> Moment {
         self.now
     }
 
@@ -127,8 +135,12 @@ impl State {
         self.journal = Some(journal);
         let now = self.advance(clock);
         self.table.revive(now, &mut self.changes);
-        self.forgetting = self.requests.iter().map(|(key, remembered)| (remembered.until, *key)).collect();
-        self.forgetting.make_contiguous().sort_unstable();
+        // Nobody could be heard of while the server was away.
+        for (holder, _) in self.table.all_waiting() {
+            if let Some(agent) = self.agents.get_mut(holder.agent_id()) {
+                agent.last_heartbeat = now;
+            }
+        }
         Ok(())
     }
 
@@ -141,11 +153,16 @@ impl State {
     fn apply(&mut self, other: Other) {
         match other {
             Other::Remembered(key, remembered) => {
-                self.forgetting.push_back((remembered.until, key));
-                self.requests.insert(key, remembered);
+                let until = remembered.until;
+                if let Some(before) = self.requests.insert(key, remembered) {
+                    self.forgetting.remove(&(before.until, key));
+                }
+                self.forgetting.insert((until, key));
             }
             Other::Forgotten(key) => {
-                self.requests.remove(&key);
+                if let Some(before) = self.requests.remove(&key) {
+                    self.forgetting.remove(&(before.until, key));
+                }
             }
             Other::Agent(id, agent) => {
                 self.named += usize::from(agent.by_name_only);
@@ -166,17 +183,17 @@ impl State {
 
     /// Writes what was changed, if anything was. Afterwards: the requests that may want to know, and what happened.
     pub(super) fn commit(&mut self, now: Moment) -> io::Result<Option<(Vec<RequestKey>, Vec<Happening>)>> {
-        let (mut requests, mut happenings) = (Vec::new(), Vec::new());
         if self.changes.is_empty() && self.others.is_empty() {
             return Ok(None);
         }
+        let mut happenings = Vec::new();
         let Some(journal) = &mut self.journal else { return Err(io::ErrorKind::NotConnected.into()) };
         let changes = std::mem::take(&mut self.changes);
         for entry in &changes {
             if let Entry::Lock(name, change) = entry {
                 match change {
-                    Change::Granted(hold) => requests.extend(&hold.requests),
-                    Change::Left { request, .. } => requests.push(*request),
+                    Change::Granted(hold) => self.unwoken.extend(&hold.requests),
+                    Change::Left { request, .. } => self.unwoken.push(*request),
                     _ => {}
                 }
                 let event = Event::of(change);
@@ -190,12 +207,15 @@ impl State {
             .chain(others.into_iter().map(Record::Other))
             .collect();
         journal.append(&records)?;
-        Ok(Some((requests, happenings)))
+        Ok(Some((std::mem::take(&mut self.unwoken), happenings)))
     }
 
-    /// Writes what could not be written before.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
-        self.journal.as_mut().map_or(Ok(()), |journal| journal.append::<Record>(&[]))
+    /// Writes what could not be written before; whether there was anything.
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
+        let Some(journal) = self.journal.as_mut().filter(|journal| journal.is_behind()) else {
+            return Ok(false);
+        };
+        journal.append::<Record>(&[]).map(|()| true)
     }
 
     /// Lets a test take the disk away and give it back.

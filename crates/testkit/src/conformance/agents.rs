@@ -165,14 +165,14 @@ async fn a_draining_agent_says_so(opener: Opener) {
 async fn an_agent_may_ask_so_often_and_no_more(opener: Opener) {
     let play = Play::open(&opener, with(|rules| rules.acquisitions_per_minute = 3)).await;
     let before = play.now();
-    assert_eq!(play.port.admit(play.agent("ann")).await, Ok(Ok(())));
+    assert_eq!(play.port.admit(play.agent("ann"), 1).await, Ok(Ok(())));
     let began = before..=play.now();
     for _ in 0..2 {
-        assert_eq!(play.port.admit(play.agent("ann")).await, Ok(Ok(())));
+        assert_eq!(play.port.admit(play.agent("ann"), 1).await, Ok(Ok(())));
     }
     for _ in 0..2 {
-        let retry_at = play.port.admit(play.agent("ann")).await.expect("answers").expect_err("too often");
+        let retry_at = play.port.admit(play.agent("ann"), 1).await.expect("answers").expect_err("too often");
         assert!(ends(began.clone(), 60_000).contains(&retry_at), "{retry_at}");
     }
-    assert_eq!(play.port.admit(play.agent("ben")).await, Ok(Ok(())), "another agent is not concerned");
+    assert_eq!(play.port.admit(play.agent("ben"), 1).await, Ok(Ok(())), "another agent is not concerned");
 }
