@@ -8,5 +8,5 @@ mod notices;
 mod upkeep;
 
 pub use locks::LockService;
-pub use notices::{LogNotices, Notice, Notices};
+pub use notices::{AUDIT, LogNotices, Notice, Notices};
 pub use upkeep::Upkeep;

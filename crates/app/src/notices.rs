@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ade_domain::lock::{Deadlock, HeldBy, Holder, LockName};
+use ade_domain::lock::{Deadlock, HeldBy, LockName, Token};
 use ade_store::coordination::{Event, Happening};
 
 /// Something that people or agents must hear of.
@@ -35,44 +35,42 @@ pub trait Notices: Send + Sync {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LogNotices;
 
+/// What must be in the log whatever its level: it is all the audit there is.
+pub const AUDIT: &str = "ade::audit";
+
+/// Names come from outside: they are written as strings, which the log quotes, so that no name looks like another line.
 impl Notices for LogNotices {
     fn tell(&self, notice: Notice<'_>) {
         match notice {
             Notice::Deadlock(deadlock) => {
+                let (victim, agent) = (deadlock.victim.to_string(), deadlock.victim.agent_id());
                 let freed = list(deadlock.freed.iter());
                 let cycle =
                     list(deadlock.cycle.iter().map(|edge| format!("{} → {}", edge.holder, edge.waits_for)));
-                tracing::warn!(kind = "audit", action = "lock.deadlock", victim = %deadlock.victim, cycle, freed);
-                tracing::info!(
-                    kind = "inbox",
-                    agent = deadlock.victim.agent_id(),
-                    message = "DEADLOCK_DETECTED",
-                    cycle
-                );
+                tracing::warn!(target: AUDIT, kind = "audit", action = "lock.deadlock", victim, cycle, freed);
+                tracing::info!(target: AUDIT, kind = "inbox", agent, notice = "DEADLOCK_DETECTED", cycle);
             }
             Notice::Broken { actor, lock, reason, holders } => {
-                let held = list(holders.iter().map(|by| &by.holder));
-                tracing::warn!(kind = "audit", action = "lock.break", actor, %lock, reason, holders = held);
+                let (lock, held) = (lock.as_str(), list(holders.iter().map(|by| &by.holder)));
+                tracing::warn!(target: AUDIT, kind = "audit", action = "lock.break", actor, lock, reason, holders = held);
                 for by in holders {
                     let agent = by.holder.agent_id();
-                    tracing::info!(kind = "inbox", agent, message = "LOCK_BROKEN", %lock, reason);
+                    tracing::info!(target: AUDIT, kind = "inbox", agent, notice = "LOCK_BROKEN", lock, reason);
                 }
             }
             Notice::Lock(Happening { lock, at, event }) => {
-                let event_of = |name, holder: &Holder| tracing::debug!(kind = "event", event = name, %lock, %at, %holder);
-                match event {
-                    Event::Acquired(holder, token) => {
-                        tracing::debug!(kind = "event", event = "lock:acquired", %lock, %at, %holder, %token);
+                let lock = lock.as_str();
+                let (name, holder, token, why) = match event {
+                    Event::QueueFull => {
+                        return tracing::warn!(kind = "event", event = "lock:queue_full", lock, %at);
                     }
-                    Event::Queued(holder) => event_of("lock:queued", holder),
-                    Event::Left(holder, why) => {
-                        tracing::debug!(kind = "event", event = "lock:left", %lock, %at, %holder, why);
-                    }
-                    Event::Freed(holder, token, why) => {
-                        tracing::debug!(kind = "event", event = "lock:released", %lock, %at, %holder, %token, why);
-                    }
-                    Event::QueueFull => tracing::warn!(kind = "event", event = "lock:queue_full", %lock, %at),
-                }
+                    Event::Acquired(holder, token) => ("lock:acquired", holder, Some(*token), ""),
+                    Event::Queued(holder) => ("lock:queued", holder, None, ""),
+                    Event::Left(holder, why) => ("lock:left", holder, None, *why),
+                    Event::Freed(holder, token, why) => ("lock:released", holder, Some(*token), *why),
+                };
+                let (holder, token) = (holder.to_string(), token.map(Token::number));
+                tracing::debug!(kind = "event", event = name, lock, %at, holder, token, why);
             }
         }
     }

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use ade_server::{Config, Layers};
 use clap::Args as ClapArgs;
-use owo_colors::OwoColorize;
 use serde_json::json;
 
 use crate::failure::{Failure, Kind};
@@ -68,7 +67,7 @@ pub(crate) fn load(
     let layers = Layers { file, variables: variables(), flags };
     Config::load(&layers).map_err(|error| {
         Failure::new(Kind::Input, error.to_string())
-            .hint(format!("{} lists every setting", "ade config".bold()))
+            .hint("ade config lists every setting; ade config --default prints a file to start from")
     })
 }
 

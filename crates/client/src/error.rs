@@ -21,6 +21,8 @@ pub enum Error {
     Foreign {
         /// Which server.
         url: String,
+        /// The status of the answer, if it was one.
+        status: Option<u16>,
         /// What was wrong.
         cause: String,
     },
@@ -50,11 +52,9 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Unreachable { .. } => Kind::Transient,
-            Self::Foreign { .. } => Kind::Permanent,
-            Self::Problem(problem) => match problem.status {
-                423 | 429 | 500..=599 => Kind::Transient,
-                _ => Kind::Permanent,
-            },
+            // A proxy in between may fail for a while.
+            Self::Foreign { status, .. } => of_status(status.unwrap_or(200)),
+            Self::Problem(problem) => of_status(problem.status),
         }
     }
 
@@ -65,5 +65,12 @@ impl Error {
             Self::Problem(problem) => problem.fact("retry_after"),
             _ => None,
         }
+    }
+}
+
+const fn of_status(status: u16) -> Kind {
+    match status {
+        408 | 423 | 429 | 500..=599 => Kind::Transient,
+        _ => Kind::Permanent,
     }
 }

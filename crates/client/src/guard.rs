@@ -18,6 +18,9 @@ use crate::{Backoff, Client, Error, Kind};
 /// The longest single wait that is held open; a longer one asks again.
 const OPEN_AT_MOST: Duration = Duration::from_secs(3_600);
 
+/// The shortest time that a heartbeat may take.
+const FIRST_TRY: Duration = Duration::from_millis(250);
+
 /// What a guard should hold.
 #[derive(Debug, Clone)]
 pub struct LockRequest {
@@ -31,6 +34,9 @@ pub struct LockRequest {
     pub ttl: Duration,
     /// How long to wait for the locks.
     pub wait: Duration,
+    /// How long the owner needs to stop once the locks are lost: it is told so long before the lease ends, and at least a
+    /// tenth of the lease.
+    pub stop_within: Duration,
     /// Shown to others.
     pub purpose: String,
     /// Shown to others.
@@ -47,6 +53,7 @@ impl LockRequest {
             holder_id: None,
             ttl: Duration::from_secs(30),
             wait: Duration::from_secs(60),
+            stop_within: Duration::ZERO,
             purpose: String::new(),
             priority: 0,
         }
@@ -56,11 +63,11 @@ impl LockRequest {
 /// Why locks are not held any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
-    /// The server says so: they expired, were broken, or fell to a deadlock.
-    #[error("the server gave the lock to nobody or to somebody else")]
+    /// The server says so.
+    #[error("it expired, was taken away by an administrator, or fell to a deadlock")]
     Taken,
     /// The server could not be reached for so long that they may have expired.
-    #[error("the server could not be reached before the lease ran out")]
+    #[error("the server could not be reached in time, and the lease runs out")]
     Unreachable,
 }
 
@@ -73,7 +80,29 @@ pub struct LockGuard {
     grants: Vec<Grant>,
     state: watch::Receiver<State>,
     heart: JoinHandle<()>,
+    trusted_for: Duration,
     released: bool,
+}
+
+/// An ear for the heartbeats of a guard.
+#[derive(Debug)]
+pub struct Trust {
+    state: watch::Receiver<State>,
+}
+
+impl Trust {
+    /// Waits until the locks may be believed in for longer than when this was asked last; never, once they are lost.
+    pub async fn renewed(&mut self) {
+        loop {
+            let told = self.state.changed().await.is_ok();
+            if told && matches!(*self.state.borrow_and_update(), State::Trusted(_)) {
+                return;
+            }
+            if !told {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -93,8 +122,9 @@ impl LockGuard {
         let give_up = Instant::now() + request.wait;
         let mut backoff = Backoff::default();
         let mut next = body(request, &holder_id, request.wait);
+        // A lease may have begun with the first try of a request, although only a repetition was answered.
+        let mut asked_at = Instant::now();
         loop {
-            let asked_at = Instant::now();
             let error = match client.acquire(&next).await {
                 Ok(Acquired::Granted(grants)) => {
                     let keeper = Keeper {
@@ -103,6 +133,7 @@ impl LockGuard {
                         holder_id: holder_id.clone(),
                         locks: held(&grants.grants),
                         ttl: request.ttl,
+                        margin: request.stop_within.max(request.ttl / 10).min(request.ttl / 2),
                     };
                     match Self::keep(keeper, grants.grants, asked_at).await {
                         Ok(guard) => return Ok(guard),
@@ -111,7 +142,7 @@ impl LockGuard {
                 }
                 Ok(Acquired::Ticket(ticket)) => {
                     let cause = format!("a ticket, {}, was not asked for", ticket.ticket);
-                    return Err(Error::Foreign { url: client.url().to_owned(), cause });
+                    return Err(Error::Foreign { url: client.url().to_owned(), status: None, cause });
                 }
                 Err(error) => error,
             };
@@ -123,10 +154,11 @@ impl LockGuard {
             let pause = backoff.pause(asked_for).min(give_up.saturating_duration_since(Instant::now()));
             // A request whose answer did not arrive may still stand in its queue: it is repeated as it was. Any other is
             // over, and the next one is new.
-            let open = matches!(error, Error::Unreachable { .. })
+            let open = matches!(error, Error::Unreachable { .. } | Error::Foreign { .. })
                 || matches!(error.code(), Some("STOPPING" | "UNAVAILABLE"));
             if !open {
                 next = body(request, &holder_id, give_up.saturating_duration_since(Instant::now() + pause));
+                asked_at = Instant::now() + pause;
             }
             sleep(pause).await;
         }
@@ -135,7 +167,7 @@ impl LockGuard {
     async fn keep(keeper: Keeper, grants: Vec<Grant>, asked_at: Instant) -> Result<Self, Error> {
         let mut trusted = asked_at + keeper.trust();
         // The lease began when the wait ended, which we cannot know: ask for one whose beginning we do know.
-        if asked_at.elapsed() > keeper.margin() {
+        if asked_at.elapsed() > keeper.margin / 2 {
             let again = Instant::now();
             keeper.beat().await?;
             trusted = again + keeper.trust();
@@ -143,8 +175,9 @@ impl LockGuard {
         let (tell, state) = watch::channel(State::Trusted(trusted));
         let (client, agent_id, holder_id) =
             (keeper.client.clone(), keeper.agent_id.clone(), keeper.holder_id.clone());
+        let trusted_for = keeper.trust();
         let heart = tokio::spawn(keeper.run(tell, trusted));
-        Ok(Self { client, agent_id, holder_id, grants, state, heart, released: false })
+        Ok(Self { client, agent_id, holder_id, grants, state, heart, trusted_for, released: false })
     }
 
     /// What is held, with the tokens to show to resources.
@@ -163,6 +196,18 @@ impl LockGuard {
     #[must_use]
     pub fn is_trusted(&self) -> bool {
         matches!(*self.state.borrow(), State::Trusted(until) if Instant::now() < until)
+    }
+
+    /// Tells whenever the locks may be believed in for longer.
+    #[must_use]
+    pub fn trust(&self) -> Trust {
+        Trust { state: self.state.clone() }
+    }
+
+    /// How long each heartbeat that gets through lets the locks be believed in, from when it was sent.
+    #[must_use]
+    pub const fn trusted_for(&self) -> Duration {
+        self.trusted_for
     }
 
     /// Waits until the locks are lost.
@@ -213,16 +258,13 @@ struct Keeper {
     holder_id: String,
     locks: Vec<HeldLock>,
     ttl: Duration,
+    /// Time to stop before the lease ends.
+    margin: Duration,
 }
 
 impl Keeper {
-    /// Time to stop before the lease ends.
-    fn margin(&self) -> Duration {
-        self.ttl / 10
-    }
-
     fn trust(&self) -> Duration {
-        self.ttl - self.margin()
+        self.ttl - self.margin
     }
 
     /// Six tries fit into a lease.
@@ -250,16 +292,20 @@ impl Keeper {
                 () = sleep(pause) => {}
             }
             let asked_at = Instant::now();
-            match timeout(trusted.saturating_duration_since(asked_at), self.beat()).await {
+            // One answer that does not come must not cost all the tries that fit into a lease.
+            match timeout(self.pace().max(FIRST_TRY), self.beat()).await {
                 Ok(Ok(())) => {
                     trusted = asked_at + self.trust();
                     tell.send_replace(State::Trusted(trusted));
                     backoff = Backoff::default();
                     pause = self.pace();
                 }
-                Ok(Err(error)) if error.kind() == Kind::Permanent => break Lost::Taken,
+                Ok(Err(error)) if error.code() == Some("LOCK_LOST") => break Lost::Taken,
                 Ok(Err(error)) => pause = backoff.pause(error.retry_after_seconds().map(Duration::from_secs)),
-                Err(_) => break Lost::Unreachable,
+                Err(_) => pause = backoff.pause(None),
+            }
+            if Instant::now() >= trusted {
+                break Lost::Unreachable;
             }
         };
         tell.send_replace(State::Lost(lost));

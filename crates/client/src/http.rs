@@ -216,13 +216,19 @@ impl Client {
         }
         match serde_json::from_slice::<Problem>(&body) {
             Ok(problem) if !problem.code.is_empty() => Err(Error::Problem(Box::new(problem))),
-            _ => Err(Error::Foreign { url: self.base.clone(), cause: format!("status {status}") }),
+            _ => {
+                let (url, cause) = (self.base.clone(), format!("status {status}"));
+                Err(Error::Foreign { url, status: Some(status), cause })
+            }
         }
     }
 
     fn read<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, Error> {
-        serde_json::from_slice(body)
-            .map_err(|error| Error::Foreign { url: self.base.clone(), cause: error.to_string() })
+        serde_json::from_slice(body).map_err(|error| Error::Foreign {
+            url: self.base.clone(),
+            status: None,
+            cause: error.to_string(),
+        })
     }
 }
 

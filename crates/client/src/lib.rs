@@ -10,7 +10,7 @@ mod retry;
 pub mod wire;
 
 pub use error::{Error, Kind};
-pub use guard::{LockGuard, LockRequest, Lost};
+pub use guard::{LockGuard, LockRequest, Lost, Trust};
 pub use http::{Acquired, Client};
 pub use retry::Backoff;
 

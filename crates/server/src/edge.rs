@@ -18,13 +18,12 @@ use crate::problem::Problem;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_REQUEST_ID: usize = 128;
 
-pub(crate) async fn pass(State(app): State<App>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn pass(State(app): State<App>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let id = request_id(&request);
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
     let method = request.method().clone();
     let span = tracing::info_span!("request", id, %method, route);
-    request.extensions_mut().insert(RequestId(id.clone()));
     let mut response = async {
         let response = match check_host(&app, &request) {
             Ok(()) => next.run(request).await,
@@ -54,9 +53,6 @@ pub(crate) async fn pass(State(app): State<App>, mut request: Request, next: Nex
 }
 
 /// The id of a request: the caller's, or a new one.
-#[derive(Debug, Clone)]
-pub(crate) struct RequestId(#[expect(dead_code, reason = "handlers may ask for it")] pub(crate) String);
-
 fn request_id(request: &Request) -> String {
     let given = request.headers().get(REQUEST_ID).and_then(|value| value.to_str().ok());
     let fit =

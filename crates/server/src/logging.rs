@@ -2,14 +2,19 @@
 
 use std::io::IsTerminal;
 
+use ade_app::AUDIT;
 use tracing_subscriber::EnvFilter;
 
-/// Starts logging for the whole process. `format` is `text` or `json`, `level` a level or filters.
+/// Starts logging for the whole process. What belongs into the audit log is written whatever the level is.
+/// `format` is `text` or `json`, `level` a level or filters.
 ///
 /// # Errors
 /// The level is not one, or the process logs already.
 pub fn start(format: &str, level: &str) -> Result<(), String> {
-    let filter = EnvFilter::try_new(level).map_err(|error| format!("log.level: {error}"))?;
+    let wrong = |error: &dyn std::fmt::Display| format!("log.level = \"{level}\": {error}");
+    let filter = EnvFilter::try_new(level).map_err(|error| wrong(&error))?;
+    let audit = format!("{AUDIT}=info").parse().map_err(|error| wrong(&error))?;
+    let filter = filter.add_directive(audit);
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())

@@ -38,7 +38,7 @@ impl LockService {
             Patience::HeldOpen { ms } | Patience::Ticket { ms } => ms,
         };
         let deadline = self.coordination.now().plus_ms(wait_ms);
-        self.remember(&request, deadline).await?;
+        let deadline = self.remember(&request, deadline).await?;
         let acquired = match request.patience {
             Patience::Ticket { .. } => self.take_or_queue(&request, deadline).await,
             _ => self.take_or_wait(&request, deadline).await,
@@ -50,15 +50,21 @@ impl LockService {
         acquired
     }
 
-    async fn remember(&self, request: &Request, deadline: Moment) -> Result<(), LockError> {
+    /// Remembers a request that can come again, and says when it gives up: a ticket that is asked for again gives up when
+    /// it was going to.
+    async fn remember(&self, request: &Request, deadline: Moment) -> Result<Moment, LockError> {
         let has_ticket = matches!(request.patience, Patience::Ticket { .. });
         if !request.repeatable && !has_ticket {
-            return Ok(());
+            return Ok(deadline);
         }
         let ticket = has_ticket.then(|| Ticket { request: request.clone(), deadline });
         let until = deadline.plus_ms(self.coordination.rules().repeat_ms);
         match self.coordination.remember(request.key, request.body_digest(), ticket, until).await? {
-            Memory::New | Memory::Same => Ok(()),
+            Memory::New => Ok(deadline),
+            Memory::Same => {
+                let ticket = self.coordination.recall(request.key).await?;
+                Ok(ticket.map_or(deadline, |ticket| ticket.deadline))
+            }
             Memory::Other => Err(LockError::RequestReused),
         }
     }

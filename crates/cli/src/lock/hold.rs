@@ -20,6 +20,7 @@ use super::Taking;
 use super::telling::Telling;
 use super::watchdog::Watchdog;
 use crate::failure::{Failure, Kind};
+use crate::output;
 
 /// Bytes of a purpose.
 const MAX_PURPOSE: usize = 256;
@@ -52,6 +53,7 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
         locks: args.taking.locks.iter().map(|lock| (lock.clone(), args.taking.mode())).collect(),
         ttl: args.taking.ttl,
         wait: args.wait.unwrap_or(FOR_EVER),
+        stop_within: args.grace,
         purpose: purpose(&args),
         priority: args.taking.priority,
     };
@@ -69,7 +71,7 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
     let (program, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(Kind::Input, "a command is needed"))?;
     let mut signals = Signals::listen()?;
-    let watchdog = match Watchdog::start(args.grace).await {
+    let mut watchdog = match Watchdog::start(args.grace, guard.trusted_for()).await {
         Ok(watchdog) => watchdog,
         Err(error) => {
             guard.release().await?;
@@ -91,16 +93,10 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
             return Err(failure.hint("the command comes after --, with its arguments"));
         }
     };
-    match attend(&guard, &mut child, &watchdog, &mut signals).await? {
+    match attend(&guard, &mut child, &mut watchdog, &mut signals).await? {
         Ok(status) => {
             watchdog.dismiss().await;
-            // If the lock was lost at the very end, the command has done its work without one.
-            if let Err(error) = guard.release().await {
-                return Err(Failure::new(
-                    Kind::Lost,
-                    format!("the command ended, but its lock was not held any more: {error}"),
-                ));
-            }
+            release(guard).await?;
             Ok(ExitCode::from(code(status)))
         }
         Err(lost) => {
@@ -118,17 +114,39 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
     }
 }
 
+/// Gives the locks up. That they were lost at the very end is a failure, because the command has done a part of its work
+/// without them; that the server does not answer is not, because they end by themselves.
+async fn release(guard: LockGuard) -> Result<(), Failure> {
+    match guard.release().await {
+        Ok(()) => Ok(()),
+        Err(error) if error.code() == Some("LOCK_LOST") => {
+            let message = format!("the command ended, but its lock was not held any more: {error}");
+            Err(Failure::new(Kind::Lost, message))
+        }
+        Err(error) => {
+            output::note(&format!("the locks could not be released and end with their lease: {error}"));
+            Ok(())
+        }
+    }
+}
+
 /// Waits for the command and passes signals on, until the lock is lost.
 async fn attend(
     guard: &LockGuard,
     child: &mut Child,
-    watchdog: &Watchdog,
+    watchdog: &mut Watchdog,
     signals: &mut Signals,
 ) -> Result<Result<ExitStatus, Lost>, Failure> {
+    let mut trust = guard.trust();
     loop {
         tokio::select! {
-            status = child.wait() => return status.map(Ok).map_err(|error| unavailable("wait for the command", &error)),
+            status = child.wait() => {
+                let status = status.map_err(|error| unavailable("wait for the command", &error))?;
+                // If we stood still beyond the lease, the watchdog has stopped it.
+                return Ok(if guard.is_trusted() { Ok(status) } else { Err(Lost::Unreachable) });
+            }
             lost = guard.lost() => return Ok(Err(lost)),
+            () = trust.renewed() => watchdog.trust_on(),
             _ = signals.interrupt.recv() => watchdog.pass_on(Signal::INT),
             _ = signals.terminate.recv() => watchdog.pass_on(Signal::TERM),
             _ = signals.hangup.recv() => watchdog.pass_on(Signal::HUP),

@@ -3,8 +3,9 @@
 //! It is this program again, as a hidden subcommand, and is ready before the command starts. It leads a process group
 //! that the command joins before its first instruction: so it knows whom to stop without being told, and nobody else can
 //! get the number of that group while it lives. Its standard input is a pipe whose other end only `ade lock hold` has.
-//! A byte in it says that the command has ended; its end without one says that `ade` has: then the group is asked to end
-//! and, after the grace, killed, with the watchdog in it.
+//! A byte in it says that the lock may be believed in for longer, or that the command has ended. Its end, or silence for as
+//! long as a lease is trusted, says that `ade` was killed or stands still: then the group is asked to end and, after the
+//! grace, killed, with the watchdog in it.
 //!
 //! At a terminal the group is put in the foreground, so that the command can read from it and gets its Ctrl-C; not in a
 //! pipeline, whose other members would lose the terminal. Only a member of the foreground group may hand it on, so the
@@ -23,8 +24,9 @@ use clap::Args as ClapArgs;
 use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process_group};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::connect::block_on;
 use crate::failure::{Failure, Kind};
@@ -35,6 +37,10 @@ pub(crate) const NAME: &str = "lock-watchdog";
 const DONE: u8 = b'd';
 /// What is left of the group must go at once.
 const KILL: u8 = b'k';
+/// The lock may be believed in for longer.
+const TRUSTED: u8 = b't';
+/// `ade` notices by itself that it must stop the command, a little earlier, unless it cannot.
+const SLACK: Duration = Duration::from_millis(50);
 /// A program may stop itself a little after Ctrl-Z, and then has to be woken again.
 const AGAIN: Duration = Duration::from_millis(300);
 
@@ -43,6 +49,9 @@ pub(crate) struct Args {
     /// Seconds between asking the command to end and killing it
     #[arg(long, value_parser = super::seconds)]
     grace: Duration,
+    /// Seconds for which the lock is believed in without a word
+    #[arg(long, value_parser = super::seconds)]
+    trust: Duration,
     /// The process group that gets the terminal back
     #[arg(long, value_name = "GROUP")]
     terminal_to: Option<i32>,
@@ -69,13 +78,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             drop(signal(kind).map_err(unready)?);
         }
         let mut stopped = signal(SignalKind::from_raw(Signal::TSTP.as_raw())).map_err(unready)?;
-        let mut order = spawn_blocking(read_order);
+        let (orders, mut order) = channel(1);
+        let reader = spawn_blocking(move || read_orders(&orders));
         let mut out = io::stdout();
         out.write_all(b"\n")?;
         out.flush()?;
+        let mut trusted_until = Instant::now() + args.trust + SLACK;
         let order = loop {
             tokio::select! {
-                order = &mut order => break order.ok().flatten(),
+                order = order.recv() => match order {
+                    Some(TRUSTED) => trusted_until = Instant::now() + args.trust + SLACK,
+                    other => break other,
+                },
+                () = sleep_until(trusted_until) => break None,
                 _ = stopped.recv() => {
                     send(getpgrp(), Signal::CONT);
                     sleep(AGAIN).await;
@@ -83,6 +98,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 }
             }
         };
+        // It may stand in a read that nobody ends; the process ends without it.
+        reader.abort();
         if order.is_none() {
             send(getpgrp(), Signal::TERM);
             sleep(args.grace).await;
@@ -95,9 +112,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     })
 }
 
-fn read_order() -> Option<u8> {
+fn read_orders(orders: &Sender<u8>) {
     let mut order = [0];
-    io::stdin().read_exact(&mut order).ok().map(|()| order[0])
+    while io::stdin().read_exact(&mut order).is_ok() && orders.blocking_send(order[0]).is_ok() {}
 }
 
 fn send(group: Pid, signal: Signal) {
@@ -124,16 +141,17 @@ pub(super) struct Watchdog {
 
 impl Watchdog {
     /// Starts one, and waits until it is ready. From then on its group is the place for the command.
-    pub(super) async fn start(grace: Duration) -> io::Result<Self> {
-        spawn_blocking(move || Self::start_now(grace)).await.map_err(io::Error::other)?
+    pub(super) async fn start(grace: Duration, trust: Duration) -> io::Result<Self> {
+        spawn_blocking(move || Self::start_now(grace, trust)).await.map_err(io::Error::other)?
     }
 
-    fn start_now(grace: Duration) -> io::Result<Self> {
+    fn start_now(grace: Duration, trust: Duration) -> io::Result<Self> {
         let stdin = io::stdin();
         let alone = stdin.is_terminal() && io::stdout().is_terminal();
         let in_foreground = alone && tcgetpgrp(&stdin) == Ok(getpgrp());
         let mut command = Command::new(std::env::current_exe()?);
         command.args([NAME, "--grace", &grace.as_secs_f64().to_string()]);
+        command.args(["--trust", &trust.as_secs_f64().to_string()]);
         if in_foreground {
             command.args(["--terminal-to", &getpgrp().as_raw_nonzero().to_string()]);
         }
@@ -157,6 +175,11 @@ impl Watchdog {
     /// Sends a signal to the command and all that it started.
     pub(super) fn pass_on(&self, signal: Signal) {
         send(self.group, signal);
+    }
+
+    /// The lock may be believed in for as long again. If the watchdog is gone, this is not the place to notice.
+    pub(super) fn trust_on(&mut self) {
+        let _ = self.process.stdin.as_mut().map(|pipe| pipe.write_all(&[TRUSTED]));
     }
 
     /// The command has ended, or has never begun.

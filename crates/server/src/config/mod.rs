@@ -303,34 +303,20 @@ fn file(layers: &Layers, values: &mut Values) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Variables that are not settings of the server.
-const OTHER_VARIABLES: &[&str] = &[
-    "ADE_ADMIN_TOKEN",
-    "ADE_AGENT",
-    "ADE_CONFIG",
-    "ADE_FENCING_TOKENS",
-    "ADE_SEED",
-    "ADE_SERVER",
-    "ADE_SOAK",
-    "ADE_TOKEN",
-    "ADE_UPDATE_DOCS",
-];
+/// Edits that make another name of a variable a slip of the pen. Whatever is farther from every setting belongs to somebody
+/// else: other commands, or an orchestrator that names its variables after services.
+const SLIP: usize = 2;
 
 fn variables(layers: &Layers, values: &mut Values) -> Result<(), ConfigError> {
     for (name, text) in layers.variables.iter().filter(|(name, _)| name.starts_with("ADE_")) {
-        if OTHER_VARIABLES.contains(&name.as_str()) {
-            continue;
-        }
         let origin = Origin::Variable(name.clone());
         match SETTINGS.iter().find(|setting| setting.variable() == *name) {
             Some(setting) => put(values, &setting.path(), text, origin)?,
             None => {
-                let names = SETTINGS.iter().map(Setting::variable);
-                return Err(ConfigError::Unknown {
-                    nearest: nearest(name, names),
-                    name: name.clone(),
-                    origin,
-                });
+                let slip = |known: &String| strsim::damerau_levenshtein(known, name) <= SLIP;
+                if let Some(meant) = SETTINGS.iter().map(Setting::variable).find(slip) {
+                    return Err(ConfigError::Unknown { nearest: Some(meant), name: name.clone(), origin });
+                }
             }
         }
     }
@@ -387,6 +373,13 @@ fn check(values: &Values) -> Result<(), ConfigError> {
     }
     if !["text", "json"].contains(&text("log.format").as_str()) {
         return wrong("log.format", "must be text or json");
+    }
+    let level = text("log.level");
+    if !level.contains('=') && !["error", "warn", "info", "debug", "trace"].contains(&level.as_str()) {
+        return wrong(
+            "log.level",
+            "must be error, warn, info, debug or trace, or filters such as ade_app=debug",
+        );
     }
     for setting in SETTINGS.iter().filter(|setting| setting.default().is_integer()) {
         let (least, most) = if setting.name == "max_queue" { (0, 100_000) } else { (1, 10_000_000) };
