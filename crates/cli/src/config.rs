@@ -15,7 +15,7 @@ use crate::output;
 const DEFAULT_FILE: &str = "ade.toml";
 
 /// Which configuration file to use.
-#[derive(Debug, Clone, ClapArgs)]
+#[derive(Debug, Clone, Default, ClapArgs)]
 pub(crate) struct ConfigFile {
     /// Configuration file [default: ade.toml in this folder, if it is there]
     #[arg(long, value_name = "FILE", env = "ADE_CONFIG", hide_env_values = true)]

@@ -2,48 +2,52 @@
 
 use std::fs;
 use std::future::Future;
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ade_client::{Client, Error};
 use clap::Args as ClapArgs;
 
+use crate::config::{self, ConfigFile};
 use crate::failure::{Failure, Kind};
-
-/// Where the token of a server on this machine is found.
-const LOCAL_TOKEN: &str = "ade-data/admin-token";
 
 /// Which server to ask, and with which token.
 #[derive(Debug, Clone, ClapArgs)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct Connection {
-    /// Address of the server
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "ADE_SERVER",
-        hide_env_values = true,
-        default_value = "http://127.0.0.1:8300",
-        global = true
-    )]
-    server: String,
-    /// Token to act with [default: ./ade-data/admin-token, if it is there]
+    /// Address of the server [default: the one that ade serve would have here, http://127.0.0.1:8300]
+    #[arg(long, value_name = "URL", env = "ADE_SERVER", hide_env_values = true, global = true)]
+    server: Option<String>,
+    /// Token to act with [default: admin-token in the data folder of a server here]
     #[arg(long, env = "ADE_TOKEN", hide_env_values = true, global = true)]
     token: Option<String>,
 }
 
 impl Connection {
     pub(crate) fn client(&self) -> Result<Client, Failure> {
-        let token = match &self.token {
-            Some(token) => token.clone(),
-            None => fs::read_to_string(PathBuf::from(LOCAL_TOKEN))
-                .map(|token| token.trim().to_owned())
-                .map_err(|_| {
-                    Failure::new(Kind::Input, "a token is needed")
-                        .hint(format!("set ADE_TOKEN, give --token, or run this where {LOCAL_TOKEN} is"))
-                })?,
+        let given = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
+        let config = config::load(&ConfigFile::default(), Vec::new())?;
+        let url = given(&self.server).unwrap_or_else(|| local(config.listen));
+        if !url.contains("://") {
+            let failure = Failure::new(Kind::Input, format!("{url} is not the address of a server"));
+            return Err(failure.hint(format!("write it as http://{url}")));
+        }
+        let file = config.data.join("admin-token");
+        let token = match given(&self.token) {
+            Some(token) => token,
+            None => fs::read_to_string(&file).map(|token| token.trim().to_owned()).map_err(|_| {
+                Failure::new(Kind::Input, "a token is needed")
+                    .hint(format!("set ADE_TOKEN, give --token, or run this where {} is", file.display()))
+            })?,
         };
-        Client::new(&self.server, &token).map_err(Failure::from)
+        Client::new(&url, &token).map_err(Failure::from)
     }
+}
+
+/// Where a server that listens on this address is reached from here.
+fn local(listen: SocketAddr) -> String {
+    let here: IpAddr = if listen.is_ipv6() { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
+    let ip = if listen.ip().is_unspecified() { here } else { listen.ip() };
+    format!("http://{}", SocketAddr::new(ip, listen.port()))
 }
 
 /// Runs a command that talks to a server.

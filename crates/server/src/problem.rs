@@ -53,7 +53,7 @@ impl Problem {
     /// The body or the parameters are not what they should be.
     pub(crate) fn invalid(errors: Vec<FieldError>) -> Self {
         let detail = match errors.as_slice() {
-            [one] => format!("{} {}", one.pointer, one.detail),
+            [one] => format!("{} {}", one.pointer, one.detail).trim_start().to_owned(),
             several => format!("{} parts of the request are wrong", several.len()),
         };
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "INVALID_REQUEST", detail).fact("errors", errors)
@@ -172,8 +172,8 @@ impl Problem {
 
     fn deadlock(lock: &LockName, cycle: &Cycle) -> Self {
         let detail = format!(
-            "waiting for {lock} would never end: {} holders wait for each other. All locks of this holder were \
-             released; take them again after a random pause",
+            "{} holders would have waited for each other for ever, and this one gave way: its wait and all its locks are \
+             gone, {lock} among them; take them again after a random pause",
             cycle.len()
         );
         let edges: Vec<wire::CycleEdge> = cycle.iter().map(convert::cycle_edge).collect();

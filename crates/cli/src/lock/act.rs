@@ -6,8 +6,8 @@ use ade_client::wire::{AcquireRequest, HeldLock, HoldRequest, LockAsk};
 use ade_client::{Acquired, Client};
 use clap::Args as ClapArgs;
 
-use super::Taking;
 use super::see::{name, now, until};
+use super::{Taking, agent};
 use crate::failure::{Failure, Kind};
 use crate::output::{self, safe};
 
@@ -60,7 +60,7 @@ pub(super) async fn acquire(client: &Client, args: AcquireArgs) -> Result<(), Fa
     let AcquireArgs { taking, holder, wait, request_id, json } = args;
     let mode = Some(taking.mode());
     let request = AcquireRequest {
-        agent_id: Some(taking.agent()),
+        agent_id: Some(agent(taking.agent.clone())),
         locks: taking.locks.iter().map(|lock| LockAsk { lock: lock.clone(), mode }).collect(),
         holder_id: holder,
         ttl_seconds: Some(taking.ttl.as_secs_f64()),
@@ -88,16 +88,8 @@ pub(super) async fn acquire(client: &Client, args: AcquireArgs) -> Result<(), Fa
 }
 
 pub(super) async fn release(client: &Client, args: ReleaseArgs) -> Result<(), Failure> {
-    let taking = Taking {
-        locks: Vec::new(),
-        shared: false,
-        agent: args.agent,
-        ttl: Duration::ZERO,
-        purpose: String::new(),
-        priority: 0,
-    };
     let locks = vec![HeldLock { lock: args.lock, fencing_token: args.fencing_token }];
-    let request = HoldRequest { agent_id: Some(taking.agent()), holder_id: args.holder, locks };
+    let request = HoldRequest { agent_id: Some(agent(args.agent)), holder_id: args.holder, locks };
     client.release(&request).await?;
     Ok(())
 }

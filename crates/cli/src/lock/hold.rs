@@ -16,9 +16,9 @@ use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::Taking;
 use super::telling::Telling;
 use super::watchdog::Watchdog;
+use super::{Taking, agent};
 use crate::failure::{Failure, Kind};
 use crate::output;
 
@@ -48,7 +48,7 @@ pub(super) struct Args {
 pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure> {
     let holder_id = Uuid::new_v4().to_string();
     let request = LockRequest {
-        agent_id: Some(args.taking.agent()),
+        agent_id: Some(agent(args.taking.agent.clone())),
         holder_id: Some(holder_id.clone()),
         locks: args.taking.locks.iter().map(|lock| (lock.clone(), args.taking.mode())).collect(),
         ttl: args.taking.ttl,

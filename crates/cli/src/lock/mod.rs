@@ -71,13 +71,14 @@ impl Taking {
     fn mode(&self) -> Mode {
         if self.shared { Mode::Shared } else { Mode::Exclusive }
     }
+}
 
-    fn agent(&self) -> String {
-        self.agent.clone().unwrap_or_else(|| {
-            let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
-            format!("{}@{machine}", user())
-        })
-    }
+/// The agent that was named, or whoever sits at this machine.
+fn agent(named: Option<String>) -> String {
+    named.filter(|name| !name.is_empty()).unwrap_or_else(|| {
+        let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        format!("{}@{machine}", user())
+    })
 }
 
 #[expect(clippy::disallowed_methods, reason = "the name of whoever sits at this terminal")]

@@ -60,6 +60,9 @@ pub struct AgentRequest {
     /// How many tasks at once: between 1 and 1,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tasks: Option<u32>,
+    /// Whether it takes no new tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draining: Option<bool>,
     /// Settings of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<BTreeMap<String, Value>>,

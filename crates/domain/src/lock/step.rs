@@ -82,7 +82,8 @@ impl Doing<'_> {
         }
         match &wish.wait {
             None => {
-                let holders = self.lock.holds().iter().take(SHOWN_HOLDERS).map(Hold::held_by).collect();
+                let others = self.lock.holds().iter().filter(|hold| hold.holder != wish.holder);
+                let holders = others.take(SHOWN_HOLDERS).map(Hold::held_by).collect();
                 Standing::Refused(Refusal::Held { holders, queue_length: self.lock.queue.len() })
             }
             Some(_) if self.lock.queue.len() >= self.rules.max_queue => self.turn_away(),

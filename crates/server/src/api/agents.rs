@@ -128,7 +128,7 @@ async fn update(
     }
     let known = app.agents.0.get(&id).await?;
     let profile = profile(&body, known.profile)?;
-    let update = AgentUpdate { profile: Some(profile), max_tasks: body.max_tasks, draining: None };
+    let update = AgentUpdate { profile: Some(profile), max_tasks: body.max_tasks, draining: body.draining };
     Ok(Json(convert::agent(&app.agents.0.update(&id, update).await?)))
 }
 
@@ -158,7 +158,7 @@ async fn heartbeat(State(app): State<App>, _: Caller, Segment(id): Segment) -> A
     Ok(Json(convert::agent(&app.agents.0.heartbeat(&id).await?)))
 }
 
-/// The agent takes nothing new
+/// The agent takes no new tasks; PATCH with `draining: false` takes that back
 #[utoipa::path(post, path = "/agents/{id}/drain", operation_id = "drain_agent", tag = "agents", params(("id" = String, Path)), responses(
     (status = 200, description = "The agent as it is now", body = wire::Agent),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),

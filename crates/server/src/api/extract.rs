@@ -38,6 +38,10 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
             }
             other => Problem::new(StatusCode::BAD_REQUEST, "BAD_BODY", other.body_text()),
         })?;
+        // What is made of fields could be written as a list of their values, too; nobody means that.
+        if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
+            return Err(Problem::invalid_at("", "the body must be an object"));
+        }
         let mut reader = serde_json::Deserializer::from_slice(&bytes);
         let body = serde_path_to_error::deserialize(&mut reader).map_err(|error| wrong(&error))?;
         reader.end().map_err(|error| malformed(&error))?;

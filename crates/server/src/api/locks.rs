@@ -163,7 +163,11 @@ async fn downgrade(
     Body(body): Body<wire::HoldRequest>,
 ) -> Answer<Response> {
     let holder = holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref())?;
-    let results = app.locks.downgrade(&holder, &held(&body.locks)?).await;
+    let held = held(&body.locks)?;
+    if let Some(at) = held.iter().position(|held| held.lock.kind() == LockKind::Task) {
+        return Err(Problem::invalid_at(&format!("/locks/{at}/lock"), "task locks are exclusive only"));
+    }
+    let results = app.locks.downgrade(&holder, &held).await;
     answer(&app, results)
 }
 
@@ -220,7 +224,7 @@ struct ListParams {
 
 /// Locks that are held or waited for
 #[utoipa::path(get, path = "/locks", operation_id = "list_locks", tag = "locks", params(ListParams), responses(
-    (status = 200, description = "A page of locks, by name", body = wire::Page<wire::Lock>),
+    (status = 200, description = "A page of locks: task locks, then resource locks, by name", body = wire::Page<wire::Lock>),
     (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE", body = wire::Problem),

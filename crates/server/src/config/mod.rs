@@ -291,7 +291,16 @@ fn defaults() -> Values {
 fn file(layers: &Layers, values: &mut Values) -> Result<(), ConfigError> {
     let Some((path, text)) = &layers.file else { return Ok(()) };
     let syntax = |message: String| ConfigError::Syntax { path: path.clone(), message };
-    let table: Table = text.parse().map_err(|error: toml::de::Error| syntax(error.to_string()))?;
+    let place = |error: &toml::de::Error| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+        format!(
+            "line {}, column {column}: {}",
+            before.matches('\n').count() + 1,
+            error.message().replace('\n', " ")
+        )
+    };
+    let table: Table = text.parse().map_err(|error| syntax(place(&error)))?;
     for (section, part) in table {
         let Value::Table(part) = part else {
             return Err(unknown(&section, Origin::File(path.clone())));
