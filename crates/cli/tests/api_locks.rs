@@ -277,10 +277,10 @@ async fn a_lease_ends_by_itself_and_the_next_is_granted() {
 #[tokio::test]
 async fn some_lost_locks_do_not_keep_the_others_from_being_handled() {
     let (_ade, api) = server("").await;
-    let one = take(&api, "a", "task:1", "exclusive").await;
-    let two = take(&api, "b", "task:2", "exclusive").await;
+    let one = take(&api, "a", "resource:t:1", "exclusive").await;
+    let two = take(&api, "b", "resource:t:2", "exclusive").await;
     let both = json!({ "agent_id": "a", "locks": [
-        { "lock": "task:2", "fencing_token": two }, { "lock": "task:1", "fencing_token": one }, { "lock": "task:3", "fencing_token": 1 }] });
+        { "lock": "resource:t:2", "fencing_token": two }, { "lock": "resource:t:1", "fencing_token": one }, { "lock": "resource:t:3", "fencing_token": 1 }] });
     for (route, left) in [("heartbeat", 2), ("downgrade", 2), ("release", 1)] {
         let lost = api.post(&format!("/locks/{route}"), &both).await.problem(409, "LOCK_LOST");
         let oks: Vec<&Value> =
@@ -292,7 +292,10 @@ async fn some_lost_locks_do_not_keep_the_others_from_being_handled() {
             "{route}"
         );
     }
-    assert_eq!(agents(&show(&api, "task:2").await["holders"]), ["b"], "a foreign token does nothing");
+    assert_eq!(agents(&show(&api, "resource:t:2").await["holders"]), ["b"], "a foreign token does nothing");
+    take(&api, "c", "task:1", "exclusive").await;
+    let task = json!({ "agent_id": "c", "locks": [{ "lock": "task:1", "fencing_token": 1 }] });
+    api.post("/locks/downgrade", &task).await.problem(422, "INVALID_REQUEST");
 }
 
 #[tokio::test]

@@ -208,10 +208,10 @@ async fn holding_is_checked_like_taking() {
             (json!({ "locks": too_many }), "/locks"),
             (json!({ "locks": good("agent:a") }), "/locks/0/lock"),
             (json!({ "locks": good("x") }), "/locks/0/lock"),
-            (json!({ "locks": [{ "lock": "task:1" }] }), "/locks/0"),
-            (json!({ "locks": good("task:1"), "agent_id": "" }), "/agent_id"),
-            (json!({ "locks": good("task:1"), "holder_id": "" }), "/holder_id"),
-            (json!({ "locks": good("task:1"), "agent_id": "a", "force": true }), "/force"),
+            (json!({ "locks": [{ "lock": "resource:t:1" }] }), "/locks/0"),
+            (json!({ "locks": good("resource:t:1"), "agent_id": "" }), "/agent_id"),
+            (json!({ "locks": good("resource:t:1"), "holder_id": "" }), "/holder_id"),
+            (json!({ "locks": good("resource:t:1"), "agent_id": "a", "force": true }), "/force"),
         ] {
             let answer = api.post(&format!("/locks/{route}"), &body).await;
             let _ = answer.problem(422, "INVALID_REQUEST");
@@ -221,18 +221,18 @@ async fn holding_is_checked_like_taking() {
         for (agent, holder, token) in
             [("b", "b", token), ("a", "b", token), ("a", "a", token + 1), ("a", "a", 0), ("a", "a", u64::MAX)]
         {
-            let body = json!({ "agent_id": agent, "holder_id": holder, "locks": [{ "lock": "task:1", "fencing_token": token }] });
+            let body = json!({ "agent_id": agent, "holder_id": holder, "locks": [{ "lock": "resource:t:1", "fencing_token": token }] });
             let _ = api.post(&format!("/locks/{route}"), &body).await.problem(409, "LOCK_LOST");
         }
         assert_eq!(api.get("/locks").await.text(), before, "{route}");
     }
     for extension in [json!(0), json!(-1), json!(301), json!("1")] {
-        let body = json!({ "agent_id": "a", "locks": good("task:1"), "ttl_extension": extension });
+        let body = json!({ "agent_id": "a", "locks": good("resource:t:1"), "ttl_extension": extension });
         let answer = api.post("/locks/heartbeat", &body).await;
         let _ = answer.problem(422, "INVALID_REQUEST");
         assert_eq!(answer.pointers(), ["/ttl_extension"]);
     }
-    let body = json!({ "agent_id": "a", "locks": good("task:1"), "timestamp": "yesterday" });
+    let body = json!({ "agent_id": "a", "locks": good("resource:t:1"), "timestamp": "yesterday" });
     assert_eq!(api.post("/locks/heartbeat", &body).await.pointers(), ["/timestamp"]);
     assert_eq!(api.get("/locks").await.text(), before);
 }

@@ -101,7 +101,7 @@ fn told(ade: &Ade, victim: &str, freed: &str) {
         (&audit["kind"], &audit["victim"], &audit["freed"]),
         (&"audit".into(), &victim.into(), &freed.into())
     );
-    let inbox = line(r#""message":"DEADLOCK_DETECTED""#);
+    let inbox = line(r#""notice":"DEADLOCK_DETECTED""#);
     assert_eq!((&inbox["kind"], &inbox["agent"]), (&"inbox".into(), &victim.into()));
     assert!(
         audit["cycle"].as_str().is_some_and(|text| text.contains(victim)) && inbox["cycle"] == audit["cycle"]

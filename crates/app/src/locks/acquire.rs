@@ -57,15 +57,21 @@ impl LockService {
         if !request.repeatable && !has_ticket {
             return Ok(deadline);
         }
-        let ticket = has_ticket.then(|| Ticket { request: request.clone(), deadline });
+        let ticket = || has_ticket.then(|| Ticket { request: request.clone(), deadline });
         let until = deadline.plus_ms(self.coordination.rules().repeat_ms);
-        match self.coordination.remember(request.key, request.body_digest(), ticket, until).await? {
+        let (key, digest) = (request.key, request.body_digest());
+        match self.coordination.remember(key, digest, ticket(), until).await? {
             Memory::New => Ok(deadline),
-            Memory::Same => {
-                let ticket = self.coordination.recall(request.key).await?;
-                Ok(ticket.map_or(deadline, |ticket| ticket.deadline))
-            }
             Memory::Other => Err(LockError::RequestReused),
+            Memory::Same => match self.coordination.recall(key).await? {
+                // A refusal is not remembered: a ticket that waited long enough may be asked for anew.
+                Some(ticket_before) if ticket_before.deadline <= self.coordination.now() => {
+                    self.coordination.forget(key).await?;
+                    self.coordination.remember(key, digest, ticket(), until).await?;
+                    Ok(deadline)
+                }
+                before => Ok(before.map_or(deadline, |before| before.deadline)),
+            },
         }
     }
 

@@ -90,13 +90,7 @@ impl LockService {
                     return Ok(TicketState::Ready { ticket: key, claim_by: claim_by(&grants(&standings)) });
                 }
                 Next::Granted(grants) => return Ok(TicketState::Granted(granted(&request, grants))),
-                Next::Failed(failure) => {
-                    // Refusals are not remembered: the same request may be made anew.
-                    if matches!(failure, Failure::Refused(..) | Failure::TimedOut(_)) {
-                        self.coordination.forget(key).await?;
-                    }
-                    return Err(self.failed(failure).await?);
-                }
+                Next::Failed(failure) => return Err(self.failed(failure).await?),
                 Next::Wait { lock, position } => {
                     let keeps = saga.keep(self.coordination.rules());
                     self.keep(&mut saga, keeps).await?;
