@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::name::ByMark;
 use super::{Holder, LockName, RequestKey};
 use crate::Moment;
 
@@ -75,8 +76,8 @@ pub fn cycle_through(sight: &impl Sight, start: &Holder) -> Option<Cycle> {
     }
     let own: HashSet<&LockName> = sight.held(start).collect();
     // How each holder was reached.
-    let mut reached: HashMap<&Holder, Step<'_>> = HashMap::new();
-    let mut opened: HashSet<&LockName> = HashSet::new();
+    let mut reached: HashMap<&Holder, Step<'_>, ByMark> = HashMap::default();
+    let mut opened: HashSet<&LockName, ByMark> = HashSet::default();
     let mut next = VecDeque::from([start]);
     while let Some(holder) = next.pop_front() {
         for Wait { holder, lock, request, ahead } in sight.waits(holder) {
@@ -101,7 +102,7 @@ pub fn cycle_through(sight: &impl Sight, start: &Holder) -> Option<Cycle> {
 }
 
 /// From the last step back to the start, then in order.
-fn trace(reached: &HashMap<&Holder, Step<'_>>, last: Step<'_>) -> Cycle {
+fn trace(reached: &HashMap<&Holder, Step<'_>, ByMark>, last: Step<'_>) -> Cycle {
     let mut steps = vec![last];
     while let Some(step) = steps.last().and_then(|(holder, ..)| reached.get(*holder)) {
         steps.push(*step);

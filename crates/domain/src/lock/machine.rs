@@ -138,19 +138,10 @@ impl Lock {
         self.marks.keys().cloned()
     }
 
-    /// The nearest earlier waiters that the wait of this holder waits for; farther ones are reached through these.
-    pub fn ahead_of(&self, holder: &Holder) -> impl Iterator<Item = &Holder> {
-        let ahead = self.queue.of(holder).map(|waiter| self.queue.ahead_of(waiter));
-        ahead.into_iter().flatten().map(|waiter| &waiter.holder)
-    }
-
-    /// The wait of a holder, and the nearest earlier waiters that it waits for.
-    pub(super) fn wait_and_ahead_of(
-        &self,
-        holder: &Holder,
-    ) -> Option<(&Waiter, impl Iterator<Item = &Waiter>)> {
-        let waiter = self.queue.of(holder)?;
-        Some((waiter, self.queue.ahead_of(waiter)))
+    /// The wait of a holder, and the nearest earlier waiters that it waits for; farther ones are reached through these.
+    #[must_use]
+    pub fn wait_and_ahead(&self, holder: &Holder) -> Option<(&Waiter, Vec<&Waiter>)> {
+        self.queue.wait_and_ahead(holder)
     }
 
     /// Whether nobody waits behind this holder.

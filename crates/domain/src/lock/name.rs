@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -84,6 +84,30 @@ impl Mark {
     fn of(parts: &[&str]) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "half of a digest is a digest")]
         Self(digest(parts) as u64)
+    }
+}
+
+/// Maps by name use the digest of the name as it is.
+pub(super) type ByMark = BuildHasherDefault<Marked>;
+
+/// Hands a mark on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Marked(u64);
+
+impl Hasher for Marked {
+    fn write(&mut self, bytes: &[u8]) {
+        // Names write their mark alone; this is for whatever else might be a key one day.
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, mark: u64) {
+        self.0 = mark;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
+use super::name::ByMark;
 use super::{Holder, Mode, RequestKey, Text};
 use crate::Moment;
 
@@ -99,7 +100,7 @@ pub(super) struct Queue {
 struct Line {
     waiters: BTreeMap<Place, Waiter>,
     exclusive: BTreeSet<Place>,
-    places: HashMap<Holder, Place>,
+    places: HashMap<Holder, Place, ByMark>,
     deadlines: BTreeSet<(Moment, Place)>,
 }
 
@@ -169,18 +170,26 @@ impl Queue {
         Some(waiter)
     }
 
-    /// The nearest earlier waiters that could not hold together with this one. Farther ones are reached through these.
-    pub(super) fn ahead_of<'a>(&'a self, waiter: &Waiter) -> Box<dyn Iterator<Item = &'a Waiter> + 'a> {
-        let Some(line) = &self.line else { return Box::new(std::iter::empty()) };
-        let place = waiter.place();
-        let barrier = line.exclusive.range(..place).next_back().copied();
-        let nearest_exclusive = barrier.and_then(|place| line.waiters.get(&place));
-        let sharers = match (waiter.mode, barrier) {
-            (Mode::Shared, _) => return Box::new(nearest_exclusive.into_iter()),
-            (Mode::Exclusive, Some(barrier)) => line.waiters.range(barrier..place),
-            (Mode::Exclusive, None) => line.waiters.range(..place),
-        };
-        Box::new(sharers.map(|(_, waiter)| waiter))
+    /// A holder's wait, and the nearest earlier waiters that it could not hold together with. Farther ones are reached
+    /// through these.
+    pub(super) fn wait_and_ahead(&self, holder: &Holder) -> Option<(&Waiter, Vec<&Waiter>)> {
+        let line = self.line.as_ref()?;
+        let place = *line.places.get(holder)?;
+        // Going back from its own place: one walk down the tree finds all of them.
+        let mut back = line.waiters.range(..=place).rev().map(|(_, waiter)| waiter);
+        let own = back.next()?;
+        if own.mode == Mode::Shared {
+            let nearest = line.exclusive.range(..place).next_back();
+            return Some((own, nearest.and_then(|place| line.waiters.get(place)).into_iter().collect()));
+        }
+        let mut ahead = Vec::new();
+        for waiter in back {
+            ahead.push(waiter);
+            if waiter.mode == Mode::Exclusive {
+                break;
+            }
+        }
+        Some((own, ahead))
     }
 }
 

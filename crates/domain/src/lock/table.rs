@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::graph::{self, Candidate, Deadlock, Sight};
+use super::name::ByMark;
 use super::pairs::Pairs;
 use super::{Change, Command, Cycle, End, Hold, Holder, Lock, LockName, Outcome, Rules};
 use crate::Moment;
@@ -47,12 +48,12 @@ pub struct Answer {
 pub struct Table {
     rules: Rules,
     /// Found by name at once; their order is in `names`.
-    locks: HashMap<LockName, Box<Lock>>,
+    locks: HashMap<LockName, Box<Lock>, ByMark>,
     names: BTreeSet<LockName>,
     held: Pairs,
     waiting: Pairs,
     /// The same as `waiting`, found by holder at once: the search for cycles looks at every waiting holder.
-    waits: HashMap<Holder, Vec<LockName>>,
+    waits: HashMap<Holder, Vec<LockName>, ByMark>,
     due: BTreeSet<(Moment, LockName)>,
     /// Locks that nobody used any more when they were last looked at, in that order; what they remember is bounded.
     idle: VecDeque<LockName>,
@@ -394,8 +395,8 @@ impl Sight for Table {
         let found = self.waits.get_key_value(holder);
         found.into_iter().flat_map(move |(holder, names)| {
             names.iter().filter_map(move |name| {
-                let (waiter, ahead) = self.locks.get(name)?.wait_and_ahead_of(holder)?;
-                let ahead = ahead.map(|waiter| &waiter.holder).collect();
+                let (waiter, ahead) = self.locks.get(name)?.wait_and_ahead(holder)?;
+                let ahead = ahead.into_iter().map(|waiter| &waiter.holder).collect();
                 Some(graph::Wait { holder, lock: name, request: waiter.request, ahead })
             })
         })

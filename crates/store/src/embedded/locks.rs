@@ -20,8 +20,8 @@ const SHOWN_IN_LIST: usize = 20;
 const HOUSEKEEPING_MS: u64 = 1_000;
 /// How often an agent's waits are searched for cycles that nobody closed by queueing.
 const DEADLOCK_CHECK_MS: u64 = 30_000;
-/// Holders that one round of housekeeping searches.
-const CHECKED_PER_ROUND: usize = 10;
+/// Waits that one round of housekeeping searches: a cycle is found when it is closed, this is for what nobody thought of.
+const CHECKED_PER_ROUND: usize = 1;
 /// How often what is over is forgotten.
 const TIDY_MS: u64 = 60_000;
 
@@ -72,12 +72,11 @@ fn keep_house(state: &mut State, now: Moment) {
         let command = Command::Cancel { holder, request, why: End::AgentOffline };
         state.untold.extend(state.table.command(&name, &command, now, &mut state.changes).deadlocks);
     }
-    let waiting: BTreeSet<&Holder> = state.table.all_waiting().map(|(holder, _)| holder).collect();
     let is_due = |holder: &Holder| {
         state.checked.get(holder.agent_id()).is_none_or(|last| last.plus_ms(DEADLOCK_CHECK_MS) <= now)
     };
-    let due: Vec<Holder> =
-        waiting.into_iter().filter(|holder| is_due(holder)).take(CHECKED_PER_ROUND).cloned().collect();
+    let waiting = state.table.all_waiting().map(|(holder, _)| holder);
+    let due: Vec<Holder> = waiting.filter(|holder| is_due(holder)).take(CHECKED_PER_ROUND).cloned().collect();
     for holder in due {
         state.untold.extend(state.table.end_deadlocks(&holder, now, &mut state.changes));
         state.checked.insert(holder.agent_id().to_owned(), now);
@@ -156,7 +155,7 @@ impl Locks for Embedded {
             let table = &state.table;
             let view = |(holder, name): (&Holder, &LockName)| {
                 let lock = table.lock(name)?;
-                let waiter = lock.wait_of(holder)?;
+                let (waiter, ahead) = lock.wait_and_ahead(holder)?;
                 Some(WaitView {
                     holder: holder.clone(),
                     lock: name.clone(),
@@ -168,7 +167,11 @@ impl Locks for Embedded {
                         .take(SHOWN_IN_LIST)
                         .map(|hold| hold.holder.clone())
                         .collect(),
-                    ahead: lock.ahead_of(holder).take(SHOWN_IN_LIST).cloned().collect(),
+                    ahead: ahead
+                        .into_iter()
+                        .take(SHOWN_IN_LIST)
+                        .map(|waiter| waiter.holder.clone())
+                        .collect(),
                 })
             };
             Ok(table.all_waiting().filter_map(view).take(limit).collect())
