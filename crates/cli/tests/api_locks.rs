@@ -295,7 +295,7 @@ async fn some_lost_locks_do_not_keep_the_others_from_being_handled() {
     assert_eq!(agents(&show(&api, "resource:t:2").await["holders"]), ["b"], "a foreign token does nothing");
     take(&api, "c", "task:1", "exclusive").await;
     let task = json!({ "agent_id": "c", "locks": [{ "lock": "task:1", "fencing_token": 1 }] });
-    api.post("/locks/downgrade", &task).await.problem(422, "INVALID_REQUEST");
+    let _ = api.post("/locks/downgrade", &task).await.problem(422, "INVALID_REQUEST");
 }
 
 #[tokio::test]
