@@ -36,7 +36,7 @@ pub(super) struct ReleaseArgs {
     /// The fencing token of its grant
     #[arg(long = "fencing-token", value_name = "NUMBER")]
     fencing_token: u64,
-    /// The agent that holds it [default: you@this-machine]
+    /// The agent that holds it (default: you@this-machine)
     #[arg(long, env = "ADE_AGENT", hide_env_values = true)]
     agent: Option<String>,
     /// Which activity of the agent holds it

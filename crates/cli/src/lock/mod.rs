@@ -53,7 +53,7 @@ struct Taking {
     /// Share them with others that share
     #[arg(long)]
     shared: bool,
-    /// The agent that holds them [default: you@this-machine]
+    /// The agent that holds them (default: you@this-machine)
     #[arg(long, env = "ADE_AGENT", hide_env_values = true)]
     agent: Option<String>,
     /// Seconds until the locks expire if nothing renews them
