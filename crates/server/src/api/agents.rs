@@ -15,6 +15,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::answers::{Always, OfBody};
 use super::extract::{Body, Params, Segment};
 use super::locks::limit;
 use super::{App, convert};
@@ -52,9 +53,8 @@ struct ListParams {
 /// Agents that are known
 #[utoipa::path(get, path = "/agents", operation_id = "list_agents", tag = "agents", params(ListParams), responses(
     (status = 200, description = "A page of agents, by id", body = wire::Page<wire::Agent>),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    Always,
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn list(
     State(app): State<App>,
@@ -72,13 +72,10 @@ async fn list(
 /// Register an agent
 #[utoipa::path(post, path = "/agents", operation_id = "register_agent", tag = "agents", request_body = wire::AgentRequest, responses(
     (status = 201, description = "It is known", body = wire::Agent),
-    (status = 400, description = "MALFORMED_JSON", body = wire::Problem),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    OfBody,
+    Always,
     (status = 409, description = "AGENT_EXISTS", body = wire::Problem),
-    (status = 408, description = "BODY_TOO_SLOW", body = wire::Problem),
-    (status = 413, description = "BODY_TOO_LARGE", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn register(
     State(app): State<App>,
@@ -97,10 +94,9 @@ async fn register(
 /// One agent
 #[utoipa::path(get, path = "/agents/{id}", operation_id = "show_agent", tag = "agents", params(("id" = String, Path)), responses(
     (status = 200, description = "The agent", body = wire::Agent),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    Always,
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn show(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer<Json<wire::Agent>> {
     Ok(Json(convert::agent(&app.agents.0.get(&id).await?)))
@@ -109,13 +105,10 @@ async fn show(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer
 /// Change what is known of an agent
 #[utoipa::path(patch, path = "/agents/{id}", operation_id = "update_agent", tag = "agents", params(("id" = String, Path)), request_body = wire::AgentRequest, responses(
     (status = 200, description = "The agent as it is now", body = wire::Agent),
-    (status = 400, description = "MALFORMED_JSON", body = wire::Problem),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    OfBody,
+    Always,
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
-    (status = 408, description = "BODY_TOO_SLOW", body = wire::Problem),
-    (status = 413, description = "BODY_TOO_LARGE", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn update(
     State(app): State<App>,
@@ -135,11 +128,10 @@ async fn update(
 /// Remove an agent that holds nothing
 #[utoipa::path(delete, path = "/agents/{id}", operation_id = "remove_agent", tag = "agents", params(("id" = String, Path)), responses(
     (status = 204, description = "It is not known any more"),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    Always,
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
     (status = 409, description = "AGENT_BUSY", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn remove(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer<StatusCode> {
     app.agents.0.remove(&id).await?;
@@ -149,10 +141,9 @@ async fn remove(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answ
 /// The agent is alive
 #[utoipa::path(post, path = "/agents/{id}/heartbeat", operation_id = "agent_heartbeat", tag = "agents", params(("id" = String, Path)), responses(
     (status = 200, description = "The agent as it is now", body = wire::Agent),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    Always,
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn heartbeat(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer<Json<wire::Agent>> {
     Ok(Json(convert::agent(&app.agents.0.heartbeat(&id).await?)))
@@ -161,10 +152,9 @@ async fn heartbeat(State(app): State<App>, _: Caller, Segment(id): Segment) -> A
 /// The agent takes no new tasks; PATCH with `draining: false` takes that back
 #[utoipa::path(post, path = "/agents/{id}/drain", operation_id = "drain_agent", tag = "agents", params(("id" = String, Path)), responses(
     (status = 200, description = "The agent as it is now", body = wire::Agent),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    Always,
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn drain(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer<Json<wire::Agent>> {
     let update = AgentUpdate { draining: Some(true), ..AgentUpdate::default() };
@@ -174,10 +164,9 @@ async fn drain(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answe
 /// What an agent holds and waits for
 #[utoipa::path(get, path = "/agents/{id}/locks", operation_id = "agent_locks", tag = "agents", params(("id" = String, Path)), responses(
     (status = 200, description = "At most 200; more with GET /locks?agent=", body = wire::Page<wire::Lock>),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    Always,
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn locks(
     State(app): State<App>,

@@ -16,6 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
+use super::answers::{Always, OfBody};
 use super::extract::{Body, LockPath, Params, holder};
 use super::{App, convert};
 use crate::auth::Caller;
@@ -48,11 +49,9 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[utoipa::path(post, path = "/locks/acquire", operation_id = "acquire_locks", tag = "locks", request_body = wire::AcquireRequest, responses(
     (status = 200, description = "All locks are held", body = wire::Grants),
     (status = 202, description = "The request waits with a ticket", body = wire::Ticket),
-    (status = 400, description = "MALFORMED_JSON", body = wire::Problem),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    OfBody,
+    Always,
     (status = 409, description = "LOCK_LOST, SUPERSEDED or CANCELLED: the repeated request is over", body = wire::Problem),
-    (status = 408, description = "BODY_TOO_SLOW", body = wire::Problem),
-    (status = 413, description = "BODY_TOO_LARGE", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST or REQUEST_ID_REUSED", body = wire::Problem),
     (status = 423, description = "LOCK_HELD with holders, or DEADLOCK_DETECTED with the cycle", body = wire::Problem),
     (status = 429, description = "RATE_LIMITED or TOO_MANY_AGENTS", body = wire::Problem),
@@ -98,14 +97,11 @@ async fn acquire(
 /// Extend the leases of all locks of a holder
 #[utoipa::path(post, path = "/locks/heartbeat", operation_id = "lock_heartbeat", tag = "locks", request_body = wire::HeartbeatRequest, responses(
     (status = 200, description = "All are extended", body = wire::HoldResults),
-    (status = 400, description = "MALFORMED_JSON", body = wire::Problem),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    OfBody,
+    Always,
     (status = 409, description = "LOCK_LOST: some are not held by these tokens; `results` has all", body = wire::Problem),
-    (status = 408, description = "BODY_TOO_SLOW", body = wire::Problem),
-    (status = 413, description = "BODY_TOO_LARGE", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn heartbeat(
     State(app): State<App>,
@@ -126,14 +122,11 @@ async fn heartbeat(
 /// Give locks up
 #[utoipa::path(post, path = "/locks/release", operation_id = "release_locks", tag = "locks", request_body = wire::HoldRequest, responses(
     (status = 200, description = "All are released", body = wire::HoldResults),
-    (status = 400, description = "MALFORMED_JSON", body = wire::Problem),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    OfBody,
+    Always,
     (status = 409, description = "LOCK_LOST: some were not held by these tokens; `results` has all", body = wire::Problem),
-    (status = 408, description = "BODY_TOO_SLOW", body = wire::Problem),
-    (status = 413, description = "BODY_TOO_LARGE", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn release(
     State(app): State<App>,
@@ -148,14 +141,11 @@ async fn release(
 /// From exclusive to shared, with the same token
 #[utoipa::path(post, path = "/locks/downgrade", operation_id = "downgrade_locks", tag = "locks", request_body = wire::HoldRequest, responses(
     (status = 200, description = "All are shared", body = wire::HoldResults),
-    (status = 400, description = "MALFORMED_JSON", body = wire::Problem),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    OfBody,
+    Always,
     (status = 409, description = "LOCK_LOST: some are not held by these tokens; `results` has all", body = wire::Problem),
-    (status = 408, description = "BODY_TOO_SLOW", body = wire::Problem),
-    (status = 413, description = "BODY_TOO_LARGE", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn downgrade(
     State(app): State<App>,
@@ -174,13 +164,10 @@ async fn downgrade(
 /// Is this token a current holder's?
 #[utoipa::path(post, path = "/locks/verify", operation_id = "verify_token", tag = "locks", request_body = wire::VerifyRequest, responses(
     (status = 200, description = "It is", body = wire::Verified),
-    (status = 400, description = "MALFORMED_JSON", body = wire::Problem),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    OfBody,
+    Always,
     (status = 409, description = "LOCK_LOST: it is not", body = wire::Problem),
-    (status = 408, description = "BODY_TOO_SLOW", body = wire::Problem),
-    (status = 413, description = "BODY_TOO_LARGE", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn verify(
     State(app): State<App>,
@@ -197,8 +184,7 @@ async fn verify(
 /// Who waits for whom
 #[utoipa::path(get, path = "/locks/graph", operation_id = "lock_graph", tag = "locks", responses(
     (status = 200, description = "At most 1,000 waits", body = wire::Graph),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
+    Always,
 ))]
 async fn graph(State(app): State<App>, _: Caller) -> Answer<Json<wire::Graph>> {
     let waits = app.locks.graph(MAX_GRAPH).await?;
@@ -225,9 +211,8 @@ struct ListParams {
 /// Locks that are held or waited for
 #[utoipa::path(get, path = "/locks", operation_id = "list_locks", tag = "locks", params(ListParams), responses(
     (status = 200, description = "A page of locks: task locks, then resource locks, by name", body = wire::Page<wire::Lock>),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    Always,
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn list(
     State(app): State<App>,
@@ -257,9 +242,8 @@ async fn list(
 /// One lock, with everybody who waits for it
 #[utoipa::path(get, path = "/locks/{lock}", operation_id = "show_lock", tag = "locks", params(("lock" = String, Path, description = "Its name, percent-encoded")), responses(
     (status = 200, description = "A lock that nobody uses has no holders and no queue", body = wire::Lock),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    Always,
     (status = 422, description = "INVALID_REQUEST: this is not the name of a lock", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn show(State(app): State<App>, _: Caller, LockPath(lock): LockPath) -> Answer<Json<wire::Lock>> {
     Ok(Json(convert::lock(&app.locks.show(lock).await?)))
@@ -276,9 +260,8 @@ struct BreakParams {
 /// Take a lock from its holders (admin)
 #[utoipa::path(delete, path = "/locks/{lock}", operation_id = "break_lock", tag = "locks", params(("lock" = String, Path, description = "Its name, percent-encoded"), BreakParams), responses(
     (status = 200, description = "Who held it; the queue goes on", body = wire::Broken),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    Always,
     (status = 422, description = "INVALID_REQUEST: the reason is missing", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn break_lock(
     State(app): State<App>,

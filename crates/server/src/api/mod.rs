@@ -1,6 +1,7 @@
 //! Routes by noun, and what their handlers share.
 
 mod agents;
+mod answers;
 pub(crate) mod convert;
 mod extract;
 mod locks;

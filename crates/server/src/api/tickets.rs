@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::answers::Always;
 use super::extract::TicketPath;
 use super::{App, convert};
 use crate::auth::Caller;
@@ -23,11 +24,10 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// A ticket that holds some of its locks and waits for others must be asked for at least every ten seconds.
 #[utoipa::path(get, path = "/locks/tickets/{ticket}", operation_id = "show_ticket", tag = "locks", params(("ticket" = String, Path)), responses(
     (status = 200, description = "Waiting, ready to be claimed, or granted", body = wire::Ticket),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    Always,
     (status = 404, description = "TICKET_NOT_FOUND", body = wire::Problem),
     (status = 409, description = "LOCK_LOST, SUPERSEDED or CANCELLED: it is over", body = wire::Problem),
     (status = 423, description = "LOCK_HELD: it waited long enough; DEADLOCK_DETECTED with the cycle", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn show(
     State(app): State<App>,
@@ -43,11 +43,10 @@ async fn show(
 #[utoipa::path(post, path = "/locks/tickets/{ticket}/claim", operation_id = "claim_ticket", tag = "locks", params(("ticket" = String, Path)), responses(
     (status = 200, description = "Its locks are held, and the leases have begun", body = wire::Ticket),
     (status = 202, description = "It still waits", body = wire::Ticket),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    Always,
     (status = 404, description = "TICKET_NOT_FOUND", body = wire::Problem),
     (status = 409, description = "LOCK_LOST, SUPERSEDED or CANCELLED: it is over", body = wire::Problem),
     (status = 423, description = "LOCK_HELD: it waited long enough; DEADLOCK_DETECTED with the cycle", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn claim(State(app): State<App>, _: Caller, TicketPath(ticket): TicketPath) -> Answer<Response> {
     let state = app.locks.claim(ticket).await;
@@ -59,9 +58,8 @@ async fn claim(State(app): State<App>, _: Caller, TicketPath(ticket): TicketPath
 /// Give a ticket up, and what it won
 #[utoipa::path(delete, path = "/locks/tickets/{ticket}", operation_id = "cancel_ticket", tag = "locks", params(("ticket" = String, Path)), responses(
     (status = 204, description = "It is over"),
-    (status = 401, description = "UNAUTHENTICATED", body = wire::Problem),
+    Always,
     (status = 404, description = "TICKET_NOT_FOUND", body = wire::Problem),
-    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
 ))]
 async fn cancel(State(app): State<App>, _: Caller, TicketPath(ticket): TicketPath) -> Answer<StatusCode> {
     let cancelled = app.locks.cancel(ticket).await;
