@@ -42,9 +42,16 @@ async fn serve(config: &Config) -> Result<(), Failure> {
     let (mut interrupt, mut terminate) =
         (listen_to(SignalKind::interrupt())?, listen_to(SignalKind::terminate())?);
     if let Some(path) = server.new_token() {
-        output::note(&format!("the administrator's token is in {}", path.display()));
+        output::note(&format!(
+            "the administrator's token is in {}; commands run in this folder find it",
+            path.display()
+        ));
     }
     output::line(&format!("listening on http://{}", server.address()))?;
+    output::note(&format!(
+        "the API is described at http://{}/docs; ade lock --help says what to try",
+        server.address()
+    ));
     let end = async move {
         tokio::select! {
             _ = interrupt.recv() => {}
