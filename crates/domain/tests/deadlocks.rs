@@ -37,7 +37,7 @@ fn act(world: &mut World, dice: &mut Dice, request: u64) -> Option<&'static str>
                 world.table.lock(&lock(name)).and_then(|lock| lock.wait_of(&holder(who))).map(|w| w.request);
             if let Some(request) = request {
                 let why = ade_domain::lock::End::Cancelled;
-                world.send(&lock(name), &Command::Cancel { holder: holder(who), request, why });
+                world.send(&lock(name), &Command::Cancel { holder: holder(who), request, why, begun: false });
             }
         }
         _ => {

@@ -151,7 +151,8 @@ fn an_unclaimed_upgrade_falls_back_to_the_shared_hold() {
     let upgrade = Acquire { claimed: false, ..wish("ann", "2", Exclusive) };
     let exclusive = world.grant("p", upgrade.clone());
     assert!(!exclusive.claimed);
-    let command = Command::Cancel { holder: holder("ann"), request: upgrade.request, why: End::Refused };
+    let command =
+        Command::Cancel { holder: holder("ann"), request: upgrade.request, why: End::Refused, begun: false };
     world.send(&lock("p"), &command);
     let command = Command::Extend { holder: holder("ann"), token: shared.token, ms: 1 };
     assert!(matches!(world.send(&lock("p"), &command).outcome, Outcome::Kept(grant) if grant.mode == Shared));
@@ -355,7 +356,7 @@ fn waiters_give_up_at_their_own_deadline_at_any_place() {
 fn cancelled_and_released_requests_do_not_come_back() {
     let mut world = new();
     let request = RequestKey::of(&holder("ben"), "1");
-    let cancel = Command::Cancel { holder: holder("ben"), request, why: End::Cancelled };
+    let cancel = Command::Cancel { holder: holder("ben"), request, why: End::Cancelled, begun: false };
     world.send(&lock("p"), &cancel);
     assert_eq!(
         over(world.acquire("p", wish("ben", "1", Exclusive))),
@@ -365,7 +366,10 @@ fn cancelled_and_released_requests_do_not_come_back() {
     world.grant("p", wish("ann", "1", Exclusive));
     world.position("p", wish("ben", "2", Exclusive));
     let request = RequestKey::of(&holder("ben"), "2");
-    world.send(&lock("p"), &Command::Cancel { holder: holder("ben"), request, why: End::Cancelled });
+    world.send(
+        &lock("p"),
+        &Command::Cancel { holder: holder("ben"), request, why: End::Cancelled, begun: false },
+    );
     assert!(world.queue("p").is_empty());
     assert_eq!(over(world.acquire("p", wish("ben", "2", Exclusive))), End::Cancelled);
     world.release("p", "ann");
@@ -412,7 +416,7 @@ fn a_break_frees_everybody_and_the_queue_goes_on() {
 }
 
 fn cancel(who: &str, request: &str, why: End) -> Command {
-    Command::Cancel { holder: holder(who), request: RequestKey::of(&holder(who), request), why }
+    Command::Cancel { holder: holder(who), request: RequestKey::of(&holder(who), request), why, begun: false }
 }
 
 #[test]
@@ -483,6 +487,47 @@ fn a_dead_waiter_blocks_nobody_behind_it_wherever_it_stands() {
     world.sweep();
     assert_eq!(world.holders("p"), ["s1", "s2"]);
     assert!(world.queue("p").is_empty());
+}
+
+#[test]
+fn a_request_that_failed_leaves_the_grant_of_another_alone_also_if_it_had_begun_the_lease() {
+    let mut world = new();
+    world.grant("p", Acquire { claimed: false, ..wish("eva", "m", Exclusive) });
+    world.grant("p", wish("eva", "s", Exclusive));
+    let (holder, request) = (holder("eva"), RequestKey::of(&holder("eva"), "m"));
+    world.send(&lock("p"), &Command::Cancel { holder, request, why: End::Refused, begun: true });
+    assert_eq!(world.holders("p"), ["eva"], "s was told of it");
+}
+
+#[test]
+fn a_refused_request_has_no_part_in_a_grant_any_more() {
+    let mut world = new();
+    world.grant("p", wish("ann", "r0", Exclusive));
+    for n in 0..40 {
+        let request = format!("refused-{n}");
+        world.grant("p", Acquire { claimed: false, ..wish("ann", &request, Exclusive) });
+        world.send(&lock("p"), &cancel("ann", &request, End::Refused));
+    }
+    world.grant("p", wish("ann", "r0", Exclusive));
+    world.release("p", "ann");
+    assert_eq!(over(world.acquire("p", wish("ann", "r0", Exclusive))), End::Released);
+    world.grant("p", wish("ann", "refused-1", Exclusive));
+}
+
+#[test]
+fn requests_of_the_hold_under_an_upgrade_are_known_and_do_not_come_back() {
+    let mut world = new();
+    let shared = world.grant("p", wish("dan", "r0", Shared));
+    world.grant("p", Acquire { claimed: false, ..wish("dan", "up", Exclusive) });
+    assert_eq!(world.grant("p", wish("dan", "r0", Shared)).token, shared.token);
+    let inquire = Command::Inquire { holder: holder("dan"), request: RequestKey::of(&holder("dan"), "r0") };
+    let outcome = world.send(&lock("p"), &inquire).outcome;
+    assert!(matches!(outcome, Outcome::Standing(Standing::Held(grant)) if grant.token == shared.token));
+    let release = Command::Release { holder: holder("dan"), token: shared.token };
+    assert_eq!(world.send(&lock("p"), &release).outcome, Outcome::Done);
+    for request in ["r0", "up"] {
+        assert_eq!(over(world.acquire("p", wish("dan", request, Shared))), End::Released);
+    }
 }
 
 #[test]

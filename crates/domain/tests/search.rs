@@ -59,10 +59,16 @@ fn commands(world: &World, step: u128) -> Vec<(&'static str, Command)> {
                 commands.push((name, Command::Release { holder: holder.clone(), token }));
                 commands.push((name, Command::Downgrade { holder: holder.clone(), token }));
                 commands.push((name, Command::Claim { holder: holder.clone(), request, ttl_ms: 1_000 }));
-                commands.push((name, Command::Cancel { holder: holder.clone(), request, why: End::Refused }));
+                commands.push((
+                    name,
+                    Command::Cancel { holder: holder.clone(), request, why: End::Refused, begun: false },
+                ));
             }
             if let Some(wait) = state.and_then(|lock| lock.wait_of(&holder)) {
-                commands.push((name, Command::Cancel { holder, request: wait.request, why: End::TimedOut }));
+                commands.push((
+                    name,
+                    Command::Cancel { holder, request: wait.request, why: End::TimedOut, begun: false },
+                ));
             }
         }
         commands.push((name, Command::Break));

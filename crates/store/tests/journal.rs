@@ -150,7 +150,7 @@ fn any_act(dice: &mut Dice, request: u64, tokens: &BTreeMap<(Holder, LockName), 
         14 => Act::Lock(name, Command::Downgrade { holder: holder(who), token }),
         15 => {
             let why = if dice.below(2) == 0 { End::Cancelled } else { End::TimedOut };
-            Act::Lock(name, Command::Cancel { holder: holder(who), request: key(dice), why })
+            Act::Lock(name, Command::Cancel { holder: holder(who), request: key(dice), why, begun: false })
         }
         16 if dice.below(4) == 0 => Act::Lock(name, Command::Break),
         16 | 17 => {

@@ -108,6 +108,8 @@ pub enum Command {
         request: RequestKey,
         /// Why; some ends are not remembered, so that the request may be tried again.
         why: End,
+        /// Whether whoever cancels has begun the lease itself, and told nobody.
+        begun: bool,
     },
     /// Take it from all its holders.
     Break,
@@ -125,6 +127,8 @@ pub enum Command {
     },
     /// Nothing but what is due.
     Tick,
+    /// The same, and waiters of servers that were silent for too long leave, wherever they stand.
+    Sweep,
 }
 
 impl Command {
@@ -141,7 +145,7 @@ impl Command {
             | Self::Inquire { holder, .. }
             | Self::Cancel { holder, .. }
             | Self::Abort { holder, .. } => Some(holder),
-            Self::Verify { .. } | Self::Break | Self::Mark { .. } | Self::Tick => None,
+            Self::Verify { .. } | Self::Break | Self::Mark { .. } | Self::Tick | Self::Sweep => None,
         }
     }
 }

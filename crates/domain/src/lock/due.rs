@@ -100,9 +100,14 @@ impl Doing<'_> {
                 self.remember(*request, why);
             }
         }
-        let before = hold.before.as_deref().filter(|before| before.expires_at > self.now);
-        if let Some(before) = before.filter(|_| why.is_given_back()) {
-            self.make(Change::Granted(before.clone()));
+        match hold.before.as_deref() {
+            Some(before) if why.is_given_back() && before.expires_at > self.now => {
+                self.make(Change::Granted(before.clone()));
+            }
+            Some(before) if before.remember => {
+                before.requests.iter().for_each(|request| self.remember(*request, why));
+            }
+            _ => {}
         }
     }
 

@@ -56,6 +56,12 @@ impl Hold {
         }
     }
 
+    /// This hold, or the shared one under an upgrade that is not claimed yet, if the request has a part in it.
+    pub(super) fn of_request(&self, request: RequestKey) -> Option<&Self> {
+        let both = [Some(self), self.before.as_deref()].into_iter().flatten();
+        both.into_iter().find(|hold| hold.requests.contains(&request))
+    }
+
     /// As others see it.
     #[must_use]
     pub fn held_by(&self) -> HeldBy {
@@ -166,6 +172,12 @@ impl Lock {
         self.holds.is_empty() && self.queue.is_empty() && self.marks.is_empty()
     }
 
+    /// Until when it remembers requests, if it is idle and nothing else would be lost by forgetting it.
+    pub(super) fn droppable(&self, now: Moment) -> Option<Moment> {
+        let safe = self.is_idle() && self.crowd.until <= now && self.last_token.number() < now.micros();
+        if safe { self.gone.last_until() } else { None }
+    }
+
     /// Whether nothing would be lost by forgetting it: no holder, no waiter, no request to remember, and every later
     /// token will be larger by the clock alone.
     #[must_use]
@@ -219,6 +231,7 @@ impl Lock {
             }
             Change::Queued(waiter) => {
                 self.last_score = self.last_score.max(waiter.score);
+                self.gone.remove(waiter.request);
                 self.queue.push(waiter.clone());
             }
             Change::Served { holder, by, deadline } => {
@@ -233,6 +246,8 @@ impl Lock {
             }
             Change::Granted(hold) => {
                 self.last_token = self.last_token.max(hold.token);
+                // What an end was forgotten of early may live again; a journal that still knows it must agree.
+                hold.requests.iter().for_each(|request| self.gone.remove(*request));
                 self.queue.remove(&hold.holder);
                 self.expires(hold.expires_at);
                 match self.index_of(&hold.holder) {

@@ -76,7 +76,7 @@ pub struct LockName {
 }
 
 /// A digest of a name, made once. Names are looked up far more often than they are made, and the search for cycles looks
-/// at thousands: with this it need not read their texts. Nobody can choose names that collide.
+/// at thousands: with this it need not read their texts. Names that collide are merely compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mark(u64);
 

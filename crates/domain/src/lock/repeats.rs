@@ -89,16 +89,25 @@ impl Tombstones {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.order.is_empty()
     }
 
     pub(super) fn put(&mut self, request: RequestKey, end: End, until: Moment, most: usize) {
-        if self.ends.insert(request, (end, until)).is_none() {
-            self.order.push_back((until, request));
-        }
+        self.ends.insert(request, (end, until));
+        self.order.push_back((until, request));
         while self.order.len() > most {
             self.forget_first();
         }
+    }
+
+    /// Forgets one of them; its place in the order goes with its time.
+    pub(super) fn remove(&mut self, request: RequestKey) {
+        self.ends.remove(&request);
+    }
+
+    /// Until when the last of them is remembered.
+    pub(super) fn last_until(&self) -> Option<Moment> {
+        self.order.back().map(|(until, _)| *until)
     }
 
     /// Forgets those whose time is over, at most `most` of them.
@@ -112,12 +121,17 @@ impl Tombstones {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (RequestKey, &End, Moment)> {
-        let found = |(_, request): &(Moment, RequestKey)| Some((*request, self.ends.get(request)?));
-        self.order.iter().filter_map(found).map(|(request, (end, until))| (request, end, *until))
+        let found = |(at, request): &(Moment, RequestKey)| {
+            let (end, until) = self.ends.get(request).filter(|(_, until)| until == at)?;
+            Some((*request, end, *until))
+        };
+        self.order.iter().filter_map(found)
     }
 
     fn forget_first(&mut self) {
-        if let Some((_, request)) = self.order.pop_front() {
+        if let Some((until, request)) = self.order.pop_front()
+            && self.ends.get(&request).is_some_and(|(_, of_end)| *of_end == until)
+        {
             self.ends.remove(&request);
         }
     }

@@ -154,7 +154,8 @@ impl Saga {
     #[must_use]
     pub fn hang_up(request: &Request) -> Vec<(LockName, Command)> {
         let Request { holder, key, asks, .. } = request;
-        let cancel = || Command::Cancel { holder: holder.clone(), request: *key, why: End::HungUp };
+        let why = || End::HungUp;
+        let cancel = || Command::Cancel { holder: holder.clone(), request: *key, why: why(), begun: false };
         asks.iter().map(|ask| (ask.lock.clone(), cancel())).collect()
     }
 
@@ -231,14 +232,12 @@ impl Saga {
 
     fn give_back(&self, index: usize, why: &Failure) -> Command {
         let holder = self.request.holder.clone();
-        if let (Some(true), Some(grant)) = (self.begun.get(index), self.grants.get(index)) {
-            return Command::Release { holder, token: grant.token };
-        }
+        let begun = self.begun.get(index) == Some(&true);
         let why = match why {
             Failure::Cancelled => End::Cancelled,
             Failure::TimedOut(_) => End::TimedOut,
             Failure::Refused(..) | Failure::Over(..) => End::Refused,
         };
-        Command::Cancel { holder, request: self.request.key, why }
+        Command::Cancel { holder, request: self.request.key, why, begun }
     }
 }

@@ -20,7 +20,7 @@ impl Lock {
             doing.make(Change::Marked { server: server.clone(), at: now });
         }
         doing.reap();
-        if *command == Command::Tick {
+        if *command == Command::Sweep {
             doing.reap_silent();
         }
         doing.promote();
@@ -44,10 +44,10 @@ impl Doing<'_> {
             Command::Downgrade { holder, token } => self.downgrade(holder, *token),
             Command::Verify { token } => self.verify(*token),
             Command::Inquire { holder, request } => self.inquire(holder, *request),
-            Command::Cancel { holder, request, why } => self.cancel(holder, *request, why),
+            Command::Cancel { holder, request, why, begun } => self.cancel(holder, *request, why, *begun),
             Command::Break => self.break_holds(),
             Command::Abort { holder, cycle } => self.abort(holder, &End::Deadlock(cycle.clone())),
-            Command::Mark { .. } | Command::Tick => Outcome::Done,
+            Command::Mark { .. } | Command::Tick | Command::Sweep => Outcome::Done,
         }
     }
 
@@ -56,8 +56,8 @@ impl Doing<'_> {
             return Standing::Over(end.clone());
         }
         if let Some(hold) = self.lock.hold_of(&wish.holder).cloned() {
-            if hold.requests.contains(&wish.request) {
-                return Standing::Held(hold.grant());
+            if let Some(own) = hold.of_request(wish.request) {
+                return Standing::Held(own.grant());
             }
             if hold.mode >= wish.mode {
                 return self.join(&hold, wish);
@@ -160,7 +160,7 @@ impl Doing<'_> {
         if let Some(end) = self.lock.gone.get(request, self.now) {
             return Outcome::Standing(Standing::Over(end.clone()));
         }
-        if let Some(hold) = self.won_by(holder, request) {
+        if let Some(hold) = self.lock.hold_of(holder).and_then(|hold| hold.of_request(request)) {
             return Outcome::Standing(Standing::Held(hold.grant()));
         }
         let waiter = self.lock.wait_of(holder).filter(|waiter| waiter.request == request);
@@ -254,10 +254,11 @@ impl Doing<'_> {
 
     fn downgrade(&mut self, holder: &Holder, token: Token) -> Outcome {
         let Some(hold) = self.held_with(holder, token) else { return Outcome::Lost };
+        let grant = Grant { mode: Mode::Shared, ..hold.grant() };
         if hold.mode == Mode::Exclusive {
             self.make(Change::Downgraded { holder: holder.clone() });
         }
-        self.kept(holder)
+        Outcome::Kept(grant)
     }
 
     fn verify(&self, token: Token) -> Outcome {
@@ -266,15 +267,13 @@ impl Doing<'_> {
         hold.map_or(Outcome::Lost, |hold| Outcome::Valid(hold.held_by()))
     }
 
-    fn cancel(&mut self, holder: &Holder, request: RequestKey, why: &End) -> Outcome {
+    fn cancel(&mut self, holder: &Holder, request: RequestKey, why: &End, begun: bool) -> Outcome {
         if let Some(waiter) = self.lock.wait_of(holder).filter(|waiter| waiter.request == request).cloned() {
             self.leave(&waiter, why.clone());
-        } else if let Some(hold) = self.won_by(holder, request).cloned()
-            && (!hold.claimed || *why == End::Cancelled)
-        {
+        } else if let Some(hold) = self.won_by(holder, request).cloned() {
             if hold.requests.len() > 1 {
                 self.make(Change::Parted { holder: holder.clone(), request });
-            } else {
+            } else if !hold.claimed || begun || *why == End::Cancelled {
                 self.free(&hold, why);
             }
         }

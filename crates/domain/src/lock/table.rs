@@ -3,7 +3,7 @@
 //! Every index is derived from the changes of single locks, so a table is the same whether it lived through its commands
 //! or was made again from its entries.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -55,8 +55,6 @@ pub struct Table {
     /// The same as `waiting`, found by holder at once: the search for cycles looks at every waiting holder.
     waits: HashMap<Holder, Vec<LockName>, ByMark>,
     due: BTreeSet<(Moment, LockName)>,
-    /// Locks that nobody used any more when they were last looked at, in that order; what they remember is bounded.
-    idle: VecDeque<LockName>,
     ages: BTreeMap<Holder, (Moment, Moment)>,
 }
 
@@ -174,7 +172,6 @@ impl Table {
         let step = lock.step(command, now, &self.rules);
         let due = lock.next_due(&self.rules);
         let forget = lock.is_forgettable(now);
-        let idle = lock.is_idle() && !step.changes.is_empty();
         self.is_due(&name, was_due, if forget { None } else { due });
         for change in &step.changes {
             self.index(&name, change);
@@ -184,22 +181,7 @@ impl Table {
             self.names.remove(&name);
         }
         entries.extend(step.changes.into_iter().map(|change| Entry::Lock(name.clone(), change)));
-        if idle && !forget {
-            self.goes_idle(name);
-        }
         step.outcome
-    }
-
-    /// An idle lock is kept for what it remembers, but not more of them than fit.
-    fn goes_idle(&mut self, name: LockName) {
-        self.idle.push_back(name);
-        if self.idle.len() > MAX_IDLE
-            && let Some(oldest) = self.idle.pop_front()
-            && self.lock(&oldest).is_some_and(Lock::is_idle)
-        {
-            self.locks.remove(&oldest);
-            self.names.remove(&oldest);
-        }
     }
 
     /// The name as it is kept: every index shares one copy of its text.
@@ -262,6 +244,17 @@ impl Table {
             lock.forget(now);
         }
         self.locks.retain(|_, lock| !lock.is_forgettable(now));
+        let mut idle: Vec<(Moment, LockName)> = Vec::new();
+        for (name, lock) in &self.locks {
+            idle.extend(lock.droppable(now).map(|remembers_until| (remembers_until, name.clone())));
+        }
+        // What idle locks remember is bounded: those that would forget first do so early.
+        if idle.len() > MAX_IDLE {
+            idle.sort_unstable();
+            for (_, name) in idle.iter().take(idle.len() - MAX_IDLE) {
+                self.locks.remove(name);
+            }
+        }
         self.names.retain(|name| self.locks.contains_key(name));
         self.ages.retain(|_, (_, until)| *until > now);
     }

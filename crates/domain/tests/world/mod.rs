@@ -82,7 +82,7 @@ impl World {
     /// Lets everything happen that is due.
     pub(crate) fn sweep(&mut self) {
         while let Some(name) = self.table.first_due(self.now).cloned() {
-            self.send(&name, &Command::Tick);
+            self.send(&name, &Command::Sweep);
         }
         for (name, lock) in self.table.locks_after(None) {
             let late = lock.holds().iter().find(|hold| hold.expires_at <= self.now);

@@ -50,7 +50,7 @@ impl Embedded {
             while done < BATCH
                 && let Some(name) = table.first_due(now).cloned()
             {
-                untold.extend(table.command(&name, &Command::Tick, now, changes).deadlocks);
+                untold.extend(table.command(&name, &Command::Sweep, now, changes).deadlocks);
                 done += 1;
             }
             let finished = done < BATCH;
@@ -69,7 +69,7 @@ impl Embedded {
 /// Waits of agents that went silent are cancelled; a few waits are searched for cycles; what is over is forgotten.
 fn keep_house(state: &mut State, now: Moment) {
     for (name, holder, request) in silent_waits(&state.table, state, now) {
-        let command = Command::Cancel { holder, request, why: End::AgentOffline };
+        let command = Command::Cancel { holder, request, why: End::AgentOffline, begun: false };
         state.untold.extend(state.table.command(&name, &command, now, &mut state.changes).deadlocks);
     }
     let is_due = |holder: &Holder| {

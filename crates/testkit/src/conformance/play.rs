@@ -205,7 +205,10 @@ impl Play {
     /// Cancel a request.
     pub async fn cancel(&self, name: &str, who: &str, request: &str, why: End) {
         let (holder, request) = (self.holder(who), self.key(who, request));
-        assert_eq!(self.send(name, Command::Cancel { holder, request, why }).await, Outcome::Done);
+        assert_eq!(
+            self.send(name, Command::Cancel { holder, request, why, begun: false }).await,
+            Outcome::Done
+        );
     }
 
     /// Says that a server is alive.
