@@ -15,11 +15,18 @@ use crate::output;
 const DEFAULT_FILE: &str = "ade.toml";
 
 /// Which configuration file to use.
-#[derive(Debug, Clone, Default, ClapArgs)]
+#[derive(Debug, Clone, ClapArgs)]
 pub(crate) struct ConfigFile {
     /// Configuration file [default: ade.toml in this folder, if it is there]
     #[arg(long, value_name = "FILE", env = "ADE_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
+}
+
+impl ConfigFile {
+    /// This file, or the usual one.
+    pub(crate) const fn at(config: Option<PathBuf>) -> Self {
+        Self { config }
+    }
 }
 
 #[derive(Debug, ClapArgs)]

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::future::Future;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 
 use ade_client::{Client, Error};
 use clap::Args as ClapArgs;
@@ -14,40 +14,43 @@ use crate::failure::{Failure, Kind};
 #[derive(Debug, Clone, ClapArgs)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct Connection {
-    /// Address of the server [default: the one that ade serve would have here, http://127.0.0.1:8300]
+    /// Address of the server [default: http://127.0.0.1:8300, or the port that ade.toml says]
     #[arg(long, value_name = "URL", env = "ADE_SERVER", hide_env_values = true, global = true)]
     server: Option<String>,
     /// Token to act with [default: admin-token in the data folder of a server here]
     #[arg(long, env = "ADE_TOKEN", hide_env_values = true, global = true)]
     token: Option<String>,
+    /// Configuration file of the server, for its port and its token [default: ade.toml in this folder, if it is there]
+    #[arg(long, value_name = "FILE", env = "ADE_CONFIG", hide_env_values = true, global = true)]
+    config: Option<PathBuf>,
 }
 
 impl Connection {
     pub(crate) fn client(&self) -> Result<Client, Failure> {
         let given = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
-        let config = config::load(&ConfigFile::default(), Vec::new())?;
-        let url = given(&self.server).unwrap_or_else(|| local(config.listen));
+        let (url, token) = match (given(&self.server), given(&self.token)) {
+            (Some(url), Some(token)) => (url, token),
+            (url, token) => {
+                let config = config::load(&ConfigFile::at(self.config.clone()), Vec::new())?;
+                let token = token.map_or_else(|| own_token(&config.data.join("admin-token")), Ok)?;
+                // Whoever wrote a file into this folder must not get a token sent to an address of theirs.
+                (url.unwrap_or_else(|| format!("http://127.0.0.1:{}", config.listen.port())), token)
+            }
+        };
         if !url.contains("://") {
             let failure = Failure::new(Kind::Input, format!("{url} is not the address of a server"));
             return Err(failure.hint(format!("write it as http://{url}")));
         }
-        let file = config.data.join("admin-token");
-        let token = match given(&self.token) {
-            Some(token) => token,
-            None => fs::read_to_string(&file).map(|token| token.trim().to_owned()).map_err(|_| {
-                Failure::new(Kind::Input, "a token is needed")
-                    .hint(format!("set ADE_TOKEN, give --token, or run this where {} is", file.display()))
-            })?,
-        };
         Client::new(&url, &token).map_err(Failure::from)
     }
 }
 
-/// Where a server that listens on this address is reached from here.
-fn local(listen: SocketAddr) -> String {
-    let here: IpAddr = if listen.is_ipv6() { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
-    let ip = if listen.ip().is_unspecified() { here } else { listen.ip() };
-    format!("http://{}", SocketAddr::new(ip, listen.port()))
+/// The token of a server whose data folder is here.
+fn own_token(file: &Path) -> Result<String, Failure> {
+    fs::read_to_string(file).map(|token| token.trim().to_owned()).map_err(|_| {
+        Failure::new(Kind::Input, "a token is needed")
+            .hint(format!("set ADE_TOKEN, give --token, or run this where {} is", file.display()))
+    })
 }
 
 /// Runs a command that talks to a server.

@@ -80,7 +80,6 @@ pub struct LockGuard {
     grants: Vec<Grant>,
     state: watch::Receiver<State>,
     heart: JoinHandle<()>,
-    trusted_for: Duration,
     released: bool,
 }
 
@@ -91,12 +90,13 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Waits until the locks may be believed in for longer than when this was asked last; never, once they are lost.
-    pub async fn renewed(&mut self) {
+    /// Waits until the locks may be believed in for longer than when this was asked last, and says for how long from now
+    /// on; never, once they are lost.
+    pub async fn renewed(&mut self) -> Duration {
         loop {
             let told = self.state.changed().await.is_ok();
-            if told && matches!(*self.state.borrow_and_update(), State::Trusted(_)) {
-                return;
+            if told && let State::Trusted(until) = *self.state.borrow_and_update() {
+                return until.saturating_duration_since(Instant::now());
             }
             if !told {
                 std::future::pending::<()>().await;
@@ -169,15 +169,18 @@ impl LockGuard {
         // The lease began when the wait ended, which we cannot know: ask for one whose beginning we do know.
         if asked_at.elapsed() > keeper.margin / 2 {
             let again = Instant::now();
-            keeper.beat().await?;
+            let late = |_| {
+                let cause = "the first heartbeat was not answered in time".to_owned();
+                Error::Unreachable { url: keeper.client.url().to_owned(), cause }
+            };
+            timeout(keeper.pace().max(FIRST_TRY), keeper.beat()).await.map_err(late)??;
             trusted = again + keeper.trust();
         }
         let (tell, state) = watch::channel(State::Trusted(trusted));
         let (client, agent_id, holder_id) =
             (keeper.client.clone(), keeper.agent_id.clone(), keeper.holder_id.clone());
-        let trusted_for = keeper.trust();
         let heart = tokio::spawn(keeper.run(tell, trusted));
-        Ok(Self { client, agent_id, holder_id, grants, state, heart, trusted_for, released: false })
+        Ok(Self { client, agent_id, holder_id, grants, state, heart, released: false })
     }
 
     /// What is held, with the tokens to show to resources.
@@ -204,10 +207,13 @@ impl LockGuard {
         Trust { state: self.state.clone() }
     }
 
-    /// How long each heartbeat that gets through lets the locks be believed in, from when it was sent.
+    /// For how long the locks may be believed in from now on, if nothing more is heard.
     #[must_use]
-    pub const fn trusted_for(&self) -> Duration {
-        self.trusted_for
+    pub fn trusted_left(&self) -> Duration {
+        match *self.state.borrow() {
+            State::Trusted(until) => until.saturating_duration_since(Instant::now()),
+            State::Lost(_) => Duration::ZERO,
+        }
     }
 
     /// Waits until the locks are lost.

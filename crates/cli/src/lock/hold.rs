@@ -17,13 +17,15 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::telling::Telling;
-use super::watchdog::Watchdog;
+use super::watchdog::{SLACK, Watchdog};
 use super::{Taking, agent};
 use crate::failure::{Failure, Kind};
 use crate::output;
 
 /// Bytes of a purpose.
 const MAX_PURPOSE: usize = 256;
+/// Time to end for a command whose lock is lost.
+const USUAL_GRACE: Duration = Duration::from_secs(1);
 /// As good as for ever.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
@@ -34,9 +36,9 @@ pub(super) struct Args {
     /// Seconds to wait for them [default: for ever]
     #[arg(long, value_name = "SECONDS", value_parser = super::seconds)]
     wait: Option<Duration>,
-    /// Seconds between asking a command to end and killing it, once a lock is lost
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = super::seconds)]
-    grace: Duration,
+    /// Seconds between asking a command to end and killing it, once a lock is lost (default: 1, or a quarter of --ttl)
+    #[arg(long, value_name = "SECONDS", value_parser = super::seconds)]
+    grace: Option<Duration>,
     /// Say nothing about waiting
     #[arg(long, short)]
     quiet: bool,
@@ -46,6 +48,13 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure> {
+    let ttl = args.taking.ttl;
+    let grace = args.grace.unwrap_or_else(|| (ttl / 4).min(USUAL_GRACE));
+    let stop_within = grace + SLACK * 2;
+    if stop_within > ttl / 2 {
+        let failure = Failure::new(Kind::Input, "--grace must be shorter than half of --ttl");
+        return Err(failure.hint("a command that is stopped must be gone before its lease ends"));
+    }
     let holder_id = Uuid::new_v4().to_string();
     let request = LockRequest {
         agent_id: Some(agent(args.taking.agent.clone())),
@@ -53,7 +62,7 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
         locks: args.taking.locks.iter().map(|lock| (lock.clone(), args.taking.mode())).collect(),
         ttl: args.taking.ttl,
         wait: args.wait.unwrap_or(FOR_EVER),
-        stop_within: args.grace,
+        stop_within,
         purpose: purpose(&args),
         priority: args.taking.priority,
     };
@@ -71,7 +80,7 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
     let (program, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(Kind::Input, "a command is needed"))?;
     let mut signals = Signals::listen()?;
-    let mut watchdog = match Watchdog::start(args.grace, guard.trusted_for()).await {
+    let mut watchdog = match Watchdog::start(grace, guard.trusted_left()).await {
         Ok(watchdog) => watchdog,
         Err(error) => {
             guard.release().await?;
@@ -102,7 +111,7 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
         Err(lost) => {
             watchdog.pass_on(Signal::TERM);
             // However it ends, and if it does not: what is left of its group goes now.
-            let _ = timeout(args.grace, child.wait()).await;
+            let _ = timeout(grace, child.wait()).await;
             watchdog.kill().await;
             // It may have left the group (setsid); and if it has ended there is nothing to kill.
             let _ = child.start_kill();
@@ -146,7 +155,7 @@ async fn attend(
                 return Ok(if guard.is_trusted() { Ok(status) } else { Err(Lost::Unreachable) });
             }
             lost = guard.lost() => return Ok(Err(lost)),
-            () = trust.renewed() => watchdog.trust_on(),
+            left = trust.renewed() => watchdog.trust_on(left),
             _ = signals.interrupt.recv() => watchdog.pass_on(Signal::INT),
             _ = signals.terminate.recv() => watchdog.pass_on(Signal::TERM),
             _ = signals.hangup.recv() => watchdog.pass_on(Signal::HUP),

@@ -40,7 +40,7 @@ const KILL: u8 = b'k';
 /// The lock may be believed in for longer.
 const TRUSTED: u8 = b't';
 /// `ade` notices by itself that it must stop the command, a little earlier, unless it cannot.
-const SLACK: Duration = Duration::from_millis(50);
+pub(super) const SLACK: Duration = Duration::from_millis(50);
 /// A program may stop itself a little after Ctrl-Z, and then has to be woken again.
 const AGAIN: Duration = Duration::from_millis(300);
 
@@ -87,8 +87,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let order = loop {
             tokio::select! {
                 order = order.recv() => match order {
-                    Some(TRUSTED) => trusted_until = Instant::now() + args.trust + SLACK,
-                    other => break other,
+                    Some(Order::Trusted(left)) => trusted_until = Instant::now() + left + SLACK,
+                    Some(Order::End(order)) => break Some(order),
+                    None => break None,
                 },
                 () = sleep_until(trusted_until) => break None,
                 _ = stopped.recv() => {
@@ -112,9 +113,28 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     })
 }
 
-fn read_orders(orders: &Sender<u8>) {
-    let mut order = [0];
-    while io::stdin().read_exact(&mut order).is_ok() && orders.blocking_send(order[0]).is_ok() {}
+/// What comes through the pipe.
+enum Order {
+    /// The lock may be believed in for so long.
+    Trusted(Duration),
+    /// The end, in one way or the other.
+    End(u8),
+}
+
+fn read_orders(orders: &Sender<Order>) {
+    while let Some(order) = read_order()
+        && orders.blocking_send(order).is_ok()
+    {}
+}
+
+fn read_order() -> Option<Order> {
+    let (mut order, mut millis) = ([0], [0; 4]);
+    io::stdin().read_exact(&mut order).ok()?;
+    if order != [TRUSTED] {
+        return Some(Order::End(order[0]));
+    }
+    io::stdin().read_exact(&mut millis).ok()?;
+    Some(Order::Trusted(Duration::from_millis(u32::from_le_bytes(millis).into())))
 }
 
 fn send(group: Pid, signal: Signal) {
@@ -177,9 +197,11 @@ impl Watchdog {
         send(self.group, signal);
     }
 
-    /// The lock may be believed in for as long again. If the watchdog is gone, this is not the place to notice.
-    pub(super) fn trust_on(&mut self) {
-        let _ = self.process.stdin.as_mut().map(|pipe| pipe.write_all(&[TRUSTED]));
+    /// The lock may be believed in for so long. If the watchdog is gone, this is not the place to notice.
+    pub(super) fn trust_on(&mut self, left: Duration) {
+        let millis = u32::try_from(left.as_millis()).unwrap_or(u32::MAX).to_le_bytes();
+        let order: Vec<u8> = [TRUSTED].into_iter().chain(millis).collect();
+        let _ = self.process.stdin.as_mut().map(|pipe| pipe.write_all(&order));
     }
 
     /// The command has ended, or has never begun.

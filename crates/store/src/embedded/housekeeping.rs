@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::Embedded;
+use super::journal::JournalError;
 use super::state::State;
 
 /// The longest time that something answered may be missing from the disk.
@@ -49,6 +50,12 @@ impl Syncer {
     /// What is written from now on is in another file.
     pub(super) fn use_file(&self, file: Option<Arc<File>>) {
         lock(&self.shared.0).file = file;
+    }
+
+    /// Nobody can know any more what the disk has.
+    pub(super) fn fail(&self, error: &io::Error) {
+        tracing::error!(%error, "the journal cannot be synced; locks are not served any more");
+        lock(&self.shared.0).failure = Some(error.to_string());
     }
 
     pub(super) fn failure(&self) -> Option<String> {
@@ -104,7 +111,8 @@ impl Embedded {
         let (snapshot, records) = match state.begin_snapshot() {
             Ok(Some(begun)) => begun,
             Ok(None) => return,
-            // The old segment is still in use and whole; the next command tries again.
+            Err(JournalError::Unsynced(error)) => return self.inner.syncer.fail(&error),
+            // The old segment goes on; when it is as long once more, this is tried again.
             Err(error) => return tracing::error!(%error, "cannot begin a snapshot of the journal"),
         };
         self.inner.syncer.use_file(state.journal_file());

@@ -26,6 +26,19 @@ pub enum JournalError {
         /// Why.
         source: io::Error,
     },
+    /// What was written may not be on the disk.
+    #[error("the journal could not be synced: {0}")]
+    Unsynced(io::Error),
+    /// A line is whole, but not of a kind that is known.
+    #[error(
+        "{path} has a line of an unknown kind at {line}; it was written by another version of ade: start that one"
+    )]
+    Foreign {
+        /// Which file.
+        path: PathBuf,
+        /// Which line.
+        line: usize,
+    },
     /// A line is not what was written.
     #[error(
         "{path} is damaged at line {line}; restore the folder from a copy, or remove it to start without locks"
@@ -141,7 +154,7 @@ impl Journal {
         self.bytes = 0;
         self.segment += 1;
         // Only the last segment may end in the middle of a line, also after a loss of power.
-        self.file.sync_data().map_err(|source| JournalError::Io { path: self.folder.clone(), source })?;
+        self.file.sync_data().map_err(JournalError::Unsynced)?;
         let file = create(&path(&self.folder, "journal", self.segment))?;
         sync_folder(&self.folder)?;
         self.file = Arc::new(file);
@@ -226,9 +239,10 @@ fn read<R: DeserializeOwned>(
             break;
         }
         number += 1;
-        match (parse(&line), broken_at) {
-            (Some(found), None) => {
-                record(found);
+        match (whole(&line), broken_at) {
+            (Some(json), None) => {
+                let foreign = |_| JournalError::Foreign { path: path.to_owned(), line: number };
+                record(serde_json::from_slice(json).map_err(foreign)?);
                 good += bytes as u64;
             }
             (None, None) => broken_at = Some(number),
@@ -251,14 +265,12 @@ fn read<R: DeserializeOwned>(
     }
 }
 
-fn parse<R: DeserializeOwned>(line: &[u8]) -> Option<R> {
+/// The JSON of a line that is as it was written.
+fn whole(line: &[u8]) -> Option<&[u8]> {
     let line = line.strip_suffix(b"\n")?;
     let (sum, json) = line.split_at_checked(9)?;
     let sum = u32::from_str_radix(str::from_utf8(sum).ok()?.strip_suffix(' ')?, 16).ok()?;
-    if crc32fast::hash(json) != sum {
-        return None;
-    }
-    serde_json::from_slice(json).ok()
+    (crc32fast::hash(json) == sum).then_some(json)
 }
 
 #[cfg(test)]

@@ -58,9 +58,13 @@ impl State {
             self.make(Other::Forgotten(key));
         }
         // Whoever makes up request ids faster than they are forgotten must not fill the memory.
-        while self.requests.len() > MAX_REMEMBERED
-            && let Some((_, key)) = self.forgetting.first().copied()
-        {
+        let excess = self.requests.len().saturating_sub(MAX_REMEMBERED);
+        let has_no_ticket = |(_, key): &&(Moment, RequestKey)| {
+            self.requests.get(key).is_some_and(|known| known.ticket.is_none())
+        };
+        let early: Vec<RequestKey> =
+            self.forgetting.iter().filter(has_no_ticket).take(excess).map(|(_, key)| *key).collect();
+        for key in early {
             self.make(Other::Forgotten(key));
         }
     }

@@ -115,7 +115,12 @@ impl State {
         self.now
     }
 
-    /// The last moment of the journal.
+    /// Counts every server that serves waiters as heard of now.
+    pub(super) fn wake_up(&mut self, now: Moment) {
+        self.table.revive(now, &mut self.changes);
+    }
+
+    /// The last moment at which anything was done.
     pub(super) const fn last_moment(&self) -> Moment {
         self.now
     }
