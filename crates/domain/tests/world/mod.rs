@@ -72,7 +72,7 @@ impl World {
         let answer = self.table.command(name, command, self.now, &mut entries);
         check_order(&before, &self.table, &entries);
         check_ends(&before, &entries);
-        self.check_tokens(&entries);
+        self.check_tokens(&before, &entries);
         check(&self.table);
         self.entries.extend(entries.iter().cloned());
         self.last = entries;
@@ -130,12 +130,18 @@ impl World {
         lock.into_iter().flat_map(Lock::waiters).map(|waiter| waiter.holder.to_string()).collect()
     }
 
-    fn check_tokens(&mut self, entries: &[Entry]) {
+    /// A token is larger than every earlier one, unless an upgrade fell back to the hold that was under it.
+    fn check_tokens(&mut self, before: &Table, entries: &[Entry]) {
         for entry in entries {
             if let Entry::Lock(name, Change::Granted(hold)) = entry {
                 let last = self.tokens.entry(name.clone()).or_default();
-                let fell_back = hold.claimed && hold.token < *last && hold.mode == Mode::Shared;
-                assert!(hold.token > *last || fell_back, "{name}: token {} after {last}", hold.token);
+                let held = before.lock(name).and_then(|lock| lock.hold_of(&hold.holder));
+                let under = held.and_then(|held| held.before.as_deref()).map(|under| under.token);
+                assert!(
+                    hold.token > *last || under == Some(hold.token),
+                    "{name}: token {} after {last}",
+                    hold.token
+                );
                 *last = hold.token.max(*last);
             }
         }
