@@ -101,3 +101,9 @@ impl AgentService {
         Ok(())
     }
 }
+
+impl std::fmt::Debug for AgentService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AgentService").finish_non_exhaustive()
+    }
+}

@@ -14,7 +14,7 @@ use ade_store::{Embedded, SystemClock};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::api::{self, Agents, App};
+use crate::api::{self, App};
 use crate::auth::AdminToken;
 use crate::{Config, accept, metrics};
 
@@ -68,7 +68,7 @@ impl Server {
         let upkeep = Upkeep::start(&locks);
         let (stop, stopping) = watch::channel(false);
         let hosts = config.hosts.clone().into();
-        let app = App { locks, agents: Agents(AgentService::new(embedded)), admin, hosts, stopping };
+        let app = App { locks, agents: AgentService::new(embedded), admin, hosts, stopping };
         let new_token = is_new.then(|| config.data.join("admin-token"));
         Ok(Self { listener, app, stop, upkeep, address, new_token })
     }

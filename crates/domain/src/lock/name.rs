@@ -28,6 +28,12 @@ pub enum LockKind {
 }
 
 impl LockKind {
+    /// Whether locks of this kind can be held in a mode.
+    #[must_use]
+    pub const fn admits(self, mode: Mode) -> bool {
+        matches!((self, mode), (Self::Resource, _) | (Self::Task, Mode::Exclusive))
+    }
+
     /// The first part of a lock's name.
     #[must_use]
     pub const fn word(self) -> &'static str {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Holder, LockKind, LockName, Mode, RequestKey, Rules, Text, digest};
+use super::{Holder, LockName, Mode, RequestKey, Rules, Text, digest};
 
 /// Locks that one request may name.
 pub const MAX_LOCKS: usize = 100;
@@ -206,7 +206,7 @@ fn asks(locks: &[(&str, Option<Mode>)], faults: &mut Vec<Invalid>) -> Vec<Ask> {
             Ok(lock) if !seen.insert(lock.clone()) => {
                 faults.push(Invalid::at(format!("/locks/{at}/lock"), "is named twice"));
             }
-            Ok(lock) if lock.kind() == LockKind::Task && *mode == Some(Mode::Shared) => {
+            Ok(lock) if mode.is_some_and(|mode| !lock.kind().admits(mode)) => {
                 faults.push(Invalid::at(format!("/locks/{at}/mode"), "task locks are exclusive only"));
             }
             Ok(lock) => asks.push(Ask { lock, mode: mode.unwrap_or(Mode::Exclusive) }),

@@ -62,11 +62,8 @@ async fn list(
     Params(params): Params<ListParams>,
 ) -> Answer<Json<wire::Page<wire::Agent>>> {
     let limit = limit(params.limit)?;
-    let mut views = app.agents.0.list(params.cursor, limit + 1).await?;
-    let more = views.len() > limit;
-    views.truncate(limit);
-    let next_cursor = views.last().filter(|_| more).map(|view| view.agent_id.clone());
-    Ok(Json(wire::Page { items: views.iter().map(convert::agent).collect(), next_cursor }))
+    let views = app.agents.list(params.cursor, limit + 1).await?;
+    Ok(Json(convert::page(views, limit, |view| view.agent_id.clone(), convert::agent)))
 }
 
 /// Register an agent
@@ -87,7 +84,7 @@ async fn register(
     };
     Holder::new(&id, None).map_err(|error| Problem::invalid_at("/agent_id", error.to_string()))?;
     let profile = profile(&body, Profile { name: id.clone(), ..Profile::default() })?;
-    let made = app.agents.0.register(&id, profile, body.max_tasks).await?;
+    let made = app.agents.register(&id, profile, body.max_tasks).await?;
     Ok((StatusCode::CREATED, Json(convert::agent(&made))).into_response())
 }
 
@@ -99,7 +96,7 @@ async fn register(
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn show(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer<Json<wire::Agent>> {
-    Ok(Json(convert::agent(&app.agents.0.get(&id).await?)))
+    Ok(Json(convert::agent(&app.agents.get(&id).await?)))
 }
 
 /// Change what is known of an agent
@@ -119,10 +116,10 @@ async fn update(
     if body.agent_id.as_ref().is_some_and(|other| *other != id) {
         return Err(Problem::invalid_at("/agent_id", "cannot be changed"));
     }
-    let known = app.agents.0.get(&id).await?;
+    let known = app.agents.get(&id).await?;
     let profile = profile(&body, known.profile)?;
     let update = AgentUpdate { profile: Some(profile), max_tasks: body.max_tasks, draining: body.draining };
-    Ok(Json(convert::agent(&app.agents.0.update(&id, update).await?)))
+    Ok(Json(convert::agent(&app.agents.update(&id, update).await?)))
 }
 
 /// Remove an agent that holds nothing
@@ -134,7 +131,7 @@ async fn update(
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn remove(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer<StatusCode> {
-    app.agents.0.remove(&id).await?;
+    app.agents.remove(&id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -146,7 +143,7 @@ async fn remove(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answ
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn heartbeat(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer<Json<wire::Agent>> {
-    Ok(Json(convert::agent(&app.agents.0.heartbeat(&id).await?)))
+    Ok(Json(convert::agent(&app.agents.heartbeat(&id).await?)))
 }
 
 /// The agent takes no new tasks; PATCH with `draining: false` takes that back
@@ -158,7 +155,7 @@ async fn heartbeat(State(app): State<App>, _: Caller, Segment(id): Segment) -> A
 ))]
 async fn drain(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer<Json<wire::Agent>> {
     let update = AgentUpdate { draining: Some(true), ..AgentUpdate::default() };
-    Ok(Json(convert::agent(&app.agents.0.update(&id, update).await?)))
+    Ok(Json(convert::agent(&app.agents.update(&id, update).await?)))
 }
 
 /// What an agent holds and waits for
@@ -173,13 +170,10 @@ async fn locks(
     _: Caller,
     Segment(id): Segment,
 ) -> Answer<Json<wire::Page<wire::Lock>>> {
-    app.agents.0.get(&id).await?;
+    app.agents.get(&id).await?;
     let filter = Filter { agent: Some(id), ..Filter::default() };
-    let mut views = app.locks.list(filter, None, MAX_LOCKS + 1).await?;
-    let more = views.len() > MAX_LOCKS;
-    views.truncate(MAX_LOCKS);
-    let next_cursor = views.last().filter(|_| more).map(|view| view.lock.to_string());
-    Ok(Json(wire::Page { items: views.iter().map(convert::lock).collect(), next_cursor }))
+    let views = app.locks.list(filter, None, MAX_LOCKS + 1).await?;
+    Ok(Json(convert::page(views, MAX_LOCKS, |view| view.lock.to_string(), convert::lock)))
 }
 
 /// What is said about an agent, on top of what was.

@@ -6,6 +6,19 @@ use ade_domain::agent::Status;
 use ade_domain::lock::{Edge, HeldBy, Holder, RequestKey, Waiter};
 use ade_store::coordination::{AgentView, LockView, WaitView};
 
+/// A page of what was found, which is one more than fits if there are more; the next one begins after the last of this.
+pub(crate) fn page<V, T>(
+    mut found: Vec<V>,
+    limit: usize,
+    cursor: impl Fn(&V) -> String,
+    item: impl Fn(&V) -> T,
+) -> wire::Page<T> {
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next_cursor = found.last().filter(|_| more).map(cursor);
+    wire::Page { items: found.iter().map(item).collect(), next_cursor }
+}
+
 pub(crate) fn grant(granted: &Granted) -> wire::Grant {
     let Granted { ask, grant } = granted;
     wire::Grant {

@@ -4,7 +4,7 @@
 
 use ade_app::locks::{Acquired, Held};
 use ade_client::wire::{self, FieldError};
-use ade_domain::lock::{Draft, InvalidName, LockKind, LockName, Request, Token, ttl_ms};
+use ade_domain::lock::{Draft, InvalidName, LockKind, LockName, Mode, Request, Token, ttl_ms};
 use ade_store::coordination::Filter;
 use axum::Json;
 use axum::extract::State;
@@ -154,7 +154,7 @@ async fn downgrade(
 ) -> Answer<Response> {
     let holder = holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref())?;
     let held = held(&body.locks)?;
-    if let Some(at) = held.iter().position(|held| held.lock.kind() == LockKind::Task) {
+    if let Some(at) = held.iter().position(|held| !held.lock.kind().admits(Mode::Shared)) {
         return Err(Problem::invalid_at(&format!("/locks/{at}/lock"), "task locks are exclusive only"));
     }
     let results = app.locks.downgrade(&holder, &held).await;
@@ -232,11 +232,8 @@ async fn list(
         Some(Err(_)) => return Err(Problem::invalid_at("?cursor", "is not a cursor of this list")),
     };
     let filter = Filter { agent: params.agent, resource_type: params.resource_type, kind };
-    let mut views = app.locks.list(filter, after, limit + 1).await?;
-    let more = views.len() > limit;
-    views.truncate(limit);
-    let next_cursor = views.last().filter(|_| more).map(|view| view.lock.to_string());
-    Ok(Json(wire::Page { items: views.iter().map(convert::lock).collect(), next_cursor }))
+    let views = app.locks.list(filter, after, limit + 1).await?;
+    Ok(Json(convert::page(views, limit, |view| view.lock.to_string(), convert::lock)))
 }
 
 /// One lock, with everybody who waits for it

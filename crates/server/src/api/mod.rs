@@ -33,20 +33,10 @@ const MAX_BODY: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub(crate) struct App {
     pub(crate) locks: LockService,
-    pub(crate) agents: Agents,
+    pub(crate) agents: AgentService,
     pub(crate) admin: AdminToken,
     pub(crate) hosts: Arc<[String]>,
     pub(crate) stopping: watch::Receiver<bool>,
-}
-
-/// The use cases around agents.
-#[derive(Clone)]
-pub(crate) struct Agents(pub(crate) AgentService);
-
-impl std::fmt::Debug for Agents {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Agents")
-    }
 }
 
 #[derive(OpenApi)]
