@@ -6,7 +6,9 @@
 mod clock;
 pub mod coordination;
 pub mod embedded;
+pub mod redis;
 
 pub use clock::SystemClock;
 pub use coordination::{Agents, Coordination, Locks, Requests, Unavailable};
 pub use embedded::Embedded;
+pub use redis::{OnRedis, RedisUrl};

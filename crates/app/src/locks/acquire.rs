@@ -182,7 +182,8 @@ impl Drop for HangUp<'_> {
         // A request that was repeated over another connection is still wanted there.
         let last = self.serving.end();
         if self.armed && !comes_back && last {
-            let (service, commands) = (self.service.clone(), Saga::hang_up(self.request));
+            let (service, commands) =
+                (self.service.clone(), Saga::hang_up(self.request, &self.service.server));
             let key = self.request.key;
             runtime.spawn(async move {
                 if service.open.serves(&key) {

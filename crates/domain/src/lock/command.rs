@@ -111,12 +111,23 @@ pub enum Command {
         /// Whether whoever cancels has begun the lease itself, and told nobody.
         begun: bool,
     },
+    /// The caller hung up on this server: the same as a cancellation, unless another server serves the request by now.
+    HangUp {
+        /// Whose.
+        holder: Holder,
+        /// The request.
+        request: RequestKey,
+        /// The server that was hung up on.
+        server: Text,
+    },
     /// Take it from all its holders.
     Break,
     /// A holder has been chosen to end a deadlock: its wait for this lock fails and its hold of it is freed.
     Abort {
         /// The victim.
         holder: Holder,
+        /// The request that must still wait here, or nothing is done: what was seen of the cycle may be over.
+        waits_by: Option<RequestKey>,
         /// The cycle.
         cycle: Arc<Cycle>,
     },
@@ -144,6 +155,7 @@ impl Command {
             | Self::Downgrade { holder, .. }
             | Self::Inquire { holder, .. }
             | Self::Cancel { holder, .. }
+            | Self::HangUp { holder, .. }
             | Self::Abort { holder, .. } => Some(holder),
             Self::Verify { .. } | Self::Break | Self::Mark { .. } | Self::Tick | Self::Sweep => None,
         }
@@ -276,6 +288,25 @@ impl End {
     #[must_use]
     pub const fn is_remembered(&self) -> bool {
         !matches!(self, Self::TimedOut | Self::Refused | Self::ServerSilent | Self::HungUp)
+    }
+
+    /// The end that a word stands for; a deadlock is more than a word.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Self> {
+        let all = [
+            Self::Released,
+            Self::Expired,
+            Self::Unclaimed,
+            Self::Broken,
+            Self::Cancelled,
+            Self::HungUp,
+            Self::Refused,
+            Self::TimedOut,
+            Self::Superseded,
+            Self::ServerSilent,
+            Self::AgentOffline,
+        ];
+        all.into_iter().find(|end| end.word() == word)
     }
 
     /// The word for it.

@@ -156,11 +156,22 @@ impl LockName {
         &self.text
     }
 
+    /// The resource's type and id, for a resource lock.
+    #[must_use]
+    pub fn resource(&self) -> Option<(&str, &str)> {
+        self.text.strip_prefix("resource:")?.split_once(':')
+    }
+
     /// The resource's type, for a resource lock.
     #[must_use]
     pub fn resource_type(&self) -> Option<&str> {
-        let rest = self.text.strip_prefix("resource:")?;
-        rest.split_once(':').map(|(kind, _)| kind)
+        self.resource().map(|(of_type, _)| of_type)
+    }
+
+    /// All that follows the kind, for a task's lock its id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.text.split_once(':').map_or("", |(_, id)| id)
     }
 }
 

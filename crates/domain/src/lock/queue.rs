@@ -27,6 +27,12 @@ impl Score {
         Self((self.0 + STEP).max(now.micros() as f64 / 1000.0))
     }
 
+    /// A score that a backend kept.
+    #[must_use]
+    pub const fn from_millis(millis: f64) -> Self {
+        Self(millis)
+    }
+
     /// Milliseconds since the epoch, with a fraction that breaks ties.
     #[must_use]
     pub const fn millis(self) -> f64 {

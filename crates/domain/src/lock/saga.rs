@@ -150,13 +150,12 @@ impl Saga {
         self.phase = Phase::GivingBack { next: 0, why: Failure::Cancelled };
     }
 
-    /// Commands that end the request wherever it stands, because its caller hung up.
+    /// Commands that end the request wherever it stands, because its caller hung up on this server.
     #[must_use]
-    pub fn hang_up(request: &Request) -> Vec<(LockName, Command)> {
+    pub fn hang_up(request: &Request, server: &Text) -> Vec<(LockName, Command)> {
         let Request { holder, key, asks, .. } = request;
-        let why = || End::HungUp;
-        let cancel = || Command::Cancel { holder: holder.clone(), request: *key, why: why(), begun: false };
-        asks.iter().map(|ask| (ask.lock.clone(), cancel())).collect()
+        let hang_up = || Command::HangUp { holder: holder.clone(), request: *key, server: server.clone() };
+        asks.iter().map(|ask| (ask.lock.clone(), hang_up())).collect()
     }
 
     /// A lock that was won is gone before the others were won.

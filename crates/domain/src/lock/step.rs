@@ -4,7 +4,7 @@ use super::command::{Acquire, Change, Command, End, Grant, Outcome, Refusal, Sta
 use super::due::Doing;
 use super::machine::{Hold, Lock, MAX_REQUESTS};
 use super::queue::Waiter;
-use super::{Holder, Mode, RequestKey, Rules, Token};
+use super::{Holder, Mode, RequestKey, Rules, Text, Token};
 use crate::Moment;
 
 /// Holders that a refusal lists.
@@ -45,8 +45,11 @@ impl Doing<'_> {
             Command::Verify { token } => self.verify(*token),
             Command::Inquire { holder, request } => self.inquire(holder, *request),
             Command::Cancel { holder, request, why, begun } => self.cancel(holder, *request, why, *begun),
+            Command::HangUp { holder, request, server } => self.hang_up(holder, *request, server),
             Command::Break => self.break_holds(),
-            Command::Abort { holder, cycle } => self.abort(holder, &End::Deadlock(cycle.clone())),
+            Command::Abort { holder, waits_by, cycle } => {
+                self.abort(holder, *waits_by, &End::Deadlock(cycle.clone()))
+            }
             Command::Mark { .. } | Command::Tick | Command::Sweep => Outcome::Done,
         }
     }
@@ -283,6 +286,14 @@ impl Doing<'_> {
         Outcome::Done
     }
 
+    fn hang_up(&mut self, holder: &Holder, request: RequestKey, server: &Text) -> Outcome {
+        let wait = self.lock.wait_of(holder).filter(|waiter| waiter.request == request);
+        if wait.is_some_and(|waiter| waiter.served_by.as_ref() != Some(server)) {
+            return Outcome::Done;
+        }
+        self.cancel(holder, request, &End::HungUp, false)
+    }
+
     fn break_holds(&mut self) -> Outcome {
         let holds = self.lock.holds().to_vec();
         for hold in &holds {
@@ -291,8 +302,12 @@ impl Doing<'_> {
         Outcome::Broken(holds.iter().map(Hold::held_by).collect())
     }
 
-    fn abort(&mut self, holder: &Holder, why: &End) -> Outcome {
-        if let Some(waiter) = self.lock.wait_of(holder).cloned() {
+    fn abort(&mut self, holder: &Holder, waits_by: Option<RequestKey>, why: &End) -> Outcome {
+        let waiter = self.lock.wait_of(holder).cloned();
+        if waits_by.is_some() && waits_by != waiter.as_ref().map(|waiter| waiter.request) {
+            return Outcome::Lost;
+        }
+        if let Some(waiter) = waiter {
             self.leave(&waiter, why.clone());
         }
         if let Some(hold) = self.lock.hold_of(holder).cloned() {

@@ -279,11 +279,7 @@ impl Table {
             if self.catch_up(&cycle, now, entries) {
                 continue;
             }
-            let Some(victim) =
-                graph::victim(cycle.iter().map(|edge| self.candidate(&edge.holder, &edge.waits_for, now)))
-            else {
-                break;
-            };
+            let Some(victim) = self.victim(&cycle, now) else { break };
             ended.push(self.abort(victim, cycle, now, entries));
         }
         ended
@@ -296,6 +292,12 @@ impl Table {
             self.step(&edge.waits_for, &Command::Tick, now, entries);
         }
         entries.len() > before
+    }
+
+    /// Who gives way to end a cycle.
+    #[must_use]
+    pub fn victim(&self, cycle: &Cycle, now: Moment) -> Option<Candidate> {
+        graph::victim(cycle.iter().map(|edge| self.candidate(&edge.holder, &edge.waits_for, now)))
     }
 
     fn candidate(&self, holder: &Holder, waits_for: &LockName, now: Moment) -> Candidate {
@@ -323,7 +325,7 @@ impl Table {
         let waits: Vec<LockName> = self.waited_for_by(&holder).cloned().collect();
         for name in waits.iter().chain(&freed) {
             let (holder, cycle) = (holder.clone(), cycle.clone());
-            self.step(name, &Command::Abort { holder, cycle }, now, entries);
+            self.step(name, &Command::Abort { holder, waits_by: None, cycle }, now, entries);
         }
         Deadlock { cycle, victim: holder, freed }
     }

@@ -21,6 +21,12 @@ impl Watchers {
         Watch { request, notify, watchers: self.clone() }
     }
 
+    /// Whether anybody listens to this request.
+    #[must_use]
+    pub fn is_watched(&self, request: RequestKey) -> bool {
+        self.lock().contains_key(&request)
+    }
+
     /// Tells whoever listens to this request.
     pub fn wake(&self, request: RequestKey) {
         for notify in self.lock().get(&request).into_iter().flatten() {

@@ -1,0 +1,32 @@
+//! Behind Sentinel: calls, and a primary that dies.
+
+use ade_testkit::RedisSentinel;
+
+use super::*;
+
+#[tokio::test]
+async fn behind_sentinel_it_works_and_a_failover_heals() {
+    let servers = RedisSentinel::start().expect("redis with sentinel");
+    // As where servers have a password and sentinels none; here nobody has, so any will do.
+    let url = servers.url().replace("://", "://:hush@");
+    let link = open(&url, quick()).await;
+    works(&link).await;
+
+    let keys = [key(link.layout(), "acked")];
+    let within = Duration::from_secs(5);
+    let (_, acks) = link.call_acked(&counter(), &keys, &[b"1"], 2, within).await.expect("called");
+    assert_eq!(acks, 2);
+
+    let mut hints = link.hints();
+    servers.servers[0].kill().expect("dies");
+    count(&link, "a").await.expect_err("the primary is dead");
+    heals(&link, "c").await;
+    assert_eq!(count(&link, "acked").await, Ok(2));
+    assert_eq!(heard(&mut hints).await, Hint::Again);
+    publish(&link, "a", "back").await;
+    while heard(&mut hints).await != message(&link, "a", "back") {}
+
+    let url = url.replace("/ade", "/other");
+    let error = Link::open(&url.parse().expect("a url"), quick()).await.err().expect("unknown").to_string();
+    assert!(error.contains("no master named \"other\"") && !error.contains("hush"), "{error}");
+}

@@ -1,0 +1,81 @@
+//! Requests that may be repeated, on Redis: one key each, which ends by itself.
+
+use ade_domain::Moment;
+use ade_domain::lock::{Request, RequestKey};
+use redis::Value;
+use serde::{Deserialize, Serialize};
+
+use super::record::Foreign;
+use super::{Inner, OnRedis, foreign, keys, step};
+use crate::coordination::{Memory, Reply, Requests, Ticket, Unavailable};
+
+/// What is remembered of a request.
+#[derive(Debug, Serialize, Deserialize)]
+struct Remembered {
+    digest: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ticket: Option<(Request, Moment)>,
+}
+
+impl Inner {
+    async fn remembered(&self, key: RequestKey) -> Result<Option<Remembered>, Unavailable> {
+        let key = keys::request(key, self.layout())?;
+        let mut get = redis::cmd("GET");
+        get.arg(key.as_str());
+        let value = self.ask(&key, get).await?;
+        if value == Value::Nil {
+            return Ok(None);
+        }
+        let text = step::text(&value).map_err(foreign)?;
+        let read = serde_json::from_str(text).map_err(|_| foreign(Foreign::new("a request", text)))?;
+        Ok(Some(read))
+    }
+}
+
+impl Requests for OnRedis {
+    fn remember(
+        &self,
+        key: RequestKey,
+        digest: u128,
+        ticket: Option<Ticket>,
+        until: Moment,
+    ) -> Reply<'_, Memory> {
+        Box::pin(async move {
+            let digest = format!("{digest:032x}");
+            let ticket = ticket.map(|ticket| (ticket.request, ticket.deadline));
+            let remembered = Remembered { digest: digest.clone(), ticket };
+            let text = serde_json::to_string(&remembered)
+                .map_err(|error| Unavailable(format!("a request cannot be written down: {error}")))?;
+            let at = keys::request(key, self.inner.layout())?;
+            let ttl_ms = until.ms_since(self.inner.clock.now()).max(1);
+            let mut set = redis::cmd("SET");
+            set.arg(at.as_str()).arg(text).arg("NX").arg("PX").arg(ttl_ms);
+            if self.inner.ask(&at, set).await? == Value::Okay {
+                return Ok(Memory::New);
+            }
+            Ok(match self.inner.remembered(key).await? {
+                // It ended between the two questions, which is as good as an end between this and the next one.
+                None => Memory::Same,
+                Some(known) if known.digest == digest => Memory::Same,
+                Some(_) => Memory::Other,
+            })
+        })
+    }
+
+    fn forget(&self, key: RequestKey) -> Reply<'_, ()> {
+        Box::pin(async move {
+            let key = keys::request(key, self.inner.layout())?;
+            let mut del = redis::cmd("DEL");
+            del.arg(key.as_str());
+            self.inner.ask(&key, del).await.map(drop)
+        })
+    }
+
+    fn recall(&self, key: RequestKey) -> Reply<'_, Option<Ticket>> {
+        Box::pin(async move {
+            let known = self.inner.remembered(key).await?;
+            let ticket = known.and_then(|known| known.ticket);
+            Ok(ticket.map(|(request, deadline)| Ticket { request, deadline }))
+        })
+    }
+}

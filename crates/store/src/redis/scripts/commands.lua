@@ -1,0 +1,424 @@
+-- The commands, each as `domain` has it, and the one way out: everything is written, told and answered at the end.
+
+local function first_request(hold) return hold.requests:match('^%x+') end
+local function has_request(hold, request) return hold and hold.requests:find(request, 1, true) ~= nil end
+
+-- The hold, or the shared one under an upgrade that is not claimed yet, in which a request has a part.
+local function hold_of_request(request)
+  if has_request(hold_of(who), request) then return holds[who] end
+  if has_request(befores[who], request) then return befores[who] end
+end
+
+local function standing(hold)
+  if hold then return { 'held', write_hold(hold) } end
+  return { 'over', 'expired' }
+end
+
+local function kept()
+  local hold = hold_of(who)
+  return hold and { 'kept', write_hold(hold) } or { 'lost' }
+end
+
+local function claim_lease(hold, expires)
+  hold.claimed, hold.expires = true, expires
+  befores[who] = false
+  expires_by(expires)
+  touch(who)
+end
+
+local function position(waiter) return call('ZRANK', QUEUE, waiter.member) + 1 end
+
+local wish
+local function read_wish()
+  wish = {
+    request = ARGV[8], mode = ARGV[9], ttl = tonumber(ARGV[10]), claimed = ARGV[11] == '1', remember = ARGV[12] == '1',
+    priority = ARGV[13], purpose = ARGV[14], wait = tonumber(ARGV[15]), served_by = ARGV[16] ~= '' and ARGV[16] or nil,
+    card = ARGV[17],
+  }
+end
+
+local function hold_now(before)
+  local lease = wish.ttl
+  if not wish.claimed then lease = claim_ms(not wish.wait or wish.served_by) end
+  befores[who] = not wish.claimed and before or false
+  grant(who, {
+    mode = wish.mode, acquired = now, expires = now + lease * 1000, claimed = wish.claimed, remember = wish.remember,
+    priority = wish.priority, beats = 0, requests = wish.request, agent = agent, holder = holder_id, purpose = wish.purpose,
+  })
+  return standing(holds[who])
+end
+
+-- The holder holds it already, at least as strongly: the same grant, lasting at least as long as asked.
+local function join(hold)
+  local _, commas = hold.requests:gsub(',', '')
+  if commas + 1 >= MAX_REQUESTS then
+    local oldest = first_request(hold)
+    hold.requests = sub(hold.requests, #oldest + 2)
+    remember(oldest, 'superseded')
+  end
+  hold.requests = hold.requests .. ',' .. wish.request
+  hold.remember = hold.remember or wish.remember
+  touch(who)
+  local expires = now + wish.ttl * 1000
+  if wish.claimed and (not hold.claimed or expires > hold.expires) then
+    claim_lease(hold, math.max(expires, hold.expires))
+  end
+  return standing(hold)
+end
+
+-- It asks again: perhaps through another server, perhaps ready to wait longer. Its place stays the same.
+local function still_waiting(waiter)
+  if wish.wait then
+    local wished = now + wish.wait * 1000
+    local longer = wished > waiter.deadline + LONGER_MS * 1000
+    if longer or waiter.served_by ~= wish.served_by then
+      pull(waiter)
+      waiter.card, waiter.served_by = card_of(waiter.member), wish.served_by
+      if longer then waiter.deadline = wished end
+      push(waiter)
+      if longer and WAITFOR then call('PEXPIRE', WAITFOR, math.max(QUEUE_MS, wish.wait + 5000)) end
+      if wish.served_by then mark(wish.served_by) end
+    end
+  end
+  return { 'waiting', position(waiter), digits(waiter.deadline) }
+end
+
+local function stand(score)
+  if wish.served_by then mark(wish.served_by) end
+  local waiter = {
+    who = who, card = wish.card, requested_at = iso(now), deadline = now + wish.wait * 1000, served_by = wish.served_by,
+    upgrade = hold_of(who) ~= nil or nil, score = score, agent_id = agent,
+  }
+  if any_ended() then call('HDEL', ENDED, wish.request) end
+  push(waiter)
+  happened('queued', agent, holder_id)
+  tell('queued:' .. agent)
+  return { 'waiting', position(waiter), digits(waiter.deadline) }
+end
+
+-- A holder waits once: its newer request takes the place of the older one, at the end if it wants another mode.
+local function take_place_of(older)
+  leave(older, 'superseded')
+  local same = (older.mode == 'exclusive' and 'x' or 's') == wish.mode
+  return stand(same and older.score or next_score())
+end
+
+local function crowd()
+  local text = call('HGET', FENCE, 'crowd')
+  if not text then return 0, 0, 0 end
+  local since, many, expires = text:match('(%d+) (%d+) (%d+)')
+  return tonumber(since), tonumber(many), tonumber(expires)
+end
+
+local function turn_away(since, many, expires)
+  if many == 0 or since + CROWDED_WITHIN_MS * 1000 <= now then since, many = now, 1 else many = many + 1 end
+  if many >= CROWDED_AFTER then many, expires = 0, now + CROWDED_FOR_MS * 1000 end
+  call('HSET', FENCE, 'crowd', concat({ digits(since), many, digits(expires) }, ' '))
+  fence_touched = true
+  happened('full')
+  return { 'full', queued }
+end
+
+local function refuse()
+  read_all()
+  local answer = { 'refused', queued }
+  for other, hold in pairs(holds) do
+    if hold and other ~= who then answer[#answer + 1] = write_hold(hold) end
+    if #answer == SHOWN_HOLDERS + 2 then break end
+  end
+  return answer
+end
+
+local function acquire()
+  read_wish()
+  local ended = end_of(wish.request)
+  if ended then return { 'over', ended } end
+  local hold = hold_of(who)
+  if hold then
+    local own = hold_of_request(wish.request)
+    if own then return standing(own) end
+    if hold.mode == 'x' or wish.mode == 's' then return join(hold) end
+    if admits(wish.mode, who) then return hold_now(hold) end
+  end
+  local waiter = wait_of(who)
+  if waiter then
+    if waiter.request == wish.request then return still_waiting(waiter) end
+    if wish.wait then return take_place_of(waiter) end
+  end
+  if queued == 0 and admits(wish.mode, who) then return hold_now(nil) end
+  local since, many, expires = crowd()
+  if expires > now then return { 'contention', digits(expires) } end
+  if not wish.wait then return refuse() end
+  if queued >= MAX_QUEUE then return turn_away(since, many, expires) end
+  return stand(next_score())
+end
+
+local function won_by(request)
+  local hold = hold_of(who)
+  return has_request(hold, request) and hold or nil
+end
+
+-- The hold by a token: until an upgrade is claimed, its holder only knows the token that it had before.
+local function held_with(token)
+  local hold = hold_of(who)
+  if not hold then return nil end
+  if hold.token == token then return hold end
+  local before = befores[who]
+  return before and before.expires > now and before.token == token and before or nil
+end
+
+local function claim()
+  local request, hold = ARGV[8], won_by(ARGV[8])
+  if not hold then return { 'lost' } end
+  local expires = now + ARGV[9] * 1000
+  -- A repeated claim finds its lease running; a request that joined an older grant may need it for longer.
+  local runs = hold.claimed and (first_request(hold) == request or expires <= hold.expires)
+  if not runs then claim_lease(hold, expires) end
+  return kept()
+end
+
+local function keep()
+  local hold = won_by(ARGV[8])
+  if not hold then return { 'lost' } end
+  local expires = now + ARGV[9] * 1000
+  if expires > hold.expires then
+    hold.expires = expires
+    touch(who)
+  end
+  return kept()
+end
+
+local function extend()
+  local hold = held_with(ARGV[8])
+  if not hold then return { 'lost' } end
+  hold.expires = math.max(now + ARGV[9] * 1000, hold.expires)
+  hold.beats = hold.beats + 1
+  touch(who)
+  return { 'kept', write_hold(hold) }
+end
+
+local function release()
+  if not held_with(ARGV[8]) then return { 'lost' } end
+  free(who, holds[who], 'released')
+  return { 'done' }
+end
+
+local function downgrade()
+  local hold = held_with(ARGV[8])
+  if not hold then return { 'lost' } end
+  local answer = hold
+  if hold.mode == 'x' then
+    hold.mode, mode, befores[who] = 's', 's', false
+    listed[#listed + 1] = shown(hold)
+    touch(who)
+  end
+  return { 'kept', write_hold(answer) }
+end
+
+local function verify()
+  read_all()
+  for _, all in ipairs({ holds, befores }) do
+    for _, hold in pairs(all) do
+      if hold and hold.token == ARGV[8] and hold.expires > now then return { 'valid', write_hold(hold) } end
+    end
+  end
+  return { 'lost' }
+end
+
+local function inquire()
+  local ended = end_of(ARGV[8])
+  if ended then return { 'over', ended } end
+  local hold = hold_of_request(ARGV[8])
+  if hold then return standing(hold) end
+  local waiter = wait_of(who)
+  if waiter and waiter.request == ARGV[8] then return { 'waiting', position(waiter), digits(waiter.deadline) } end
+  return { 'lost' }
+end
+
+local function cancel()
+  local request, why, begun = ARGV[8], ARGV[9], ARGV[10] == '1'
+  local waiter = wait_of(who)
+  if waiter and waiter.request ~= request then waiter = nil end
+  local hold = not waiter and won_by(request)
+  if waiter then
+    leave(waiter, why)
+  elseif hold then
+    if hold.requests:find(',', 1, true) then
+      hold.requests = (',' .. hold.requests):gsub(',' .. request, '', 1):gsub('^,', '')
+      touch(who)
+    elseif not hold.claimed or begun or why == 'cancelled' then
+      free(who, hold, why)
+    end
+  end
+  if not end_of(request) then remember(request, why) end
+  return { 'done' }
+end
+
+-- The caller hung up on one server, and may be served by another by now.
+local function hang_up()
+  local waiter = wait_of(who)
+  if waiter and waiter.request == ARGV[8] and waiter.served_by ~= ARGV[11] then return { 'done' } end
+  return cancel()
+end
+
+local function break_holds()
+  read_all()
+  local answer, others = { 'broken' }, {}
+  for other, hold in pairs(holds) do
+    if hold then others[#others + 1] = other end
+  end
+  for _, other in ipairs(others) do
+    answer[#answer + 1] = write_hold(holds[other])
+    free(other, holds[other], 'broken')
+  end
+  return answer
+end
+
+local function abort()
+  local request, why = ARGV[8], ARGV[9]
+  local waiter = wait_of(who)
+  if request ~= '' and (not waiter or waiter.request ~= request) then return { 'lost' } end
+  if waiter then leave(waiter, why) end
+  local hold = hold_of(who)
+  if hold then
+    free(who, hold, why)
+    if not hold.remember then each_request(hold.requests, function(ended) remember(ended, why) end) end
+  end
+  return { 'done' }
+end
+
+local function nothing() return { 'done' } end
+
+-- Writes the lock's own fields. Whoever shares is listed for people, at most so many; the holds themselves are all there.
+local function write_lock()
+  if count == 0 then
+    if was_held then call('DEL', LOCK) end
+    return
+  end
+  local set, gone, longest = { 'n', count, 'queue_length', queued }, {}, 0
+  for other in pairs(changed) do
+    local hold, before = holds[other], befores[other]
+    if hold then
+      set[#set + 1], set[#set + 2] = 'h:' .. other, write_hold(hold)
+      longest = math.max(longest, hold.expires, before and before.expires or 0)
+      if count == 1 then next_expiry = hold.expires end
+    else
+      gone[#gone + 1] = 'h:' .. other
+    end
+    if before then set[#set + 1], set[#set + 2] = 'b:' .. other, write_hold(before)
+    elseif was_held then gone[#gone + 1] = 'b:' .. other end
+    if hold and (mode == 'x' or count == 1 or not was_held) then
+      set[#set + 1], set[#set + 2] = 'acquired_at', iso(hold.acquired)
+      set[#set + 1], set[#set + 2] = 'purpose', hold.purpose
+      set[#set + 1], set[#set + 2] = 'heartbeat_count', hold.beats
+      if mode == 'x' then
+        set[#set + 1], set[#set + 2] = is_task and 'holder_agent_id' or 'exclusive_holder', hold.agent
+      end
+    end
+  end
+  set[#set + 1], set[#set + 2] = 'next', digits(next_expiry)
+  if longest > 0 then set[#set + 1], set[#set + 2] = 'expires_at', iso(longest) end
+  if mode ~= was_mode then
+    set[#set + 1], set[#set + 2] = 'mode', mode == 'x' and 'exclusive' or 'shared'
+    if was_held then gone[#gone + 1] = mode == 'x' and 'holders' or 'exclusive_holder' end
+  end
+  if mode == 's' and #listed + #unlisted > 0 then
+    local list = was_mode == 's' and call('HGET', LOCK, 'holders') or '[]'
+    for _, entry in ipairs(unlisted) do
+      local from, to = list:find(entry, 1, true)
+      if from then
+        if sub(list, to + 1, to + 1) == ',' then to = to + 1 elseif sub(list, from - 1, from - 1) == ',' then from = from - 1 end
+        list = sub(list, 1, from - 1) .. sub(list, to + 1)
+      end
+    end
+    for _, entry in ipairs(listed) do
+      if count <= LISTED_HOLDERS then list = sub(list, 1, -2) .. (list == '[]' and '' or ',') .. entry .. ']' end
+    end
+    set[#set + 1], set[#set + 2] = 'holders', list
+  end
+  call('HSET', LOCK, unpack(set))
+  for from = 1, #gone, 1000 do call('HDEL', LOCK, unpack(gone, from, math.min(from + 999, #gone))) end
+  if longest > 0 then
+    local ms = floor((longest - now) / 1000) + BACKSTOP_MS
+    if was_held then call('PEXPIRE', LOCK, ms, 'GT') else call('PEXPIRE', LOCK, ms) end
+  end
+end
+
+-- When something will be due, as a lower bound, in seconds; nothing if the lock is idle.
+local function due()
+  if count == 0 and queued == 0 then return nil end
+  local at = next_expiry or now + VISIT_MS * 1000
+  if queued > 0 then
+    local first = call('ZRANGE', DEADLINES, 0, 0, 'WITHSCORES')
+    at = math.min(at, tonumber(first[2] or now), now + VISIT_MS * 1000)
+  end
+  return format('%.3f', at / 1000000)
+end
+
+-- Indexes of the caller's own agent; those of others are left to whoever sent the command.
+local function write_indexes()
+  local is_free = count == 0
+  for _, change in ipairs(changes) do
+    local kind, of, last_one = change[1], change[2], change[4] == 1
+    if kind == 'granted' then
+      if of == agent then
+        call('SADD', BY_AGENT, LOCK)
+        call('PEXPIRE', BY_AGENT, INDEX_MS)
+        if last_one then call('SREM', WAITFOR, LOCK) end
+      end
+    elseif of == agent then
+      if kind == 'freed' then
+        if last_one then call('SREM', BY_AGENT, LOCK) end
+      elseif kind == 'left' then
+        if last_one then call('SREM', WAITFOR, LOCK) end
+      elseif kind == 'queued' then
+        call('SADD', WAITFOR, LOCK)
+        call('PEXPIRE', WAITFOR, math.max(QUEUE_MS, wish.wait + 5000))
+      end
+    end
+  end
+  if command == 'extend' then call('PEXPIRE', BY_AGENT, INDEX_MS) end
+  if BY_TYPE and was_changed then
+    if is_free then
+      if was_held then call('SREM', BY_TYPE, LOCK) end
+    else
+      call('SADD', BY_TYPE, LOCK)
+      call('PEXPIRE', BY_TYPE, INDEX_MS)
+    end
+  end
+end
+
+local COMMANDS = {
+  acquire = acquire, claim = claim, keep = keep, extend = extend, release = release, downgrade = downgrade, verify = verify,
+  inquire = inquire, cancel = cancel, hang_up = hang_up, ['break'] = break_holds, abort = abort, mark = nothing, tick = nothing, sweep = nothing,
+}
+
+load()
+if command == 'mark' then mark(ARGV[8]) end
+reap()
+if command == 'sweep' then reap_silent() end
+promote()
+local own = hold_of(who)
+if own then end_if_over(who, own) end
+local outcome = COMMANDS[command]()
+promote()
+
+if was_changed then write_lock() elseif was_held and queued ~= was_queued then call('HSET', LOCK, 'queue_length', queued) end
+if fence and fence.changed then
+  call('HSET', FENCE, 'token', digits(fence.token), 'score', format('%.17g', fence.score), 'name', name)
+  fence_touched = true
+end
+if fence_touched then call('PEXPIRE', FENCE, FENCE_MS) end
+local next_due = ''
+if command == 'sweep' or REGISTRY and (#changes > 0 or was_changed and command ~= 'extend') then
+  next_due = due() or ''
+end
+if REGISTRY then
+  if next_due ~= '' then call('ZADD', REGISTRY, next_due, LOCK)
+  elseif command == 'sweep' or #changes > 0 then
+    if count == 0 and queued == 0 then call('ZREM', REGISTRY, LOCK) end
+  end
+  if #changes > 0 or command == 'extend' then write_indexes() end
+end
+for _, message in ipairs(messages) do call(publish, CHANNEL, message) end
+return { digits(now), outcome, changes, next_due }

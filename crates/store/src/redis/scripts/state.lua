@@ -1,0 +1,199 @@
+-- State of one lock: reading it, writing it back once at the end, and what follows from its changes.
+--
+-- This text and its siblings `due.lua` and `commands.lua` make one script, which is the machine of `domain` on Redis: the
+-- same answers and the same state for the same commands at the same times. What differs is a bug; the differential tests
+-- look for it. It touches nothing but KEYS, all in one slot on a cluster; TIME is its only clock; a token is a string of
+-- digits, never a number that Lua formats by itself.
+--
+-- KEYS: lock, queue, waiting, deadlines, fence, ended; outside a cluster also registry, by agent, waitfor, by type.
+-- ARGV: node, command, name of the lock, digest of the holder, agent, holder id, channel, then what the command needs.
+if ARGV[1] ~= '' and redis.call('CLUSTER', 'MYID') ~= ARGV[1] then
+  return redis.error_reply('ANOTHERPRIMARY this script was sent to another primary')
+end
+local call, format, floor, sub, concat = redis.call, string.format, math.floor, string.sub, table.concat
+local LOCK, QUEUE, WAITING, DEADLINES = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local FENCE, ENDED, REGISTRY, BY_AGENT, WAITFOR, BY_TYPE = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local command, name, who, agent, holder_id, CHANNEL = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local publish = ARGV[1] == '' and 'PUBLISH' or 'SPUBLISH'
+local is_task = sub(name, 1, 5) == 'task:'
+
+local clock = call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+
+local function digits(number) return format('%.0f', number) end
+
+-- RFC 3339 with microseconds. Two moments of one day share the work for its date.
+local day_done, date_done
+local function iso(micros)
+  local seconds = floor(micros / 1000000)
+  local day = floor(seconds / 86400)
+  if day ~= day_done then
+    local z = day + 719468
+    local era = floor(z / 146097)
+    local of_era = z - era * 146097
+    local year = floor((of_era - floor(of_era / 1460) + floor(of_era / 36524) - floor(of_era / 146096)) / 365)
+    local of_year = of_era - (365 * year + floor(year / 4) - floor(year / 100))
+    local m = floor((5 * of_year + 2) / 153)
+    local month = m < 10 and m + 3 or m - 9
+    year = year + era * 400 + (month <= 2 and 1 or 0)
+    date_done = format('%04d-%02d-%02dT', year, month, of_year - floor((153 * m + 2) / 5) + 1)
+    day_done = day
+  end
+  local of_day = seconds - day * 86400
+  local minute = floor(of_day / 60)
+  return date_done .. format('%02d:%02d:%02d.%06dZ', floor(minute / 60), minute % 60, of_day % 60, micros - seconds * 1000000)
+end
+
+-- A hold as text: numbers first, then agent, holder (empty if it is the agent) and purpose, told apart by their lengths.
+local function write_hold(hold)
+  return concat({
+    hold.mode, hold.token, digits(hold.acquired), digits(hold.expires), hold.claimed and 1 or 0, hold.remember and 1 or 0,
+    hold.priority, hold.beats, hold.requests, #hold.agent, #hold.holder, hold.agent .. hold.holder .. hold.purpose,
+  }, ' ')
+end
+
+local function read_hold(text)
+  local mode, token, acquired, expires, claimed, remember, priority, beats, requests, a, h, at =
+    text:match('^(%a) (%d+) (%d+) (%d+) (%d) (%d) (%-?%d+) (%d+) ([%x,]+) (%d+) (%d+) ()')
+  a, h = tonumber(a), tonumber(h)
+  return {
+    mode = mode, token = token, acquired = tonumber(acquired), expires = tonumber(expires), claimed = claimed == '1',
+    remember = remember == '1', priority = priority, beats = tonumber(beats), requests = requests,
+    agent = sub(text, at, at + a - 1), holder = sub(text, at + a, at + a + h - 1), purpose = sub(text, at + a + h),
+  }
+end
+
+-- As `holders` lists those who share.
+local function shown(hold)
+  return '{"agent_id":' .. cjson.encode(hold.agent) .. ',"acquired_at":"' .. iso(hold.acquired) .. '"}'
+end
+
+-- Holds are read when needed, changed in memory, and written at the end. `false`: known not to be there.
+local holds, befores, changed, was_changed = {}, {}, {}, false
+local count, mode, next_expiry, queued = 0, nil, nil, 0
+local was_held, was_queued, all_read = false, 0, false
+local changes, messages, listed, unlisted = {}, {}, {}, {}
+local was_mode, fence_touched = nil, false
+
+local function load()
+  local seen = call('HMGET', LOCK, 'n', 'mode', 'next', 'queue_length', 'h:' .. who, 'b:' .. who)
+  if seen[1] then
+    was_held, count, mode, next_expiry = true, tonumber(seen[1]), sub(seen[2], 1, 1) == 'e' and 'x' or 's', tonumber(seen[3])
+    was_mode = mode
+    queued = tonumber(seen[4])
+    if queued > 0 then queued = call('ZCARD', QUEUE) end
+  else
+    queued = call('ZCARD', QUEUE)
+  end
+  was_queued = seen[4] and tonumber(seen[4]) or 0
+  holds[who] = seen[5] and read_hold(seen[5]) or false
+  befores[who] = seen[6] and read_hold(seen[6]) or false
+end
+
+local function hold_of(other)
+  if holds[other] == nil then
+    local seen = call('HMGET', LOCK, 'h:' .. other, 'b:' .. other)
+    holds[other] = seen[1] and read_hold(seen[1]) or false
+    befores[other] = seen[2] and read_hold(seen[2]) or false
+  end
+  return holds[other] or nil
+end
+
+local function read_all()
+  if all_read then return end
+  all_read = true
+  local fields = was_held and call('HGETALL', LOCK) or {}
+  for i = 1, #fields, 2 do
+    local kind, other = sub(fields[i], 1, 2), sub(fields[i], 3)
+    if kind == 'h:' and holds[other] == nil then
+      holds[other] = read_hold(fields[i + 1])
+      if befores[other] == nil then befores[other] = false end
+    elseif kind == 'b:' and not changed[other] then
+      befores[other] = read_hold(fields[i + 1])
+    end
+  end
+end
+
+local function touch(other)
+  changed[other] = true
+  was_changed = true
+end
+
+local function expires_by(at)
+  if not next_expiry or at < next_expiry then next_expiry = at end
+end
+
+-- The last token and score of this lock; what they were before the step, if anything.
+local fence
+local function last()
+  if not fence then
+    local seen = call('HMGET', FENCE, 'token', 'score')
+    fence = { token = tonumber(seen[1] or 0), score = tonumber(seen[2] or 0) }
+  end
+  return fence
+end
+
+local function next_score()
+  local fenced = last()
+  fenced.score = math.max(fenced.score + 1 / 2048, now / 1000)
+  fenced.changed = true
+  return fenced.score
+end
+
+-- Requests that are over: a ring of the requests in order, and each request with its end.
+local has_ended
+local function any_ended()
+  if has_ended == nil then has_ended = call('EXISTS', ENDED) == 1 end
+  return has_ended
+end
+
+local function end_of(request)
+  if not any_ended() then return nil end
+  local found = call('HGET', ENDED, request)
+  if not found then return nil end
+  local at = found:find(' ', 1, true)
+  if tonumber(sub(found, 1, at - 1)) <= now then return nil end
+  return sub(found, at + 1)
+end
+
+local FORGOTTEN = { timed_out = true, refused = true, server_silent = true, hung_up = true }
+local function remember(request, why)
+  if FORGOTTEN[why] then return end
+  local expiry = now + REPEAT_MS * 1000
+  local ring = call('HMGET', ENDED, 'head', 'tail')
+  local head, tail = tonumber(ring[1] or 1), tonumber(ring[2] or 0) + 1
+  for _ = 1, BATCH do
+    if head >= tail then break end
+    local oldest = call('HGET', ENDED, '#' .. head)
+    local at = oldest:find(' ', 1, true)
+    local until_, of = sub(oldest, 1, at - 1), sub(oldest, at + 1)
+    if tail - head < MAX_REPEATS and tonumber(until_) > now then break end
+    local kept = call('HGET', ENDED, of)
+    if kept and sub(kept, 1, at) == until_ .. ' ' then call('HDEL', ENDED, '#' .. head, of)
+    else call('HDEL', ENDED, '#' .. head) end
+    head = head + 1
+  end
+  local text = digits(expiry)
+  call('HSET', ENDED, 'head', head, 'tail', tail, '#' .. tail, text .. ' ' .. request, request, text .. ' ' .. why)
+  call('PEXPIRE', ENDED, REPEAT_MS)
+  has_ended = true
+end
+
+local function each_request(requests, act)
+  for request in requests:gmatch('%x+') do act(request) end
+end
+
+-- A request that lives again has no end any more.
+local function revive(requests)
+  if any_ended() then
+    each_request(requests, function(request) call('HDEL', ENDED, request) end)
+  end
+end
+
+local function first_word(why) return why:match('^%S+') end
+
+local function happened(...)
+  changes[#changes + 1] = { ... }
+end
+
+local function tell(message) messages[#messages + 1] = message end

@@ -1,0 +1,326 @@
+//! One command to one lock as one script: its text with the rules in force, its arguments, and what it answers.
+
+use std::fmt::Write;
+
+use ade_domain::Moment;
+use ade_domain::lock::{
+    Command, End, Hold, Holder, LockName, Mode, Outcome, Refusal, RequestKey, Rules, Standing, Token,
+};
+use redis::Value;
+
+use super::link::Script;
+use super::record::{self, Foreign};
+use crate::coordination::Event;
+
+const STATE: &str = include_str!("scripts/state.lua");
+const DUE: &str = include_str!("scripts/due.lua");
+const COMMANDS: &str = include_str!("scripts/commands.lua");
+
+/// A queue lives at least so long after somebody joined it.
+pub(super) const QUEUE_MS: u64 = 300_000;
+/// The key of a lock outlives its lease by this: the sweep, not Redis, ends a lease.
+const BACKSTOP_MS: u64 = 5_000;
+/// How long the last token of a lock is kept.
+const FENCE_MS: u64 = 86_400_000;
+/// A lock that somebody waits for is looked at so often, due or not.
+const VISIT_MS: u64 = 2_000;
+/// Sharers that are looked through to see whether an agent is still among them.
+const SEEN_SHARERS: usize = 64;
+/// Sharers that the field `holders` lists.
+const LISTED_HOLDERS: usize = 100;
+/// The same as in `domain`: requests of one grant, holders in a refusal, and when a repetition wants to wait longer.
+const MAX_REQUESTS: usize = 32;
+const SHOWN_HOLDERS: usize = 20;
+const LONGER_MS: u64 = 1_000;
+
+/// The script that is the machine of one lock, under these rules.
+pub(super) fn machine(rules: &Rules) -> Script {
+    let index_ms = index_ms(rules);
+    let constants: [(&str, u64); 19] = [
+        ("QUEUE_MS", QUEUE_MS),
+        ("BACKSTOP_MS", BACKSTOP_MS),
+        ("FENCE_MS", FENCE_MS),
+        ("VISIT_MS", VISIT_MS.min(rules.server_silence_ms)),
+        ("INDEX_MS", index_ms),
+        ("SEEN_SHARERS", SEEN_SHARERS as u64),
+        ("LISTED_HOLDERS", LISTED_HOLDERS as u64),
+        ("MAX_REQUESTS", MAX_REQUESTS as u64),
+        ("SHOWN_HOLDERS", SHOWN_HOLDERS as u64),
+        ("LONGER_MS", LONGER_MS),
+        ("REPEAT_MS", rules.repeat_ms),
+        ("MAX_REPEATS", rules.max_repeats as u64),
+        ("BATCH", rules.batch as u64),
+        ("MAX_QUEUE", rules.max_queue as u64),
+        ("MAX_HOLDERS", rules.max_holders as u64),
+        ("SILENCE_MS", rules.server_silence_ms),
+        ("SERVED_CLAIM_MS", rules.served_claim_ms),
+        ("TICKET_CLAIM_MS", rules.ticket_claim_ms),
+        ("CROWDED_AFTER", rules.crowded_after.into()),
+    ];
+    let windows = [("CROWDED_WITHIN_MS", rules.crowded_within_ms), ("CROWDED_FOR_MS", rules.crowded_for_ms)];
+    let mut text = String::new();
+    for (name, value) in constants.into_iter().chain(windows) {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "local {name} = {value}");
+    }
+    Script::new(text + STATE + DUE + COMMANDS)
+}
+
+/// How long the entries of an index live without a sign of life: as long as the longest lease, and the backstop.
+pub(super) const fn index_ms(rules: &Rules) -> u64 {
+    rules.max_ttl_ms + BACKSTOP_MS
+}
+
+/// The arguments of a command.
+pub(super) fn arguments(name: &LockName, channel: &str, command: &Command) -> Vec<String> {
+    let holder = command.holder();
+    let mut args = vec![
+        word(command).to_owned(),
+        name.to_string(),
+        holder.map(record::who).unwrap_or_default(),
+        holder.map_or_else(String::new, |holder| holder.agent_id().to_owned()),
+        holder.map_or_else(String::new, |holder| record::holder_id(holder).to_owned()),
+        channel.to_owned(),
+    ];
+    let flag = |yes: bool| if yes { "1" } else { "0" }.to_owned();
+    match command {
+        Command::Acquire(wish) => args.extend([
+            wish.request.to_string(),
+            if wish.mode == Mode::Shared { "s" } else { "x" }.to_owned(),
+            wish.ttl_ms.to_string(),
+            flag(wish.claimed),
+            flag(wish.remember),
+            wish.priority.to_string(),
+            wish.purpose.to_string(),
+            wish.wait.as_ref().map_or_else(String::new, |wait| wait.ms.to_string()),
+            wish.wait.as_ref().and_then(|wait| wait.served_by.as_deref()).unwrap_or_default().to_owned(),
+            wish.wait.as_ref().map_or_else(String::new, |wait| record::card(wish, wait.ms)),
+        ]),
+        Command::Claim { request, ttl_ms: ms, .. } | Command::Keep { request, ms, .. } => {
+            args.extend([request.to_string(), ms.to_string()]);
+        }
+        Command::Extend { token, ms, .. } => args.extend([token.to_string(), ms.to_string()]),
+        Command::Release { token, .. } | Command::Downgrade { token, .. } | Command::Verify { token } => {
+            args.push(token.to_string());
+        }
+        Command::Inquire { request, .. } => args.push(request.to_string()),
+        Command::Cancel { request, why, begun, .. } => {
+            args.extend([request.to_string(), record::write_end(why), flag(*begun)]);
+        }
+        Command::HangUp { request, server, .. } => {
+            args.extend([request.to_string(), "hung_up".to_owned(), flag(false), server.to_string()]);
+        }
+        Command::Abort { waits_by, cycle, .. } => {
+            let why = End::Deadlock(cycle.clone());
+            let waits_by = waits_by.map_or_else(String::new, |request| request.to_string());
+            args.extend([waits_by, record::write_end(&why)]);
+        }
+        Command::Mark { server } => args.push(server.to_string()),
+        Command::Break | Command::Tick | Command::Sweep => {}
+    }
+    args
+}
+
+const fn word(command: &Command) -> &'static str {
+    match command {
+        Command::Acquire(_) => "acquire",
+        Command::Claim { .. } => "claim",
+        Command::Keep { .. } => "keep",
+        Command::Extend { .. } => "extend",
+        Command::Release { .. } => "release",
+        Command::Downgrade { .. } => "downgrade",
+        Command::Verify { .. } => "verify",
+        Command::Inquire { .. } => "inquire",
+        Command::Cancel { .. } => "cancel",
+        Command::HangUp { .. } => "hang_up",
+        Command::Break => "break",
+        Command::Abort { .. } => "abort",
+        Command::Mark { .. } => "mark",
+        Command::Tick => "tick",
+        Command::Sweep => "sweep",
+    }
+}
+
+/// What one step changed, as far as others must know.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Changed {
+    Granted {
+        holder: Holder,
+        token: Token,
+        requests: Vec<RequestKey>,
+        last_wait: bool,
+    },
+    Freed {
+        holder: Holder,
+        token: Token,
+        why: &'static str,
+        last_hold: bool,
+    },
+    Queued {
+        holder: Holder,
+    },
+    /// It lost the place of an upgrade, and waits like others.
+    Back {
+        holder: Holder,
+    },
+    Left {
+        holder: Holder,
+        request: RequestKey,
+        why: &'static str,
+        last_wait: bool,
+    },
+    Full,
+}
+
+impl Changed {
+    pub(super) fn event(&self) -> Option<Event> {
+        Some(match self {
+            Self::Granted { holder, token, .. } => Event::Acquired(holder.clone(), *token),
+            Self::Freed { holder, token, why, .. } => Event::Freed(holder.clone(), *token, why),
+            Self::Queued { holder } => Event::Queued(holder.clone()),
+            Self::Left { holder, why, .. } => Event::Left(holder.clone(), why),
+            Self::Full => Event::QueueFull,
+            Self::Back { .. } => return None,
+        })
+    }
+}
+
+/// What a step answers.
+#[derive(Debug)]
+pub(super) struct Said {
+    pub(super) now: Moment,
+    pub(super) outcome: Outcome,
+    pub(super) changed: Vec<Changed>,
+    /// To a sweep: when to come back, in seconds; nothing if the lock is idle.
+    pub(super) due: Option<String>,
+}
+
+impl Said {
+    pub(super) fn read(value: &Value) -> Result<Self, Foreign> {
+        let parts = list(value)?;
+        let [now, outcome, changed, due] = parts else {
+            return Err(Foreign::new("an answer", format!("{value:?}")));
+        };
+        let changed = list(changed)?.iter().map(read_change).collect::<Result<_, _>>()?;
+        let due = Some(text(due)?.to_owned()).filter(|due| !due.is_empty());
+        Ok(Self { now: moment(now)?, outcome: read_outcome(list(outcome)?)?, changed, due })
+    }
+}
+
+fn read_outcome(parts: &[Value]) -> Result<Outcome, Foreign> {
+    let foreign = || Foreign::new("an outcome", format!("{parts:?}"));
+    let [word, rest @ ..] = parts else { return Err(foreign()) };
+    let grant = |value: &Value| Ok::<_, Foreign>(record::hold(text(value)?)?.grant());
+    let held_by = |values: &[Value]| {
+        let mut holds =
+            values.iter().map(|value| record::hold(text(value)?)).collect::<Result<Vec<_>, _>>()?;
+        holds.sort_by(|a, b| a.holder.cmp(&b.holder));
+        Ok::<_, Foreign>(holds.iter().map(Hold::held_by).collect::<Vec<_>>())
+    };
+    let refused = |refusal| Outcome::Standing(Standing::Refused(refusal));
+    Ok(match (text(word)?, rest) {
+        ("held", [hold]) => Outcome::Standing(Standing::Held(grant(hold)?)),
+        ("over", [end]) => Outcome::Standing(Standing::Over(record::end(text(end)?)?)),
+        ("waiting", [position, deadline]) => {
+            Outcome::Standing(Standing::Waiting { position: number(position)?, deadline: moment(deadline)? })
+        }
+        ("refused", [queue_length, holders @ ..]) => {
+            refused(Refusal::Held { holders: held_by(holders)?, queue_length: number(queue_length)? })
+        }
+        ("full", [queue_length]) => refused(Refusal::QueueFull { queue_length: number(queue_length)? }),
+        ("contention", [at]) => refused(Refusal::Contention { retry_at: moment(at)? }),
+        ("kept", [hold]) => Outcome::Kept(grant(hold)?),
+        ("valid", [hold]) => Outcome::Valid(record::hold(text(hold)?)?.held_by()),
+        ("broken", holders) => Outcome::Broken(held_by(holders)?),
+        ("lost", []) => Outcome::Lost,
+        ("done", []) => Outcome::Done,
+        _ => return Err(foreign()),
+    })
+}
+
+fn read_change(value: &Value) -> Result<Changed, Foreign> {
+    let foreign = || Foreign::new("a change", format!("{value:?}"));
+    let [word, rest @ ..] = list(value)? else { return Err(foreign()) };
+    let holder = |agent: &Value, id: &Value| record::holder(text(agent)?, text(id)?);
+    let token = |value: &Value| text(value)?.parse().map(Token::shown).map_err(|_| foreign());
+    let key = |text: &str| text.parse::<RequestKey>().map_err(|_| foreign());
+    let why = |value: &Value| {
+        let word = text(value)?;
+        if word == "deadlock" {
+            return Ok("deadlock");
+        }
+        record::end(word).map(|end| end.word())
+    };
+    Ok(match (text(word)?, rest) {
+        ("granted", [agent, id, last, of, requests]) => Changed::Granted {
+            holder: holder(agent, id)?,
+            last_wait: number(last)? == 1,
+            token: token(of)?,
+            requests: text(requests)?.split(',').map(key).collect::<Result<_, _>>()?,
+        },
+        ("freed", [agent, id, last, of, end]) => Changed::Freed {
+            holder: holder(agent, id)?,
+            last_hold: number(last)? == 1,
+            token: token(of)?,
+            why: why(end)?,
+        },
+        ("left", [agent, id, last, request, end]) => Changed::Left {
+            holder: holder(agent, id)?,
+            last_wait: number(last)? == 1,
+            request: key(text(request)?)?,
+            why: why(end)?,
+        },
+        ("queued", [agent, id]) => Changed::Queued { holder: holder(agent, id)? },
+        ("back", [agent, id]) => Changed::Back { holder: holder(agent, id)? },
+        ("full", []) => Changed::Full,
+        _ => return Err(foreign()),
+    })
+}
+
+/// An answer in the one form that scripts answer in too: lists of texts and numbers, pairs one after the other.
+pub(super) fn plain(value: Value) -> Value {
+    match value {
+        Value::Set(parts) => Value::Array(parts),
+        Value::Map(pairs) => Value::Array(pairs.into_iter().flat_map(|(key, value)| [key, value]).collect()),
+        Value::Double(number) => Value::BulkString(number.to_string().into_bytes()),
+        Value::Array(parts) => Value::Array(
+            parts
+                .into_iter()
+                .flat_map(|part| match plain(part) {
+                    Value::Array(pair) => pair,
+                    other => vec![other],
+                })
+                .collect(),
+        ),
+        other => other,
+    }
+}
+
+pub(super) fn list(value: &Value) -> Result<&[Value], Foreign> {
+    match value {
+        Value::Array(parts) => Ok(parts),
+        other => Err(Foreign::new("no list", format!("{other:?}"))),
+    }
+}
+
+pub(super) fn text(value: &Value) -> Result<&str, Foreign> {
+    let bytes = match value {
+        Value::BulkString(bytes) => bytes.as_slice(),
+        Value::SimpleString(text) => text.as_bytes(),
+        other => return Err(Foreign::new("no text", format!("{other:?}"))),
+    };
+    std::str::from_utf8(bytes).map_err(|_| Foreign::new("no text", format!("{bytes:?}")))
+}
+
+pub(super) fn number(value: &Value) -> Result<usize, Foreign> {
+    match value {
+        Value::Int(number) => {
+            usize::try_from(*number).map_err(|_| Foreign::new("no count", number.to_string()))
+        }
+        other => text(other)?.parse().map_err(|_| Foreign::new("no count", format!("{other:?}"))),
+    }
+}
+
+pub(super) fn moment(value: &Value) -> Result<Moment, Foreign> {
+    record::moment(text(value)?).ok_or_else(|| Foreign::new("no time", format!("{value:?}")))
+}

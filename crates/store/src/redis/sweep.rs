@@ -1,0 +1,280 @@
+//! What happens without anybody asking: leases and waits that ended, agents that went silent, cycles that were left over,
+//! and indexes that lost something. Every server does all of it; doing it twice does no harm.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use ade_domain::Moment;
+use ade_domain::agent::OFFLINE_AFTER_MS;
+use ade_domain::lock::{Command, Deadlock, End, Holder, LockName, RequestKey};
+use futures_util::future::try_join_all;
+use redis::Value;
+use tokio::time::Instant;
+
+use super::locks::texts;
+use super::step::Changed;
+use super::{Inner, add_to_index, foreign, keys, locked, seconds, step};
+use crate::coordination::{Counts, Unavailable};
+
+/// Locks of the registry that are looked at together.
+const BATCH: usize = 100;
+/// How often what is not urgent is done.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// How often the waiters of one lock are searched for cycles that nobody closed by queueing, and its indexes repaired.
+const INSPECT: Duration = Duration::from_secs(5);
+/// Agents whose waits one inspection searches.
+const CHECKED_AT_ONCE: usize = 20;
+/// How long an agent's waits are not searched again; the schema's own number.
+const CHECK_SECONDS: u64 = 30;
+/// How often locks with heartbeats are looked for in the registry.
+const ENLIST_AGAIN: Duration = Duration::from_secs(10);
+/// Agents that were only named are removed when idle for so long.
+const IDLE_MS: u64 = 86_400_000;
+
+/// When what was done last by this server.
+#[derive(Default)]
+pub(super) struct Rounds {
+    housekept: Option<Instant>,
+    inspected: HashMap<LockName, Instant>,
+    /// Locks with heartbeats since the registry was last looked at.
+    pub(super) alive: HashSet<LockName>,
+    enlisted: Option<Instant>,
+    /// Cycles that were ended by a call which does not answer with them; the next sweep does.
+    pub(super) untold: Vec<Deadlock>,
+    pub(super) counted: Option<(Counts, Instant)>,
+}
+
+fn is_due(last: Option<Instant>, every: Duration) -> bool {
+    last.is_none_or(|last| last.elapsed() >= every)
+}
+
+impl Inner {
+    pub(super) async fn sweep(&self) -> Result<Vec<Deadlock>, Unavailable> {
+        self.hearing.tidy();
+        if is_due(locked(&self.rounds).housekept, HOUSEKEEPING) {
+            locked(&self.rounds).housekept = Some(Instant::now());
+            self.keep_house().await?;
+        }
+        loop {
+            let due = self.due().await?;
+            let visits = due.iter().map(|(key, score, name)| self.visit(key, score, name.as_ref()));
+            let found = try_join_all(visits).await?;
+            locked(&self.rounds).untold.extend(found.into_iter().flatten());
+            if due.len() < BATCH {
+                break;
+            }
+        }
+        Ok(std::mem::take(&mut locked(&self.rounds).untold))
+    }
+
+    /// Locks at which something may be due, with their scores.
+    async fn due(&self) -> Result<Vec<(String, String, Option<LockName>)>, Unavailable> {
+        let mut ask = redis::cmd("ZRANGEBYSCORE");
+        ask.arg(self.keys.registry.as_str()).arg("-inf").arg(seconds(self.clock.now()));
+        ask.arg("WITHSCORES").arg("LIMIT").arg(0).arg(BATCH);
+        let found = texts(&self.ask(&self.keys.registry, ask).await?)?;
+        let keys: Vec<String> = found.chunks_exact(2).filter_map(|pair| pair.first().cloned()).collect();
+        let mut names: HashMap<String, LockName> = self.resolve(keys).await?.into_iter().collect();
+        let pair = |pair: &[String]| {
+            let [key, score] = pair else { return None };
+            Some((key.clone(), score.clone(), names.remove(key)))
+        };
+        Ok(found.chunks_exact(2).filter_map(pair).collect())
+    }
+
+    async fn visit(
+        &self,
+        key: &str,
+        score: &str,
+        name: Option<&LockName>,
+    ) -> Result<Vec<Deadlock>, Unavailable> {
+        let Some(name) = name else {
+            // Nobody could do anything with it.
+            self.revise(&self.keys.registry, key, score, "").await?;
+            return Ok(Vec::new());
+        };
+        let said = self.step(name, &Command::Sweep).await?;
+        let is_idle = said.due.is_none();
+        if self.in_cluster() {
+            self.revise(&self.keys.registry, key, score, said.due.as_deref().unwrap_or_default()).await?;
+        }
+        if is_idle {
+            self.forget_lock(name).await?;
+            return Ok(Vec::new());
+        }
+        let mut ended = Vec::new();
+        for change in &said.changed {
+            if let Changed::Back { holder } = change {
+                ended.extend(self.end_deadlocks(holder, name, false).await?);
+            }
+        }
+        if is_due(locked(&self.rounds).inspected.get(name).copied(), INSPECT) {
+            locked(&self.rounds).inspected.insert(name.clone(), Instant::now());
+            ended.extend(self.inspect(name).await?);
+        }
+        Ok(ended)
+    }
+
+    /// What a lock leaves behind that nobody holds or waits for.
+    async fn forget_lock(&self, name: &LockName) -> Result<(), Unavailable> {
+        locked(&self.rounds).inspected.remove(name);
+        let keys = self.lock_keys(name)?;
+        let mut left = Vec::new();
+        if let Some(by_type) = keys.by_type.as_ref().filter(|_| self.in_cluster()) {
+            left.push(super::remove_from_index(by_type, keys.lock()));
+        }
+        if keys::is_long(name, &keys) {
+            let mut forget = redis::cmd("HDEL");
+            forget.arg(self.keys.names.as_str()).arg(keys.lock().as_str());
+            left.push((self.keys.names.clone(), forget));
+        }
+        self.ask_each(left).await.map(drop)
+    }
+
+    /// Repairs the indexes of a lock, and searches the waits of agents that were not searched lately.
+    async fn inspect(&self, name: &LockName) -> Result<Vec<Deadlock>, Unavailable> {
+        let seen = self.see(name, usize::MAX).await?;
+        let keys = self.lock_keys(name)?;
+        let ttl = step::index_ms(self.rules());
+        let mut repairs = Vec::new();
+        let holders: HashSet<&str> = seen.holds.iter().map(|hold| hold.holder.agent_id()).collect();
+        for agent in holders {
+            repairs.extend(add_to_index(&self.agent_keys(agent)?.by_agent, keys.lock(), ttl));
+        }
+        if let Some(by_type) = keys.by_type.as_ref().filter(|_| !seen.holds.is_empty()) {
+            repairs.extend(add_to_index(by_type, keys.lock(), ttl));
+        }
+        let mut waiting: BTreeMap<&str, Vec<&Holder>> = BTreeMap::new();
+        for waiter in &seen.waiters {
+            let ttl = step::QUEUE_MS.max(waiter.deadline.ms_since(seen.now) + 5_000);
+            let of_agent = waiting.entry(waiter.holder.agent_id()).or_default();
+            if of_agent.is_empty() {
+                repairs.extend(add_to_index(
+                    &self.agent_keys(waiter.holder.agent_id())?.waitfor,
+                    keys.lock(),
+                    ttl,
+                ));
+            }
+            of_agent.push(&waiter.holder);
+        }
+        self.ask_each(repairs).await?;
+        let mut ended = Vec::new();
+        let mut checked = 0;
+        for (agent, holders) in waiting {
+            if checked >= CHECKED_AT_ONCE || !self.rules().deadlock_detection {
+                break;
+            }
+            if self.may_check(agent, seen.now).await? {
+                checked += 1;
+                for holder in holders {
+                    ended.extend(self.end_deadlocks(holder, name, false).await?);
+                }
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Whether nobody searched an agent's waits lately; if so, we do.
+    async fn may_check(&self, agent: &str, now: Moment) -> Result<bool, Unavailable> {
+        let check = self.agent_keys(agent)?.check;
+        let mut stamp = redis::cmd("SET");
+        stamp.arg(check.as_str()).arg(now.to_string()).arg("NX").arg("EX").arg(CHECK_SECONDS);
+        Ok(self.ask(&check, stamp).await? == Value::Okay)
+    }
+
+    async fn revise(
+        &self,
+        index: &ade_keyspace::RedisKey,
+        member: &str,
+        seen: &str,
+        new: &str,
+    ) -> Result<(), Unavailable> {
+        let args = [member.as_bytes(), seen.as_bytes(), new.as_bytes()];
+        self.link.call(&self.scripts.revise, std::slice::from_ref(index), &args).await.map(drop)
+    }
+
+    async fn keep_house(&self) -> Result<(), Unavailable> {
+        self.ask_time().await?;
+        self.learn_ages().await?;
+        self.find_silent_agents().await?;
+        self.forget_idle_agents().await?;
+        locked(&self.rounds).inspected.retain(|_, at| at.elapsed() < 2 * INSPECT);
+        if is_due(locked(&self.rounds).enlisted, ENLIST_AGAIN) {
+            locked(&self.rounds).enlisted = Some(Instant::now());
+            self.enlist_again().await?;
+        }
+        Ok(())
+    }
+
+    /// Locks that are held and that the registry has lost, with a part of the cluster perhaps, come back.
+    async fn enlist_again(&self) -> Result<(), Unavailable> {
+        let alive: Vec<LockName> = std::mem::take(&mut locked(&self.rounds).alive).into_iter().collect();
+        for some in alive.chunks(BATCH) {
+            let mut lock_keys = Vec::with_capacity(some.len());
+            let mut ask = redis::cmd("ZMSCORE");
+            ask.arg(self.keys.registry.as_str());
+            for name in some {
+                let key = self.lock_keys(name)?.lock().clone();
+                ask.arg(key.as_str());
+                lock_keys.push(key);
+            }
+            let scores = self.ask(&self.keys.registry, ask).await?;
+            let scores = step::list(&scores).map_err(foreign)?;
+            for (key, _) in lock_keys.iter().zip(scores).filter(|(_, score)| **score == Value::Nil) {
+                self.enlist(key, self.clock.now()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tickets of agents that were not heard of are cancelled, and the agents count as offline.
+    async fn find_silent_agents(&self) -> Result<(), Unavailable> {
+        let now = self.clock.now();
+        let limit = (now.micros() / 1000).saturating_sub(OFFLINE_AFTER_MS);
+        let mut ask = redis::cmd("ZRANGEBYSCORE");
+        ask.arg(self.keys.alive.as_str())
+            .arg("-inf")
+            .arg(limit)
+            .arg("WITHSCORES")
+            .arg("LIMIT")
+            .arg(0)
+            .arg(BATCH);
+        let silent = texts(&self.ask(&self.keys.alive, ask).await?)?;
+        for pair in silent.chunks_exact(2) {
+            let [agent, score] = pair else { continue };
+            for (name, holder, request) in self.tickets_of(agent).await? {
+                let command = Command::Cancel { holder, request, why: End::AgentOffline, begun: false };
+                let answer = self.command(&name, &command).await?;
+                locked(&self.rounds).untold.extend(answer.deadlocks);
+            }
+            let capacity = self.agent_keys(agent)?.capacity;
+            let mut offline = redis::cmd("HSET");
+            offline.arg(capacity.as_str()).arg("status").arg("offline");
+            self.ask(&capacity, offline).await?;
+            self.revise(&self.keys.alive, agent, score, "").await?;
+        }
+        Ok(())
+    }
+
+    /// The waits of an agent that no server holds an answer open for.
+    async fn tickets_of(&self, agent: &str) -> Result<Vec<(LockName, Holder, RequestKey)>, Unavailable> {
+        let names = self.members(&self.agent_keys(agent)?.waitfor).await?;
+        let mut tickets = Vec::new();
+        for (name, seen) in names.iter().zip(self.see_all(&names, usize::MAX).await?) {
+            let of_agent = seen.waiters.iter().filter(|waiter| waiter.holder.agent_id() == agent);
+            let unserved = of_agent.filter(|waiter| waiter.served_by.is_none());
+            tickets.extend(unserved.map(|waiter| (name.clone(), waiter.holder.clone(), waiter.request)));
+        }
+        Ok(tickets)
+    }
+
+    async fn forget_idle_agents(&self) -> Result<(), Unavailable> {
+        let limit = (self.clock.now().micros() / 1000).saturating_sub(IDLE_MS);
+        let mut ask = redis::cmd("ZRANGEBYSCORE");
+        ask.arg(self.keys.named.as_str()).arg("-inf").arg(limit).arg("LIMIT").arg(0).arg(BATCH);
+        for agent in texts(&self.ask(&self.keys.named, ask).await?)? {
+            self.remove_agent(&agent).await?;
+        }
+        Ok(())
+    }
+}

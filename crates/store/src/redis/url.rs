@@ -1,0 +1,278 @@
+//! Where a Redis is and of which kind, read from a URL.
+//!
+//! Never shows a password: what is printed of a URL may go into a log or an answer.
+
+use std::fmt;
+use std::str::FromStr;
+
+use ade_keyspace::Layout;
+use percent_encoding::percent_decode_str;
+
+/// Port of a Redis if the URL names none.
+const REDIS_PORT: u16 = 6379;
+
+/// Port of a sentinel if the URL names none.
+const SENTINEL_PORT: u16 = 26379;
+
+/// The accepted forms, for those who mistyped one.
+const FORMS: &str = "redis://[user[:password]@]host[:port][/database], \
+    redis+cluster://[user[:password]@]host:port[,host:port…], \
+    redis+sentinel://[user[:password]@]host:port[,host:port…]/master-name, \
+    and the same with rediss for TLS";
+
+/// A text that is not the URL of a Redis.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a redis url: {reason}; write {FORMS}")]
+pub struct InvalidUrl {
+    /// What is wrong.
+    pub reason: String,
+}
+
+fn invalid<T>(reason: impl Into<String>) -> Result<T, InvalidUrl> {
+    Err(InvalidUrl { reason: reason.into() })
+}
+
+/// Host and port of a server.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::redis) struct Address {
+    pub(in crate::redis) host: String,
+    pub(in crate::redis) port: u16,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// Kinds of Redis.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::redis) enum Kind {
+    Standalone { database: i64 },
+    Cluster,
+    Sentinel { master: String },
+}
+
+/// Who we are to the server.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub(in crate::redis) struct Credentials {
+    pub(in crate::redis) user: Option<String>,
+    pub(in crate::redis) password: Option<String>,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// Where a Redis is and of which kind.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisUrl {
+    pub(in crate::redis) kind: Kind,
+    pub(in crate::redis) hosts: Vec<Address>,
+    pub(in crate::redis) tls: bool,
+    pub(in crate::redis) credentials: Credentials,
+}
+
+impl RedisUrl {
+    /// How keys are spelled there.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        match self.kind {
+            Kind::Cluster => Layout::Cluster,
+            Kind::Standalone { .. } | Kind::Sentinel { .. } => Layout::Plain,
+        }
+    }
+}
+
+impl FromStr for RedisUrl {
+    type Err = InvalidUrl;
+
+    fn from_str(text: &str) -> Result<Self, InvalidUrl> {
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return invalid("it has no scheme");
+        };
+        let (tls, sort) = match scheme.split_once('+').unwrap_or((scheme, "")) {
+            ("redis", sort) => (false, sort),
+            ("rediss", sort) => (true, sort),
+            _ => return invalid("its scheme is neither redis nor rediss"),
+        };
+        if let Some(sign) = rest.chars().find(|sign| matches!(sign, '?' | '#') || sign.is_whitespace()) {
+            return invalid(format!("it contains {sign:?}, which must be percent-encoded in a password"));
+        }
+        // The last @: an unencoded one in a password is forgiven, one in a host name is not.
+        let (who, place) = rest.rsplit_once('@').map_or((None, rest), |(who, place)| (Some(who), place));
+        let (hosts, path) = place.split_once('/').map_or((place, ""), |(hosts, path)| (hosts, path));
+        let credentials = who.map(credentials).transpose()?.unwrap_or_default();
+        let (kind, port) = match sort {
+            "" => (Kind::Standalone { database: database(path)? }, REDIS_PORT),
+            "cluster" if path.is_empty() || path == "0" => (Kind::Cluster, REDIS_PORT),
+            "cluster" => return invalid("a cluster has no databases"),
+            "sentinel" => (Kind::Sentinel { master: master(path)? }, SENTINEL_PORT),
+            _ => return invalid("after the + comes cluster or sentinel"),
+        };
+        let hosts: Vec<Address> =
+            hosts.split(',').map(|host| address(host, port)).collect::<Result<_, _>>()?;
+        if sort.is_empty() && hosts.len() > 1 {
+            return invalid("a standalone server has one host; for more say redis+cluster or redis+sentinel");
+        }
+        Ok(Self { kind, hosts, tls, credentials })
+    }
+}
+
+fn decoded(text: &str) -> Result<String, InvalidUrl> {
+    match percent_decode_str(text).decode_utf8() {
+        Ok(text) => Ok(text.into_owned()),
+        Err(_) => invalid("a percent-encoded part is not utf-8"),
+    }
+}
+
+fn credentials(text: &str) -> Result<Credentials, InvalidUrl> {
+    let (user, password) = text.split_once(':').map_or((text, None), |(user, word)| (user, Some(word)));
+    let user = Some(decoded(user)?).filter(|user| !user.is_empty());
+    let password = password.map(decoded).transpose()?.filter(|password| !password.is_empty());
+    if user.is_some() && password.is_none() {
+        return invalid("a user needs a password: user:password@host");
+    }
+    Ok(Credentials { user, password })
+}
+
+fn database(path: &str) -> Result<i64, InvalidUrl> {
+    if path.is_empty() {
+        return Ok(0);
+    }
+    match path.parse::<u16>() {
+        Ok(number) => Ok(i64::from(number)),
+        Err(_) => invalid("the database after the / is not a number"),
+    }
+}
+
+fn master(path: &str) -> Result<String, InvalidUrl> {
+    let name = decoded(path)?;
+    if name.is_empty() || name.contains('/') {
+        return invalid("with sentinel the name of the master comes after the /");
+    }
+    Ok(name)
+}
+
+fn address(text: &str, default_port: u16) -> Result<Address, InvalidUrl> {
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let Some((host, after)) = rest.split_once(']') else {
+            return invalid("an ipv6 address lacks its closing bracket");
+        };
+        if !after.is_empty() && !after.starts_with(':') {
+            return invalid("after an ipv6 address comes :port");
+        }
+        (host, after.strip_prefix(':'))
+    } else {
+        text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)))
+    };
+    if host.is_empty() {
+        return invalid("a host is missing");
+    }
+    let port = match port.map(str::parse::<u16>) {
+        None => default_port,
+        Some(Ok(port)) if port > 0 => port,
+        // Not repeated here: what looks like a port may be the rest of a mistyped password.
+        Some(_) => return invalid("a port is not a number from 1 to 65535"),
+    };
+    Ok(Address { host: host.to_owned(), port })
+}
+
+impl fmt::Display for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.tls { "rediss" } else { "redis" })?;
+        f.write_str(match self.kind {
+            Kind::Standalone { .. } => "://",
+            Kind::Cluster => "+cluster://",
+            Kind::Sentinel { .. } => "+sentinel://",
+        })?;
+        if self.credentials.password.is_some() {
+            // Encoded, or an odd name would read as another host.
+            let user = self.credentials.user.as_deref().unwrap_or_default();
+            let user = percent_encoding::utf8_percent_encode(user, percent_encoding::NON_ALPHANUMERIC);
+            write!(f, "{user}:***@")?;
+        }
+        for (number, host) in self.hosts.iter().enumerate() {
+            write!(f, "{}{host}", if number == 0 { "" } else { "," })?;
+        }
+        match &self.kind {
+            Kind::Standalone { database: 0 } | Kind::Cluster => Ok(()),
+            Kind::Standalone { database } => write!(f, "/{database}"),
+            Kind::Sentinel { master } => write!(f, "/{master}"),
+        }
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RedisUrl({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn good_urls_are_read_and_shown_without_their_password() {
+        let table = [
+            ("redis://localhost", "redis://localhost:6379"),
+            ("redis://10.0.0.1:7000/3", "redis://10.0.0.1:7000/3"),
+            ("redis://:secret@host", "redis://:***@host:6379"),
+            ("rediss://me:secret@host:1", "rediss://me:***@host:1"),
+            ("redis://me:s%40cret%2F@[::1]:6380/0", "redis://me:***@[::1]:6380"),
+            ("redis+cluster://a:1,b:2", "redis+cluster://a:1,b:2"),
+            ("rediss+cluster://me:secret@a,b:2", "rediss+cluster://me:***@a:6379,b:2"),
+            ("redis+sentinel://a:1,b/ade", "redis+sentinel://a:1,b:26379/ade"),
+            ("rediss+sentinel://:secret@a/ade", "rediss+sentinel://:***@a:26379/ade"),
+        ];
+        for (text, shown) in table {
+            let url: RedisUrl = text.parse().expect(text);
+            assert_eq!(url.to_string(), shown);
+            assert!(!format!("{url:?} {:?}", url.credentials).contains("cret"), "{url:?}");
+            let cluster = text.contains("cluster");
+            assert_eq!(url.layout(), if cluster { Layout::Cluster } else { Layout::Plain });
+        }
+    }
+
+    #[test]
+    fn user_and_password_are_percent_decoded() {
+        let url: RedisUrl = "redis://m%3Ae:s%40c%3Aret%2F@host".parse().expect("good");
+        assert_eq!(url.credentials.user.as_deref(), Some("m:e"));
+        assert_eq!(url.credentials.password.as_deref(), Some("s@c:ret/"));
+    }
+
+    #[test]
+    fn bad_urls_are_refused_with_a_reason_that_hides_the_password() {
+        let table = [
+            ("localhost:6379", "no scheme"),
+            ("http://host", "neither redis nor rediss"),
+            ("redis+ring://host", "cluster or sentinel"),
+            ("redis://", "host is missing"),
+            ("redis://a,b", "one host"),
+            ("redis://host:0", "port"),
+            ("redis://:secret@host:port", "port"),
+            ("redis://host/x", "database"),
+            ("redis://host?x=1", "percent-encoded"),
+            ("redis://me@host", "needs a password"),
+            ("redis://:secret%FF@host", "utf-8"),
+            ("redis+cluster://host/3", "no databases"),
+            ("redis+cluster://a,,b", "host is missing"),
+            ("redis+sentinel://host", "name of the master"),
+            ("redis+sentinel://host/a/b", "name of the master"),
+            ("redis://[::1", "bracket"),
+        ];
+        for (text, reason) in table {
+            let error = text.parse::<RedisUrl>().expect_err(text).to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+            assert!(error.contains("redis+sentinel://[user"), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}
