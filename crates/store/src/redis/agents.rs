@@ -223,12 +223,16 @@ impl Agents for OnRedis {
             let rate = inner.agent_keys(&agent_id)?.rate;
             let args = [locks.to_string(), inner.rules().acquisitions_per_minute.to_string()];
             let args: Vec<&[u8]> = args.iter().map(String::as_bytes).collect();
-            let wait = inner.link.call(&inner.scripts.admit, &[rate], &args).await?;
-            let wait_ms = step::number(&wait).map_err(foreign)?;
-            if wait_ms == 0 {
+            let answer = inner.link.call(&inner.scripts.admit, &[rate], &args).await?;
+            let [now, retry_at] = step::list(&answer).map_err(foreign)? else {
+                return Err(foreign(Foreign::new("no answer", format!("{answer:?}"))));
+            };
+            inner.clock.heard(step::moment(now).map_err(foreign)?);
+            let retry_at = step::number(retry_at).map_err(foreign)? as u64;
+            if retry_at == 0 {
                 return Ok(Ok(()));
             }
-            Ok(Err(inner.clock.now().plus_ms(u64::try_from(wait_ms).unwrap_or(u64::MAX))))
+            Ok(Err(Moment::default().plus_ms(retry_at)))
         })
     }
 }

@@ -50,7 +50,11 @@ impl Inner {
         let keys = self.agent_keys(holder.agent_id())?;
         let (held, waits) = tokio::join!(self.members(&keys.by_agent), self.members(&keys.waitfor));
         let (held, waits) = (held?, waits?);
-        Ok(waits.iter().any(|other| other != name) || !self.with_queue(&held).await?.is_empty())
+        if !self.with_queue(&held).await?.is_empty() {
+            return Ok(true);
+        }
+        let waits: Vec<LockName> = waits.into_iter().filter(|other| other != name).collect();
+        Ok(self.queue_lengths(&waits).await?.into_iter().any(|length| length > 1))
     }
 
     /// Everything that can be reached from a lock: its holders and waiters, what their agents wait for, and so on.

@@ -225,7 +225,7 @@ impl Inner {
         Ok(waited_for.map(|(name, _)| name.clone()).collect())
     }
 
-    async fn queue_lengths(&self, names: &[LockName]) -> Result<Vec<usize>, Unavailable> {
+    pub(super) async fn queue_lengths(&self, names: &[LockName]) -> Result<Vec<usize>, Unavailable> {
         let mut questions = Vec::with_capacity(names.len());
         for name in names {
             let queue = self.lock_keys(name)?.queue().clone();

@@ -42,6 +42,8 @@ use step::{Changed, Said};
 
 /// Events that may wait for a slow listener.
 const EVENT_BACKLOG: usize = 4_096;
+/// Locks of one call that are worked on at once; the others wait for their turn here, not in a queue of Redis.
+const AT_ONCE: usize = 64;
 /// How long replicas have to confirm a grant.
 const ACKS_WITHIN: Duration = Duration::from_secs(1);
 
@@ -357,7 +359,11 @@ impl Inner {
     fn first_look_ms(&self, wish: &Acquire) -> u64 {
         let rules = self.rules();
         let claim = rules.served_claim_ms.min(rules.ticket_claim_ms).min(rules.server_silence_ms);
-        if wish.wait.is_some() || !wish.claimed { wish.ttl_ms.min(claim) } else { wish.ttl_ms }
+        match &wish.wait {
+            Some(wait) => wish.ttl_ms.min(claim).min(wait.ms),
+            None if !wish.claimed => wish.ttl_ms.min(claim),
+            None => wish.ttl_ms,
+        }
     }
 
     async fn enlist(&self, lock: &RedisKey, due: Moment) -> Result<(), Unavailable> {
@@ -385,10 +391,16 @@ impl Inner {
             by_lock.entry(name).or_default().push((number, command));
         }
         let mut answers = Vec::with_capacity(commands.len());
-        for of_one in
-            join_all(by_lock.into_iter().map(|(name, commands)| self.in_order(name, commands))).await
-        {
-            answers.extend(of_one?);
+        let mut by_lock = by_lock.into_iter();
+        loop {
+            let some: Vec<_> = by_lock.by_ref().take(AT_ONCE).collect();
+            if some.is_empty() {
+                break;
+            }
+            let some = some.into_iter().map(|(name, commands)| self.in_order(name, commands));
+            for of_one in join_all(some).await {
+                answers.extend(of_one?);
+            }
         }
         answers.sort_by_key(|(number, _)| *number);
         Ok(answers.into_iter().map(|(_, answer)| answer).collect())

@@ -172,7 +172,9 @@ async fn an_agent_may_ask_so_often_and_no_more(opener: Opener) {
     }
     for _ in 0..2 {
         let retry_at = play.port.admit(play.agent("ann"), 1).await.expect("answers").expect_err("too often");
-        assert!(ends(began.clone(), 60_000).contains(&retry_at), "{retry_at}");
+        // A store may keep it by the millisecond.
+        let range = ends(began.clone(), 59_999);
+        assert!((*range.start()..=range.end().plus_ms(2)).contains(&retry_at), "{retry_at}");
     }
     assert_eq!(play.port.admit(play.agent("ben"), 1).await, Ok(Ok(())), "another agent is not concerned");
 }

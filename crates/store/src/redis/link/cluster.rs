@@ -65,7 +65,7 @@ impl Map {
 pub(super) struct Cluster {
     connector: Arc<Connector>,
     map: watch::Sender<Arc<Map>>,
-    /// When the last refresh ended.
+    /// When the next refresh may begin.
     refreshing: Mutex<Instant>,
     doubt: Notify,
 }
@@ -83,7 +83,7 @@ impl Cluster {
         Self {
             connector,
             map: watch::Sender::new(Arc::new(nothing)),
-            refreshing: Mutex::new(Instant::now() - BREATH),
+            refreshing: Mutex::new(Instant::now()),
             doubt: Notify::new(),
         }
     }
@@ -115,14 +115,14 @@ impl Cluster {
 
     /// Gets a map that is newer than number `seen`; `first` is asked first.
     pub(super) async fn refresh(&self, seen: u64, first: Option<&Address>) -> Result<(), String> {
-        let mut last = self.refreshing.lock().await;
+        let mut not_before = self.refreshing.lock().await;
         let before = self.map();
         if before.number > seen {
             return Ok(());
         }
-        sleep_until(*last + BREATH).await;
+        sleep_until(*not_before).await;
         let view = self.view(&before, first).await;
-        *last = Instant::now();
+        *not_before = Instant::now() + BREATH;
         self.take(&before, &view?);
         Ok(())
     }
@@ -226,8 +226,17 @@ impl Cluster {
         }
         let places = view.iter().map(|seen| seen.address.clone()).collect();
         let map = Map { number: before.number + 1, owners, primaries, spares, epochs, places };
-        self.map.send_replace(Arc::new(map));
+        let is_same = map.owners == before.owners && same(&map.primaries, &before.primaries);
+        self.map.send_if_modified(|current| {
+            *current = Arc::new(map);
+            // Those who follow the owners need not look at a map that only has another number.
+            !is_same
+        });
     }
+}
+
+fn same(left: &[Arc<Node>], right: &[Arc<Node>]) -> bool {
+    left.len() == right.len() && left.iter().zip(right).all(|(left, right)| Arc::ptr_eq(left, right))
 }
 
 /// The view of a node to which there is no connection.

@@ -117,13 +117,19 @@ impl Connector {
         fixed: Option<&Address>,
         pushed: impl AsyncPushSender,
     ) -> Result<Reached, String> {
-        let address = match fixed {
-            Some(address) => address.clone(),
-            None => self.ask_sentinels().await?,
+        let (address, within) = match fixed {
+            Some(address) => (address.clone(), self.options.connect_within),
+            // Not longer than for an answer: while a server hangs, sentinels choose another one.
+            None => (self.ask_sentinels().await?, self.options.answer_within),
         };
-        let said = |error: RedisError| format!("{address}: {}", plain(&error));
-        let mut connection = self.open(&address, pushed).await.map_err(said)?;
-        let identity = identify(&mut connection).await.map_err(|reason| format!("{address}: {reason}"))?;
+        let reaching = async {
+            let mut connection = self.open(&address, pushed).await.map_err(|error| plain(&error))?;
+            let identity = identify(&mut connection).await?;
+            Ok((connection, identity))
+        };
+        let reached = timeout(within, reaching).await;
+        let reached = reached.unwrap_or_else(|_| Err(format!("no connection within {within:?}")));
+        let (connection, identity) = reached.map_err(|reason| format!("{address}: {reason}"))?;
         Ok(Reached { connection, address, identity })
     }
 

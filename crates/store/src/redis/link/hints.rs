@@ -4,6 +4,7 @@
 //! a publisher, never holds more messages for a slow listener than the buffer: the listener is told `Again` too.
 
 mod ear;
+mod wire;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

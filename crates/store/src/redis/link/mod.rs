@@ -8,6 +8,7 @@
 mod cluster;
 mod connect;
 mod hints;
+mod many;
 mod node;
 mod run;
 mod script;
@@ -110,7 +111,8 @@ impl Link {
         };
         let shared = Arc::new(Shared { connector, servers, wishes: hints::Wishes::new() });
         let within = options.connect_within;
-        timeout(within, shared.first_contact(Instant::now() + within))
+        // A little less for each server than for all: one that hangs must not fail those that answer.
+        timeout(within, shared.first_contact(Instant::now() + within * 4 / 5))
             .await
             .unwrap_or_else(|_| Err(format!("no connection within {within:?}")))
             .map_err(|reason| shared.unavailable(&reason))?;
@@ -220,6 +222,7 @@ impl Link {
 }
 
 impl Shared {
+    /// Reaches at least one primary: others may be about to be replaced, and are connected when they are needed.
     async fn first_contact(&self, deadline: Instant) -> Result<(), String> {
         if let Servers::Many(cluster) = &self.servers {
             cluster.refresh(0, None).await?;
@@ -228,9 +231,13 @@ impl Shared {
         for node in self.primaries() {
             connecting.spawn(async move { node.up(deadline).await.map(drop) });
         }
+        let (mut reached, mut reasons) = (false, Vec::new());
         while let Some(joined) = connecting.join_next().await {
-            joined.map_err(|error| error.to_string())??;
+            match joined.map_err(|error| error.to_string()).flatten() {
+                Ok(()) => reached = true,
+                Err(reason) => reasons.push(reason),
+            }
         }
-        Ok(())
+        if reached { Ok(()) } else { Err(reasons.join("; ")) }
     }
 }

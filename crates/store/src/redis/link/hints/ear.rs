@@ -2,20 +2,21 @@
 //!
 //! All of its state is its own; it ends when it is aborted, and its connections with it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ade_catalog::slot::slot_of;
 use ade_keyspace::Layout;
 use redis::aio::{MultiplexedConnection, SendError};
-use redis::{FromRedisValue, PushInfo, PushKind, Value};
+use redis::{PushInfo, PushKind};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
+use super::wire::{poll_once, send, text};
 use super::{Hint, Wishes};
-use crate::redis::link::connect::{Connector, plain};
+use crate::redis::link::connect::Connector;
 use crate::redis::link::node::Node;
 use crate::redis::link::{Servers, Shared};
 use crate::redis::url::Address;
@@ -46,7 +47,7 @@ struct Ear {
     number: u64,
     /// None while it connects.
     open: Option<(MultiplexedConnection, Address)>,
-    channels: HashMap<Arc<str>, ()>,
+    channels: HashSet<Arc<str>>,
     /// Channels that we left and whose confirmation is under way.
     leaving: HashMap<Arc<str>, usize>,
     batches: usize,
@@ -95,12 +96,12 @@ pub(in crate::redis::link) async fn listen(shared: Arc<Shared>) {
             () = shared.wishes.changed.notified() => listener.settle(),
             Some(news) = heard.recv() => listener.learn(news),
             _ = map_changed => {
-                listener.leave_wrong_places();
+                listener.leave_where(Listener::has_moved);
                 listener.settle();
             }
             _ = look.tick() => {
                 looks = looks.wrapping_add(1);
-                listener.leave_wrong_places();
+                listener.leave_where(Listener::is_at_another_server);
                 if looks.is_multiple_of(LOOKS_PER_PING) {
                     listener.ping();
                 }
@@ -166,7 +167,7 @@ impl Listener {
             node: Arc::clone(&node),
             number,
             open: None,
-            channels: HashMap::new(),
+            channels: HashSet::new(),
             leaving: HashMap::new(),
             batches: 0,
             owes_again: false,
@@ -194,7 +195,7 @@ impl Listener {
             let pipeline = self.pipeline("SUBSCRIBE", &channels);
             let Some(ear) = self.ears.get_mut(index) else { return };
             ear.batches += 1;
-            ear.channels.extend(channels.iter().map(|channel| (Arc::clone(channel), ())));
+            ear.channels.extend(channels.iter().cloned());
             let (news, number) = (self.news.clone(), ear.number);
             // Queued here and now, so that the order of asking and leaving is the order on the wire.
             let within = self.shared.connector.options.answer_within;
@@ -214,7 +215,7 @@ impl Listener {
         for index in 0..self.ears.len() {
             let Some(ear) = self.ears.get_mut(index) else { continue };
             let left: Vec<Arc<str>> =
-                unwanted.iter().filter(|channel| ear.channels.remove(*channel).is_some()).cloned().collect();
+                unwanted.iter().filter(|channel| ear.channels.remove(*channel)).cloned().collect();
             let Some((connection, _)) = ear.open.clone() else { continue };
             for channel in &left {
                 *ear.leaving.entry(Arc::clone(channel)).or_default() += 1;
@@ -322,32 +323,33 @@ impl Listener {
         let Some(index) = self.ears.iter().position(|ear| ear.number == number) else { return };
         let ear = self.ears.swap_remove(index);
         self.paused.insert(ear.node.id.clone(), Instant::now() + PAUSE);
-        self.wishes().interrupt(ear.channels.keys());
+        self.wishes().interrupt(ear.channels.iter());
         if ear.owes_again {
             // Some of its channels were back already and will not be reported by the next confirmation.
             self.wishes().tell(Hint::Again);
         }
     }
 
-    /// Leaves connections that are not where their channels are any more.
-    fn leave_wrong_places(&mut self) {
-        let wrong: Vec<u64> =
-            self.ears
-                .iter()
-                .filter(|ear| {
-                    let moved = ear.channels.keys().next().is_some()
-                        && ear.channels.keys().any(|channel| {
-                            self.home(channel).is_none_or(|home| !Arc::ptr_eq(&home, &ear.node))
-                        });
-                    let other_server = match (&ear.open, ear.node.now_up()) {
-                        (Some((_, address)), Some(up)) => *address != up.address,
-                        _ => false,
-                    };
-                    moved || other_server
-                })
-                .map(|ear| ear.number)
-                .collect();
-        for number in wrong {
+    /// Whether channels of a connection belong elsewhere by now.
+    fn has_moved(&self, ear: &Ear) -> bool {
+        let has_left = !self.shared.primaries().iter().any(|node| Arc::ptr_eq(node, &ear.node));
+        let is_elsewhere =
+            |channel: &Arc<str>| self.home(channel).is_none_or(|home| !Arc::ptr_eq(&home, &ear.node));
+        has_left || ear.channels.iter().any(is_elsewhere)
+    }
+
+    /// Whether calls go to another server by now, as sentinels decided.
+    fn is_at_another_server(&self, ear: &Ear) -> bool {
+        match (&ear.open, ear.node.now_up()) {
+            (Some((_, address)), Some(up)) => *address != up.address,
+            _ => false,
+        }
+    }
+
+    /// Leaves connections that are in the wrong place, and goes to the right one at once.
+    fn leave_where(&mut self, is_wrong: impl Fn(&Self, &Ear) -> bool) {
+        let wrong = self.ears.iter().filter(|ear| is_wrong(self, ear)).map(|ear| ear.number);
+        for number in wrong.collect::<Vec<u64>>() {
             self.lose(number);
             self.paused.clear();
         }
@@ -382,28 +384,4 @@ async fn connect(
         .await
         .unwrap_or_else(|_| Err(format!("no connection within {within:?}")))?;
     Ok((reached.connection, reached.address))
-}
-
-/// Whether everything was confirmed.
-async fn send(mut connection: MultiplexedConnection, pipeline: redis::Pipeline) -> bool {
-    match connection.send_packed_commands(&pipeline, 0, pipeline.len()).await {
-        Ok(answers) => !answers.iter().any(|answer| matches!(answer, Value::ServerError(_))),
-        Err(error) => {
-            tracing::debug!(reason = plain(&error), "subscriptions were not confirmed");
-            false
-        }
-    }
-}
-
-/// Polls a future once: a connection takes what is sent at the first poll, unless its queue is full.
-fn poll_once<T>(future: &mut std::pin::Pin<Box<impl Future<Output = T>>>) -> Option<T> {
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    match future.as_mut().poll(&mut context) {
-        std::task::Poll::Ready(value) => Some(value),
-        std::task::Poll::Pending => None,
-    }
-}
-
-fn text(value: Value) -> Option<Arc<str>> {
-    String::from_redis_value(value).ok().map(Arc::from)
 }

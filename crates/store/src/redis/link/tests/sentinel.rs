@@ -1,6 +1,7 @@
 //! Behind Sentinel: calls, and a primary that dies.
 
 use ade_testkit::RedisSentinel;
+use rustix::process::Signal;
 
 use super::*;
 
@@ -29,4 +30,26 @@ async fn behind_sentinel_it_works_and_a_failover_heals() {
     let url = url.replace("/ade", "/other");
     let error = Link::open(&url.parse().expect("a url"), quick()).await.err().expect("unknown").to_string();
     assert!(error.contains("no master named \"other\"") && !error.contains("hush"), "{error}");
+}
+
+#[tokio::test]
+async fn a_primary_that_hangs_is_replaced_and_its_return_changes_nothing() {
+    let servers = RedisSentinel::start().expect("redis with sentinel");
+    let link = open(&servers.url(), quick()).await;
+    let mut hints = link.hints();
+    subscribe(&link, "a").await;
+    let keys = [key(link.layout(), "a")];
+    let within = Duration::from_secs(5);
+    link.call_acked(&counter(), &keys, &[b"1"], 2, within).await.expect("called");
+    let hanging = &servers.servers[0];
+    hanging.process().signal(Signal::STOP).expect("stops");
+    count(&link, "b").await.expect_err("no answer");
+    heals(&link, "b").await;
+    assert_eq!(count(&link, "a").await, Ok(2));
+    let mark = hanging.process().mark();
+    hanging.process().signal(Signal::CONT).expect("goes on");
+    hanging.process().wait_for_line_after(mark, "MASTER <-> REPLICA sync", SOON).expect("follows");
+    assert_eq!(count(&link, "a").await, Ok(3));
+    publish(&link, "a", "back").await;
+    while heard(&mut hints).await != message(&link, "a", "back") {}
 }

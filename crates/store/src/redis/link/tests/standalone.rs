@@ -80,6 +80,49 @@ async fn an_end_of_the_connection_between_two_calls_is_not_noticed() {
 }
 
 #[tokio::test]
+async fn answers_go_to_those_who_asked_and_nothing_is_done_twice_while_connections_die() {
+    let server = Redis::start().expect("redis");
+    let link = open(&server.url(), quick()).await;
+    let script = Script::new(format!("{GUARD} return redis.call('INCR', KEYS[1]) .. ':' .. ARGV[2]"));
+    let mut asking = tokio::task::JoinSet::new();
+    for task in 0..20 {
+        let (link, script) = (link.clone(), script.clone());
+        asking.spawn(async move {
+            let name = format!("t{task}");
+            let keys = [key(link.layout(), &name)];
+            let (mut done, mut failed) = (0, 0);
+            for round in 0..200 {
+                let mark = format!("{task}-{round}");
+                match link.call(&script, &keys, &[mark.as_bytes()]).await {
+                    Ok(value) => {
+                        done += 1;
+                        let text = String::from_redis_value(value).expect("text");
+                        assert!(text.ends_with(&format!(":{mark}")), "{text} is not for {mark}");
+                    }
+                    Err(_) => failed += 1,
+                }
+            }
+            let all = 1 + done + failed;
+            let counted = until("counts at last", SOON, || count(&link, &name)).await.expect("counts");
+            // One that failed may have been carried out; none was carried out twice.
+            assert!((done < counted) && (counted <= all), "{counted}: {done} done, {failed} failed");
+            failed
+        });
+    }
+    let mut server_side = server.connect().expect("connects");
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes");
+    let mut failed = Vec::new();
+    while failed.len() < 20 {
+        let _: i64 = kill.query(&mut server_side).expect("kills");
+        if let Ok(Some(joined)) = timeout(Duration::from_millis(20), asking.join_next()).await {
+            failed.push(joined.expect("no task fails"));
+        }
+    }
+    assert!(failed.iter().sum::<i64>() > 0, "the connection never ended during a call");
+}
+
+#[tokio::test]
 async fn a_dead_server_is_told_fast_and_without_the_password() {
     let server = Redis::start().expect("redis");
     let url = server.url().replace("://", "://:hush@");
@@ -89,7 +132,7 @@ async fn a_dead_server_is_told_fast_and_without_the_password() {
     for _ in 0..20 {
         let started = Instant::now();
         last = count(&link, "a").await.expect_err("is down");
-        assert!(started.elapsed() < Duration::from_millis(500), "{:?}: {last}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(1), "{:?}: {last}", started.elapsed());
     }
     assert!(last.contains("redis://:***@127.0.0.1"), "{last}");
     assert!(!last.contains("hush"), "{last}");
@@ -100,7 +143,7 @@ async fn a_dead_server_is_told_fast_and_without_the_password() {
 #[tokio::test]
 async fn a_stopped_server_fails_calls_in_time_and_recovers() {
     let server = Redis::start().expect("redis");
-    let options = Options { answer_within: Duration::from_millis(400), ..quick() };
+    let options = Options { answer_within: Duration::from_millis(1500), ..quick() };
     let link = open(&server.url(), options).await;
     let mut hints = link.hints();
     subscribe(&link, "a").await;
@@ -108,11 +151,11 @@ async fn a_stopped_server_fails_calls_in_time_and_recovers() {
     server.process().signal(Signal::STOP).expect("stops");
     let started = Instant::now();
     count(&link, "a").await.expect_err("no answer");
-    assert!(started.elapsed() < Duration::from_millis(800), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
     for _ in 0..3 {
         let started = Instant::now();
         count(&link, "a").await.expect_err("known to be down");
-        assert!(started.elapsed() < Duration::from_millis(350), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
     }
     server.process().signal(Signal::CONT).expect("goes on");
     heals(&link, "b").await;
@@ -124,7 +167,7 @@ async fn a_stopped_server_fails_calls_in_time_and_recovers() {
 
 #[tokio::test]
 async fn scripts_wait_before_the_gate_of_a_new_server() {
-    let skew = Duration::from_millis(300);
+    let skew = Duration::from_millis(600);
     let server = Redis::start().expect("redis");
     let started = Instant::now();
     let link = open(&server.url(), Options { max_clock_skew: skew, ..Options::default() }).await;
@@ -153,7 +196,7 @@ async fn scripts_wait_before_the_gate_of_a_new_server() {
 
 #[tokio::test]
 async fn a_primary_that_became_a_replica_is_left_and_found_again() {
-    let skew = Duration::from_millis(300);
+    let skew = Duration::from_millis(600);
     let server = Redis::start().expect("redis");
     let mut server_side = server.connect().expect("connects");
     let link = open(&server.url(), Options { max_clock_skew: skew, ..Options::default() }).await;
@@ -168,6 +211,22 @@ async fn a_primary_that_became_a_replica_is_left_and_found_again() {
     // The same process, but promoted: its gate was closed again.
     assert!(promoted.elapsed() >= skew, "{:?}", promoted.elapsed());
     assert_eq!(count(&link, "a").await, Ok(3));
+}
+
+#[tokio::test]
+async fn what_was_certainly_not_done_is_repeated_but_not_for_ever() {
+    let server = Redis::start().expect("redis");
+    let link = open(&server.url(), quick()).await;
+    let keys = [key(link.layout(), "a")];
+    let another = "return redis.error_reply('ANOTHERPRIMARY')";
+    let third = Script::new(format!("if redis.call('INCR', KEYS[1]) < 3 then {another} end return ARGV[2]"));
+    let value = link.call(&third, &keys, &[b"x"]).await.expect("the third time");
+    assert_eq!(value, Value::BulkString(b"x".to_vec()));
+    let never = link.call(&Script::new(another), &keys, &[]).await.expect_err("never").to_string();
+    assert!(never.contains("gave up"), "{never}");
+    let wrong = Script::new("return redis.call('NONSENSE')");
+    let wrong = link.call(&wrong, &keys, &[]).await.expect_err("wrong").to_string();
+    assert!(wrong.contains("refused") && !wrong.contains("gave up"), "{wrong}");
 }
 
 #[tokio::test]
@@ -227,29 +286,4 @@ async fn the_last_link_ends_everything() {
     })
     .await
     .expect("closed");
-}
-
-/// `cargo test --release -p ade-store measured -- --ignored --nocapture`
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a measurement"]
-async fn calls_per_second_are_measured() {
-    let server = Redis::start().expect("redis");
-    let link = open(&server.url(), quick()).await;
-    for tasks in [1_u32, 50] {
-        let calls = 200_000 / (51 - tasks).min(10);
-        let script = std::sync::Arc::new(counter());
-        let started = Instant::now();
-        let mut running = tokio::task::JoinSet::new();
-        for task in 0..tasks {
-            let (link, script) = (link.clone(), std::sync::Arc::clone(&script));
-            running.spawn(async move {
-                let keys = [key(link.layout(), &format!("t{task}"))];
-                for _ in 0..calls / tasks {
-                    link.call(&script, &keys, &[b"1"]).await.expect("counts");
-                }
-            });
-        }
-        running.join_all().await;
-        println!("{tasks} tasks: {:.0} calls/s", f64::from(calls) / started.elapsed().as_secs_f64());
-    }
 }
