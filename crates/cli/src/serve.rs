@@ -21,12 +21,17 @@ pub(crate) struct Args {
     /// Folder for everything that must survive a restart [default: ./ade-data]
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
+    /// Redis for locks that several servers share: redis://, redis+sentinel:// or redis+cluster://; with a password better
+    /// in ADE_SERVER_REDIS [default: locks in this process]
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut flags = Vec::new();
     flags.extend(args.listen.clone().map(|listen| ("server.listen", "listen", listen)));
     flags.extend(args.data.as_ref().map(|data| ("server.data", "data", data.to_string_lossy().into_owned())));
+    flags.extend(args.redis.clone().map(|redis| ("server.redis", "redis", redis)));
     let config = config::load(&args.file, flags)?;
     start_logging(&config.log_format, &config.log_level).map_err(|error| Failure::new(Kind::Input, error))?;
     allow_many_files();
@@ -81,6 +86,9 @@ fn not_started(error: &StartError) -> Failure {
         StartError::Listen { .. } => {
             failure.hint("choose another address with --listen; port 0 picks a free one")
         }
-        StartError::Store(_) | StartError::Token(_) => failure,
+        StartError::Redis(_) => {
+            failure.hint("check --redis, and that the server runs; ade config shows where it comes from")
+        }
+        StartError::Store(_) | StartError::Folder(_) | StartError::Token(_) => failure,
     }
 }

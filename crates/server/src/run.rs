@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use ade_app::agents::AgentService;
 use ade_app::{LockService, LogNotices, Upkeep};
-use ade_store::embedded::{OpenError, Options};
-use ade_store::{Embedded, SystemClock};
+use ade_store::embedded::{self, OpenError};
+use ade_store::redis::{self, OnRedis};
+use ade_store::{Coordination, DataFolder, Embedded, FolderError, SystemClock, Unavailable};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -24,9 +25,15 @@ const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The data folder.
+    /// What the data folder holds.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// The data folder.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// Redis.
+    #[error("{0}")]
+    Redis(Unavailable),
     /// The administrator's token.
     #[error("the administrator's token: {0}")]
     Token(io::Error),
@@ -49,6 +56,27 @@ pub struct Server {
     upkeep: Upkeep,
     address: SocketAddr,
     new_token: Option<PathBuf>,
+    _folder: Option<DataFolder>,
+}
+
+/// The backend that the configuration asks for. The one in this process takes the data folder by itself.
+async fn coordination(config: &Config) -> Result<(Arc<dyn Coordination>, Option<DataFolder>), StartError> {
+    let rules = config.rules.clone();
+    let Some(url) = &config.redis else {
+        let options = embedded::Options { rules, ..embedded::Options::default() };
+        let backend = Embedded::open(&config.data, options, Arc::new(SystemClock::start()))?;
+        return Ok((Arc::new(backend), None));
+    };
+    let folder = DataFolder::claim(&config.data)?;
+    let options = redis::Options {
+        rules,
+        min_replica_acks: config.min_replica_acks,
+        max_clock_skew: Duration::from_millis(config.max_clock_skew_ms),
+        ..redis::Options::default()
+    };
+    let backend = OnRedis::open(url, options).await.map_err(StartError::Redis)?;
+    tracing::info!(redis = %url, "locks are coordinated on Redis");
+    Ok((Arc::new(backend), Some(folder)))
 }
 
 impl Server {
@@ -57,20 +85,19 @@ impl Server {
     /// # Errors
     /// The folder, the token or the address cannot be used.
     pub async fn start(config: &Config, admin_token: Option<&str>) -> Result<Self, StartError> {
-        let options = Options { rules: config.rules.clone(), ..Options::default() };
-        let embedded = Arc::new(Embedded::open(&config.data, options, Arc::new(SystemClock::start()))?);
+        let (coordination, folder) = coordination(config).await?;
         let (admin, is_new) = AdminToken::find(admin_token, &config.data).map_err(StartError::Token)?;
         let listening = TcpListener::bind(config.listen).await;
         let listen = |source| StartError::Listen { address: config.listen, source };
         let listener = listening.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
-        let locks = LockService::new(embedded.clone(), Arc::new(LogNotices));
+        let locks = LockService::new(coordination.clone(), Arc::new(LogNotices));
         let upkeep = Upkeep::start(&locks);
         let (stop, stopping) = watch::channel(false);
         let hosts = config.hosts.clone().into();
-        let app = App { locks, agents: AgentService::new(embedded), admin, hosts, stopping };
+        let app = App { locks, agents: AgentService::new(coordination), admin, hosts, stopping };
         let new_token = is_new.then(|| config.data.join("admin-token"));
-        Ok(Self { listener, app, stop, upkeep, address, new_token })
+        Ok(Self { listener, app, stop, upkeep, address, new_token, _folder: folder })
     }
 
     /// Where it listens.

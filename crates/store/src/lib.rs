@@ -6,9 +6,11 @@
 mod clock;
 pub mod coordination;
 pub mod embedded;
+mod folder;
 pub mod redis;
 
 pub use clock::SystemClock;
 pub use coordination::{Agents, Coordination, Locks, Requests, Unavailable};
 pub use embedded::Embedded;
+pub use folder::{DataFolder, FolderError};
 pub use redis::{OnRedis, RedisUrl};

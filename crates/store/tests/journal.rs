@@ -18,7 +18,7 @@ use ade_domain::lock::{
 };
 use ade_store::coordination::{AgentUpdate, AgentView, Filter, LockView, Ticket, WaitView};
 use ade_store::embedded::{OpenError, Options};
-use ade_store::{Agents, Embedded, Locks, Requests};
+use ade_store::{Agents, Embedded, FolderError, Locks, Requests};
 use ade_testkit::{Dice, ManualClock, effort};
 use disk::{clock, copy, cut_last_segment, has_snapshot, open, wait_until_closed};
 
@@ -351,7 +351,10 @@ async fn a_folder_is_used_by_one_at_a_time() {
     let clone = backend.clone();
     drop(backend);
     let refused = open(folder.path(), options(), &clock).expect_err("in use");
-    assert!(matches!(&refused, OpenError::InUse(path) if path == folder.path()), "{refused}");
+    assert!(
+        matches!(&refused, OpenError::Folder(FolderError::InUse(path)) if path == folder.path()),
+        "{refused}"
+    );
     grant(&clone, "task:1", wish("ann", "1", Mode::Exclusive)).await;
     let clone = reopen(clone, folder.path(), &clock);
     assert_eq!(clone.look(lock("task:1")).await.expect("answers").holders.len(), 1);

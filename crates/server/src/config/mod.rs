@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ade_domain::lock::Rules;
+use ade_store::RedisUrl;
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -34,6 +35,13 @@ const fn setting(
 const SETTINGS: &[Setting] = &[
     setting("server", "listen", "\"127.0.0.1:8300\"", "Address to listen on; port 0 picks a free one."),
     setting("server", "data", "\"./ade-data\"", "Folder for everything that must survive a restart."),
+    setting(
+        "server",
+        "redis",
+        "\"\"",
+        "Redis for locks shared by several servers: redis://, redis+sentinel:// or redis+cluster://; empty keeps \
+         them in this process.",
+    ),
     setting("server", "hosts", "[]", "Host names that clients may use, besides localhost and IP addresses."),
     setting("log", "format", "\"text\"", "How log lines are written to standard error: text or json."),
     setting(
@@ -48,6 +56,13 @@ const SETTINGS: &[Setting] = &[
     setting("lock", "default_wait_seconds", "60", "How long a ticket waits if it does not say."),
     setting("lock", "max_wait_seconds", "3600", "Longest wait that may be asked for."),
     setting("lock", "acquisitions_per_minute", "60000", "Acquisitions that one agent may try in a minute."),
+    setting(
+        "lock",
+        "min_replica_acks",
+        "0",
+        "Replicas of Redis that must confirm a grant before it is answered.",
+    ),
+    setting("lock", "max_clock_skew_ms", "250", "How far the clocks of two Redis servers may be apart."),
     setting(
         "feature",
         "deadlock_detection",
@@ -150,6 +165,12 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The data folder.
     pub data: PathBuf,
+    /// Where locks are coordinated, if not in this process.
+    pub redis: Option<RedisUrl>,
+    /// Replicas of Redis that must confirm a grant.
+    pub min_replica_acks: u32,
+    /// How far the clocks of two Redis servers may be apart.
+    pub max_clock_skew_ms: u64,
     /// Host names that clients may use.
     pub hosts: Vec<String>,
     /// `text` or `json`.
@@ -174,6 +195,7 @@ struct Typed {
 struct ServerPart {
     listen: SocketAddr,
     data: PathBuf,
+    redis: String,
     hosts: Vec<String>,
 }
 
@@ -191,6 +213,8 @@ struct LockPart {
     default_wait_seconds: u32,
     max_wait_seconds: u32,
     acquisitions_per_minute: u32,
+    min_replica_acks: u32,
+    max_clock_skew_ms: u32,
 }
 
 #[derive(Debug, Deserialize)]
@@ -238,6 +262,10 @@ impl Config {
         Ok(Self {
             listen: server.listen,
             data: server.data,
+            // Looked at in `check`.
+            redis: server.redis.parse().ok(),
+            min_replica_acks: lock.min_replica_acks,
+            max_clock_skew_ms: lock.max_clock_skew_ms.into(),
             hosts: server.hosts,
             log_format: log.format,
             log_level: log.level,
@@ -369,7 +397,7 @@ fn check(values: &Values) -> Result<(), ConfigError> {
         let (value, origin) = values.get(name).cloned().unwrap_or((Value::Boolean(false), Origin::Default));
         Err(ConfigError::Value {
             name: name.to_owned(),
-            value: value.to_string(),
+            value: shown(name, &value),
             origin,
             message: message.to_owned(),
         })
@@ -379,6 +407,12 @@ fn check(values: &Values) -> Result<(), ConfigError> {
         |name: &str| values.get(name).and_then(|(value, _)| value.as_str()).unwrap_or_default().to_owned();
     if text("server.listen").parse::<SocketAddr>().is_err() {
         return wrong("server.listen", "must be an address and a port, such as 127.0.0.1:8300");
+    }
+    let redis = text("server.redis");
+    if !redis.is_empty()
+        && let Err(error) = redis.parse::<RedisUrl>()
+    {
+        return wrong("server.redis", &error.to_string());
     }
     if !["text", "json"].contains(&text("log.format").as_str()) {
         return wrong("log.format", "must be text or json");
@@ -391,7 +425,12 @@ fn check(values: &Values) -> Result<(), ConfigError> {
         );
     }
     for setting in SETTINGS.iter().filter(|setting| setting.default().is_integer()) {
-        let (least, most) = if setting.name == "max_queue" { (0, 100_000) } else { (1, 10_000_000) };
+        let (least, most) = match setting.name {
+            "max_queue" => (0, 100_000),
+            "min_replica_acks" => (0, 100),
+            "max_clock_skew_ms" => (0, 60_000),
+            _ => (1, 10_000_000),
+        };
         if !(least..=most).contains(&number(&setting.path())) {
             return wrong(&setting.path(), &format!("must be between {least} and {most}"));
         }
@@ -407,12 +446,25 @@ fn check(values: &Values) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// A value as people may see it: the password of an address is nobody's business.
+fn shown(name: &str, value: &Value) -> String {
+    match value.as_str() {
+        Some("") => value.to_string(),
+        Some(url) if name == "server.redis" => {
+            let redacted = url.parse::<RedisUrl>().map_or_else(|_| "***".to_owned(), |url| url.to_string());
+            Value::String(redacted).to_string()
+        }
+        _ => value.to_string(),
+    }
+}
+
 fn effective(values: &Values) -> Vec<Effective> {
-    let shown = |setting: &Setting| {
+    let one = |setting: &Setting| {
         let (value, origin) = values.get(&setting.path())?.clone();
-        Some(Effective { name: setting.path(), value: value.to_string(), origin, about: setting.about })
+        let (name, about) = (setting.path(), setting.about);
+        Some(Effective { value: shown(&name, &value), name, origin, about })
     };
-    SETTINGS.iter().filter_map(shown).collect()
+    SETTINGS.iter().filter_map(one).collect()
 }
 
 #[cfg(test)]

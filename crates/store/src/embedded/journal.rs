@@ -13,7 +13,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::private_folder;
+use crate::folder::private_folder;
 
 /// Why the journal cannot be read.
 #[derive(Debug, thiserror::Error)]

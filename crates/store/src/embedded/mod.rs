@@ -12,18 +12,16 @@ mod locks;
 mod requests;
 mod state;
 
-use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ade_domain::lock::Rules;
 use ade_domain::{Clock, Moment};
-use rustix::fs::{FlockOperation, flock};
 use tokio::sync::broadcast;
 
 use crate::coordination::{Happening, Unavailable, Watchers};
+use crate::folder::{DataFolder, FolderError};
 use housekeeping::Syncer;
 use journal::Journal;
 pub use journal::JournalError;
@@ -37,17 +35,9 @@ const EVENT_BACKLOG: usize = 4_096;
 /// Why the backend cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process uses the folder.
-    #[error("{0} is used by another ade process; stop it, or choose another folder with --data")]
-    InUse(PathBuf),
-    /// The folder cannot be used.
-    #[error("cannot use {path}: {source}")]
-    Folder {
-        /// Which folder or file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    /// The folder.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// What it holds cannot be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -85,7 +75,7 @@ struct Inner {
     watchers: Watchers,
     events: broadcast::Sender<Arc<Happening>>,
     syncer: Syncer,
-    _folder: File,
+    _folder: DataFolder,
 }
 
 impl Embedded {
@@ -94,7 +84,7 @@ impl Embedded {
     /// # Errors
     /// The folder is in use, unusable, or its journal is damaged.
     pub fn open(data: &Path, options: Options, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let folder = claim(data)?;
+        let folder = DataFolder::claim(data)?;
         let mut state = State::new(options.rules.clone());
         let journal = Journal::open(&data.join("coordination"), |record: Record| state.replay(record))?;
         let ahead_us = state.last_moment().micros().saturating_sub(clock.now().micros());
@@ -106,7 +96,7 @@ impl Embedded {
         }
         state.resume(ahead_of(clock.now(), ahead_us), journal)?;
         let syncer = Syncer::start(&state.journal_file())
-            .map_err(|source| OpenError::Folder { path: data.to_owned(), source })?;
+            .map_err(|source| FolderError::Unusable { path: data.to_owned(), source })?;
         let (events, _) = broadcast::channel(EVENT_BACKLOG);
         let (state, watchers) = (Mutex::new(state), Watchers::default());
         Ok(Self {
@@ -178,28 +168,6 @@ impl Inner {
 
 const fn ahead_of(moment: Moment, micros: u64) -> Moment {
     Moment::from_micros(moment.micros().saturating_add(micros))
-}
-
-/// Makes the folder and takes it for this process, until the file is closed.
-fn claim(data: &Path) -> Result<File, OpenError> {
-    let folder = |source| OpenError::Folder { path: data.to_owned(), source };
-    private_folder(data).map_err(folder)?;
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(data.join("in-use"))
-        .map_err(folder)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::InUse(data.to_owned())),
-        Err(errno) => Err(folder(errno.into())),
-    }
-}
-
-/// A folder for its owner only: purposes and tokens are nobody else's business.
-fn private_folder(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 impl std::fmt::Debug for Embedded {

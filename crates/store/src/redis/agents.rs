@@ -52,7 +52,8 @@ fn read_agent(profile: &Value, capacity: &Value) -> Result<Option<Agent>, Foreig
 
 fn read_fields(value: &Value) -> Result<HashMap<&str, &str>, Foreign> {
     let fields = step::list(value)?;
-    fields.chunks_exact(2).map(|pair| Ok((step::text(&pair[0])?, step::text(&pair[1])?))).collect()
+    let (pairs, _) = fields.as_chunks::<2>();
+    pairs.iter().map(|[name, value]| Ok((step::text(name)?, step::text(value)?))).collect()
 }
 
 fn command(verb: &str, key: &ade_keyspace::RedisKey, args: &[&str]) -> (ade_keyspace::RedisKey, Cmd) {

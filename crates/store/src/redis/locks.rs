@@ -43,8 +43,7 @@ impl Seen {
         };
         let mut holds = Vec::new();
         let mut befores = Vec::new();
-        for pair in step::list(fields)?.chunks_exact(2) {
-            let [field, value] = pair else { continue };
+        for [field, value] in step::list(fields)?.as_chunks::<2>().0 {
             match step::text(field)?.split_at_checked(2) {
                 Some(("h:", _)) => holds.push(record::hold(step::text(value)?)?),
                 Some(("b:", _)) => befores.push(record::hold(step::text(value)?)?),
@@ -56,13 +55,12 @@ impl Seen {
                 hold.before = Some(Box::new(before));
             }
         }
-        let waiter = |pair: &[Value]| {
-            let [member, score] = pair else { return Err(Foreign::new("a queue", format!("{pair:?}"))) };
+        let waiter = |[member, score]: &[Value; 2]| {
             let score = step::text(score)?;
             let score = score.parse().map_err(|_| Foreign::new("a score", score))?;
             record::waiter(step::text(member)?, score)
         };
-        let waiters = step::list(queue)?.chunks_exact(2).map(waiter).collect::<Result<_, _>>()?;
+        let waiters = step::list(queue)?.as_chunks::<2>().0.iter().map(waiter).collect::<Result<_, _>>()?;
         Ok(Self { now: step::moment(now)?, holds, waiters, waiting: step::number(waiting)? })
     }
 

@@ -259,7 +259,7 @@ impl Inner {
         for change in &said.changed {
             match change {
                 Changed::Granted { requests, .. } => {
-                    requests.iter().for_each(|request| self.watchers.wake(*request))
+                    requests.iter().for_each(|request| self.watchers.wake(*request));
                 }
                 Changed::Left { request, .. } => self.watchers.wake(*request),
                 _ => {}

@@ -73,13 +73,10 @@ impl Inner {
         ask.arg(self.keys.registry.as_str()).arg("-inf").arg(seconds(self.clock.now()));
         ask.arg("WITHSCORES").arg("LIMIT").arg(0).arg(BATCH);
         let found = texts(&self.ask(&self.keys.registry, ask).await?)?;
-        let keys: Vec<String> = found.chunks_exact(2).filter_map(|pair| pair.first().cloned()).collect();
+        let (pairs, _) = found.as_chunks::<2>();
+        let keys: Vec<String> = pairs.iter().map(|[key, _]| key.clone()).collect();
         let mut names: HashMap<String, LockName> = self.resolve(keys).await?.into_iter().collect();
-        let pair = |pair: &[String]| {
-            let [key, score] = pair else { return None };
-            Some((key.clone(), score.clone(), names.remove(key)))
-        };
-        Ok(found.chunks_exact(2).filter_map(pair).collect())
+        Ok(pairs.iter().map(|[key, score]| (key.clone(), score.clone(), names.remove(key))).collect())
     }
 
     async fn visit(
@@ -240,8 +237,7 @@ impl Inner {
             .arg(0)
             .arg(BATCH);
         let silent = texts(&self.ask(&self.keys.alive, ask).await?)?;
-        for pair in silent.chunks_exact(2) {
-            let [agent, score] = pair else { continue };
+        for [agent, score] in silent.as_chunks::<2>().0 {
             for (name, holder, request) in self.tickets_of(agent).await? {
                 let command = Command::Cancel { holder, request, why: End::AgentOffline, begun: false };
                 let answer = self.command(&name, &command).await?;

@@ -16,7 +16,6 @@ mod script;
 mod tests;
 mod view;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -172,7 +171,8 @@ impl Link {
         self.shared.run_all(&questions).await
     }
 
-    /// One command on every primary.
+    /// One command on every primary, for tests.
+    #[cfg(test)]
     pub(in crate::redis) async fn each_primary(&self, command: Cmd) -> Result<Vec<Value>, Unavailable> {
         let command = Arc::new(command);
         let mut asked = JoinSet::new();
@@ -180,7 +180,7 @@ impl Link {
             let (shared, command) = (Arc::clone(&self.shared), Arc::clone(&command));
             asked.spawn(async move { (number, shared.run_on(&node, &command).await) });
         }
-        let mut answers = HashMap::new();
+        let mut answers = std::collections::HashMap::new();
         while let Some(joined) = asked.join_next().await {
             let (number, answer) = joined.map_err(|error| self.shared.unavailable(&error.to_string()))?;
             answers.insert(number, answer?);
