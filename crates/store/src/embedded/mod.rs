@@ -207,7 +207,7 @@ mod tests {
             backend.commands(vec![(lock.clone(), Command::Acquire(wish))])
         };
         let swap = |file| backend.inner.state.lock().expect("whole").swap_journal_file(file);
-        let read_only = File::open(folder.path().join("in-use")).expect("readable");
+        let read_only = std::fs::File::open(folder.path().join("in-use")).expect("readable");
         let good = swap(Arc::new(read_only)).expect("a journal");
         assert!(acquire().await.is_err(), "the grant is not written");
         assert!(acquire().await.is_err(), "nor is it told to who asks again");
