@@ -7,6 +7,8 @@
 mod agents;
 mod clock;
 mod deadlocks;
+#[cfg(test)]
+mod differential;
 mod hearing;
 mod keys;
 mod link;
@@ -313,12 +315,14 @@ impl Inner {
                     if let Some(by_type) = keys.by_type.as_ref().filter(|_| self.in_cluster()) {
                         updates.extend(add_to_index(by_type, lock, ttl));
                     }
-                    if *last_wait {
+                    if *last_wait && !queues_again(changed, holder) {
                         updates.push(remove_from_index(&of.waitfor, lock));
                     }
                 }
                 Changed::Freed { last_hold: true, .. } => updates.push(remove_from_index(&of.by_agent, lock)),
-                Changed::Left { last_wait: true, .. } => updates.push(remove_from_index(&of.waitfor, lock)),
+                Changed::Left { last_wait: true, .. } if !queues_again(changed, holder) => {
+                    updates.push(remove_from_index(&of.waitfor, lock));
+                }
                 _ => {}
             }
         }
@@ -450,6 +454,13 @@ impl Inner {
         }
         Ok(Answer { outcome, deadlocks })
     }
+}
+
+/// Whether somebody of the same agent queued in the same step.
+fn queues_again(changed: &[Changed], holder: &Holder) -> bool {
+    changed
+        .iter()
+        .any(|change| matches!(change, Changed::Queued { holder: of } if of.agent_id() == holder.agent_id()))
 }
 
 /// Whether a newer request of a holder stands where its older one stood.

@@ -147,7 +147,7 @@ pub(super) fn waiter(member: &str, score: f64) -> Result<Waiter, Foreign> {
 }
 
 /// By how much the score of an upgrading holder lies below its time: ahead of everybody, and exact.
-const AHEAD: f64 = 4_398_046_511_104.0;
+const AHEAD: f64 = 2_199_023_255_552.0;
 
 /// An end as text: its word, and the cycle of a deadlock.
 pub(super) fn write_end(end: &End) -> String {

@@ -120,11 +120,9 @@ local function turn_away(since, many, expires)
 end
 
 local function refuse()
-  read_all()
   local answer = { 'refused', queued }
-  for other, hold in pairs(holds) do
-    if hold and other ~= who then answer[#answer + 1] = write_hold(hold) end
-    if #answer == SHOWN_HOLDERS + 2 then break end
+  for _, other in ipairs(each_by_holder(function() return true end, SHOWN_HOLDERS + 1)) do
+    if other ~= who and #answer < SHOWN_HOLDERS + 2 then answer[#answer + 1] = write_hold(holds[other]) end
   end
   return answer
 end
@@ -262,12 +260,8 @@ local function hang_up()
 end
 
 local function break_holds()
-  read_all()
-  local answer, others = { 'broken' }, {}
-  for other, hold in pairs(holds) do
-    if hold then others[#others + 1] = other end
-  end
-  for _, other in ipairs(others) do
+  local answer = { 'broken' }
+  for _, other in ipairs(each_by_holder(function() return true end, count)) do
     answer[#answer + 1] = write_hold(holds[other])
     free(other, holds[other], 'broken')
   end

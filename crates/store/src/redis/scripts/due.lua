@@ -1,7 +1,7 @@
 -- What is due at the lock: leases that ended, waiters that gave up, and the next ones to hold. Bounded per step.
 
--- Upgrading holders stand ahead of everybody: their score lies below every time there is, by an exact number.
-local AHEAD = 4398046511104
+-- Upgrading holders stand ahead of everybody: their score lies 2^41 below its time, which a double does exactly.
+local AHEAD = 2199023255552
 local function place(waiter) return waiter.upgrade and waiter.score - AHEAD or waiter.score end
 
 local function read_waiter(member, score)
@@ -134,13 +134,25 @@ local function end_if_over(other, hold)
   if hold.expires <= now then free(other, hold, hold.claimed and 'expired' or 'unclaimed') end
 end
 
+-- Those of the holds that fit, by holder, as `domain` has them.
+local function each_by_holder(fits, most)
+  read_all()
+  local found = {}
+  for other, hold in pairs(holds) do
+    if hold and fits(hold) then found[#found + 1] = other end
+  end
+  table.sort(found, function(a, b)
+    a, b = holds[a], holds[b]
+    if a.agent ~= b.agent then return a.agent < b.agent end
+    return (a.holder == '' and a.agent or a.holder) < (b.holder == '' and b.agent or b.holder)
+  end)
+  for i = #found, most + 1, -1 do found[i] = nil end
+  return found
+end
+
 local function reap()
   if next_expiry and next_expiry <= now then
-    read_all()
-    local over = {}
-    for other, hold in pairs(holds) do
-      if hold and hold.expires <= now and #over < BATCH then over[#over + 1] = other end
-    end
+    local over = each_by_holder(function(hold) return hold.expires <= now end, BATCH)
     for _, other in ipairs(over) do end_if_over(other, holds[other]) end
     next_expiry = nil
     for _, hold in pairs(holds) do
