@@ -1,4 +1,4 @@
-//! `ade bench locks`: the lock rows of the speed table, on an embedded server.
+//! `ade bench locks`: the lock rows of the speed table, on an embedded server or on one with its locks on Redis.
 
 use std::path::PathBuf;
 
@@ -10,14 +10,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::link::Target;
 use super::machine::Machine;
 use super::report::{Report, Row};
-use super::subject::Choice;
-use super::{acquire, deadlock, handover, hold};
+use super::subject::{Choice, OnARedis};
+use super::{acquire, deadlock, handover, hold, pair};
 use crate::connect::block_on;
 use crate::failure::{Failure, Kind};
 use crate::output;
 
 const HOW: &str = "\
 What is measured, and how:
+  pair      With --redis only: 50 clients take and give back locks of their own, through the backend and not over HTTP,
+            in turns with the least that any lock on Redis can cost: SET NX PX, then a compare-and-delete script, with
+            the same client. Processor time of Redis is its own account of it.
   acquire   2,000 acquisitions a second are offered over 50 keep-alive connections, by the clock: a request counts from
             the moment at which it should have started, so a stall is charged for all that had to wait. Every acquisition
             is followed by its release, which is load but not measured: 4,000 requests a second in all. In turns with it
@@ -49,6 +52,9 @@ pub(super) struct Args {
     /// Folder to make the data folders in: the disk matters [default: the system's folder for temporary files]
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
+    /// Measure with locks on this Redis, which must be empty and is emptied after each row
+    #[arg(long, value_name = "URL", conflicts_with = "server")]
+    redis: Option<String>,
     /// Measure a server that runs already, over plain HTTP; the row hold cannot be measured there
     #[arg(long, value_name = "URL", requires = "token", conflicts_with = "data")]
     server: Option<String>,
@@ -59,6 +65,7 @@ pub(super) struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum RowName {
+    Pair,
     Acquire,
     Handover,
     Hold,
@@ -124,7 +131,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let choice = match &args.server {
         Some(url) => Choice::Running(Target::new(url, args.token.as_deref().unwrap_or_default())?),
-        None => Choice::Own(args.data.clone().unwrap_or_else(std::env::temp_dir)),
+        None => Choice::Own(args.data.clone().unwrap_or_else(std::env::temp_dir), None),
     };
     allow_many_connections();
     let report = block_on(async {
@@ -134,7 +141,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
         // Leaving this block drops the server process and its folder, whichever way it is left.
         tokio::select! {
-            report = measure(args, &choice) => report,
+            report = measure(args, choice) => report,
             _ = interrupt.recv() => Err(interrupted()),
             _ = terminate.recv() => Err(interrupted()),
             _ = hangup.recv() => Err(interrupted()),
@@ -148,19 +155,33 @@ fn interrupted() -> Failure {
     Failure::new(Kind::Unavailable, "interrupted; the server process and its folder are removed")
 }
 
-async fn measure(args: &Args, choice: &Choice) -> Result<Report, Failure> {
+async fn measure(args: &Args, mut choice: Choice) -> Result<Report, Failure> {
     let sizes = Sizes::of(args);
-    let own = matches!(choice, Choice::Own(_));
+    if let (Choice::Own(_, redis), Some(address)) = (&mut choice, &args.redis) {
+        *redis = Some(OnARedis::open(address).await?);
+    }
+    let (own, redis) = match &choice {
+        Choice::Own(_, redis) => (true, redis.as_ref()),
+        Choice::Running(_) => (false, None),
+    };
+    if redis.is_none() && args.only.contains(&RowName::Pair) {
+        return Err(
+            Failure::new(Kind::Input, "the row pair is measured on Redis").hint("name one with --redis")
+        );
+    }
     let wanted = |row: &RowName| match args.only.as_slice() {
-        [] => own || *row != RowName::Hold,
+        [] => (own || *row != RowName::Hold) && (redis.is_some() || *row != RowName::Pair),
         only => only.contains(row),
     };
     let bars = MultiProgress::new();
     let mut rows = Vec::new();
     for row in RowName::value_variants().iter().filter(|row| wanted(row)) {
         let bar = bars.add(bar(*row));
-        let measured = measure_one(*row, choice, &sizes, &bar).await;
+        let measured = measure_one(*row, &choice, &sizes, &bar).await;
         bar.finish();
+        if let Some(redis) = redis {
+            redis.clear().await?;
+        }
         rows.push(measured?);
     }
     bars.clear()?;
@@ -173,8 +194,12 @@ async fn measure_one(
     sizes: &Sizes,
     bar: &ProgressBar,
 ) -> Result<Row, Failure> {
+    if let (RowName::Pair, Choice::Own(_, Some(redis))) = (row, choice) {
+        return pair::measure(redis, sizes, bar).await;
+    }
     let subject = choice.start()?;
     match row {
+        RowName::Pair => Err(Failure::new(Kind::Input, "the row pair is measured on Redis")),
         RowName::Acquire => acquire::measure(&subject, sizes, bar).await,
         RowName::Handover => handover::measure(&subject, sizes, bar).await,
         RowName::Hold => hold::measure(&subject, sizes, bar).await,

@@ -8,6 +8,7 @@ mod link;
 mod locks;
 mod machine;
 mod open_loop;
+mod pair;
 mod report;
 mod samples;
 mod subject;

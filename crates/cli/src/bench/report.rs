@@ -19,7 +19,7 @@ pub(super) enum Verdict {
     NotJudged,
 }
 
-/// A measured figure and what it should be below.
+/// A measured figure and what it should be.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Figure {
     pub(super) name: String,
@@ -27,6 +27,8 @@ pub(super) struct Figure {
     pub(super) unit: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) aim_below: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) aim_at_least: Option<f64>,
     pub(super) verdict: Verdict,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ratio: Option<Ratio>,
@@ -61,12 +63,27 @@ impl Figure {
     /// A figure that should be below its aim.
     pub(super) fn aim(name: impl Into<String>, value: f64, unit: &'static str, below: f64) -> Self {
         let verdict = if value < below { Verdict::Met } else { Verdict::Missed };
-        Self { name: name.into(), value, unit, aim_below: Some(below), verdict, ratio: None }
+        Self { aim_below: Some(below), verdict, ..Self::plain(name, value, unit) }
+    }
+
+    /// A figure that should reach its aim.
+    pub(super) fn at_least(name: impl Into<String>, value: f64, unit: &'static str, least: f64) -> Self {
+        let verdict = if value >= least { Verdict::Met } else { Verdict::Missed };
+        Self { aim_at_least: Some(least), verdict, ..Self::plain(name, value, unit) }
     }
 
     /// A figure without an aim.
     pub(super) fn plain(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
-        Self { name: name.into(), value, unit, aim_below: None, verdict: Verdict::NotJudged, ratio: None }
+        let (aim_below, aim_at_least) = (None, None);
+        Self {
+            name: name.into(),
+            value,
+            unit,
+            aim_below,
+            aim_at_least,
+            verdict: Verdict::NotJudged,
+            ratio: None,
+        }
     }
 
     /// Compared with another figure.
@@ -76,7 +93,11 @@ impl Figure {
     }
 
     fn cells(&self) -> [Cell; 4] {
-        let aim = self.aim_below.map_or_else(String::new, |aim| format!("< {aim} {}", self.unit));
+        let aim = match (self.aim_below, self.aim_at_least) {
+            (Some(below), _) => format!("< {below} {}", self.unit),
+            (None, Some(least)) => format!("≥ {} {}", number(least), self.unit),
+            (None, None) => String::new(),
+        };
         let verdict = match self.verdict {
             Verdict::Met => Cell::new("met").fg(Color::Green),
             Verdict::Missed => Cell::new("missed").fg(Color::Red),

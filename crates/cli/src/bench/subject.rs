@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use ade_store::Unavailable;
+use ade_store::redis::{Bare, InvalidUrl, RedisUrl};
 use tempfile::TempDir;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -15,10 +17,41 @@ use crate::failure::{Failure, Kind};
 /// Which server is measured.
 #[derive(Debug)]
 pub(super) enum Choice {
-    /// One of our own, with its data below this folder.
-    Own(PathBuf),
+    /// One of our own, with its data below this folder, and its locks on a Redis perhaps.
+    Own(PathBuf, Option<OnARedis>),
     /// One that somebody else runs.
     Running(Target),
+}
+
+/// A Redis that was empty when we came, and may be emptied.
+#[derive(Debug, Clone)]
+pub(super) struct OnARedis {
+    pub(super) url: RedisUrl,
+    /// The same as text, with its password.
+    address: String,
+    pub(super) bare: Bare,
+}
+
+impl OnARedis {
+    pub(super) async fn open(address: &str) -> Result<Self, Failure> {
+        let url: RedisUrl =
+            address.parse().map_err(|error: InvalidUrl| Failure::new(Kind::Input, error.to_string()))?;
+        let bare = Bare::open(&url).await.map_err(away)?;
+        if !bare.is_empty().await.map_err(away)? {
+            return Err(Failure::new(Kind::Input, format!("{url} holds keys; measurements empty it"))
+                .hint("start a Redis for this alone, such as redis-server --port 6390 --save ''"));
+        }
+        Ok(Self { url, address: address.to_owned(), bare })
+    }
+
+    pub(super) async fn clear(&self) -> Result<(), Failure> {
+        self.bare.clear().await.map_err(away)
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn away(error: Unavailable) -> Failure {
+    Failure::new(Kind::Unavailable, error.to_string())
 }
 
 /// A server under load.
@@ -46,7 +79,7 @@ pub(super) struct Usage {
 impl Choice {
     pub(super) fn start(&self) -> Result<Subject, Failure> {
         match self {
-            Self::Own(parent) => Subject::start(parent),
+            Self::Own(parent, redis) => Subject::start(parent, redis.as_ref()),
             Self::Running(target) => Ok(Subject { target: target.clone(), process: None }),
         }
     }
@@ -54,7 +87,7 @@ impl Choice {
 
 impl Subject {
     /// Starts this very binary as a server.
-    fn start(parent: &Path) -> Result<Self, Failure> {
+    fn start(parent: &Path, redis: Option<&OnARedis>) -> Result<Self, Failure> {
         let cannot = |error: std::io::Error| {
             Failure::new(Kind::Unavailable, format!("cannot start a server to measure: {error}"))
         };
@@ -75,6 +108,9 @@ impl Subject {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(&log).map_err(cannot)?);
+        if let Some(redis) = redis {
+            command.env("ADE_SERVER_REDIS", &redis.address);
+        }
         let child = command.spawn().map_err(cannot)?;
         let mut process = Process { child, _folder: folder };
         let mut line = String::new();

@@ -5,6 +5,7 @@
 //! safety depends on reads it. No key is made of a string. No script is repeated that may have been carried out.
 
 mod agents;
+mod bare;
 mod clock;
 mod deadlocks;
 #[cfg(test)]
@@ -32,6 +33,7 @@ use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+pub use bare::Bare;
 pub use url::{InvalidUrl, RedisUrl};
 
 use crate::coordination::{Happening, Unavailable, Watchers};

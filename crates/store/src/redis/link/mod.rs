@@ -171,8 +171,7 @@ impl Link {
         self.shared.run_all(&questions).await
     }
 
-    /// One command on every primary, for tests.
-    #[cfg(test)]
+    /// One command on every primary.
     pub(in crate::redis) async fn each_primary(&self, command: Cmd) -> Result<Vec<Value>, Unavailable> {
         let command = Arc::new(command);
         let mut asked = JoinSet::new();

@@ -272,7 +272,6 @@ impl Shared {
     }
 
     /// One command on one server, whatever it owns.
-    #[cfg(test)]
     pub(super) async fn run_on(&self, node: &Arc<Node>, command: &Cmd) -> Result<Value, Unavailable> {
         let deadline = Instant::now() + self.connector.options.answer_within;
         let up = node.up(deadline).await.map_err(|reason| {
