@@ -178,6 +178,7 @@ impl Trial<'_> {
                     until: moment(2),
                 }),
                 "name" => assert_eq!(value, self.name.as_str()),
+                "kept" => {}
                 mark => {
                     let server = mark.strip_prefix("m:").expect("a mark").into();
                     changes.push(Change::Marked { server, at: moment(0) });

@@ -108,7 +108,7 @@ struct Inner {
 }
 
 struct Scripts {
-    machine: Script,
+    step: Script,
     look: Script,
     enlist: Script,
     revise: Script,
@@ -119,15 +119,10 @@ struct Scripts {
 
 impl Scripts {
     fn new(rules: &Rules) -> Self {
-        Self {
-            machine: step::machine(rules),
-            look: Script::new(include_str!("scripts/look.lua")),
-            enlist: Script::new(include_str!("scripts/enlist.lua")),
-            revise: Script::new(include_str!("scripts/revise.lua")),
-            put_agent: Script::new(include_str!("scripts/put_agent.lua")),
-            hear_agent: Script::new(include_str!("scripts/hear_agent.lua")),
-            admit: Script::new(include_str!("scripts/admit.lua")),
-        }
+        let functions = ["step", "look", "enlist", "revise", "put_agent", "hear_agent", "admit"];
+        let [step, look, enlist, revise, put_agent, hear_agent, admit] =
+            Script::library(&step::library(rules), functions);
+        Self { step, look, enlist, revise, put_agent, hear_agent, admit }
     }
 }
 
@@ -223,7 +218,7 @@ impl Inner {
         let said = if must_ack {
             self.step_acked(name, command, &all, &args).await?
         } else {
-            Said::read(&self.link.call(&self.scripts.machine, &all, &args).await?).map_err(foreign)?
+            Said::read(&self.link.call(&self.scripts.step, &all, &args).await?).map_err(foreign)?
         };
         self.follow_up(name, &keys, agent, &said).await;
         Ok(said)
@@ -238,8 +233,7 @@ impl Inner {
         args: &[&[u8]],
     ) -> Result<Said, Unavailable> {
         let wanted = self.options.min_replica_acks;
-        let (value, acks) =
-            self.link.call_acked(&self.scripts.machine, keys, args, wanted, ACKS_WITHIN).await?;
+        let (value, acks) = self.link.call_acked(&self.scripts.step, keys, args, wanted, ACKS_WITHIN).await?;
         let said = Said::read(&value).map_err(foreign)?;
         let granted = matches!(said.outcome, Outcome::Standing(Standing::Held(_)) | Outcome::Kept(_));
         if !granted || acks >= wanted {

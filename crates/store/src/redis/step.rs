@@ -8,13 +8,13 @@ use ade_domain::lock::{
 };
 use redis::Value;
 
-use super::link::Script;
 use super::record::{self, Foreign};
 use crate::coordination::Event;
 
 const STATE: &str = include_str!("scripts/state.lua");
 const DUE: &str = include_str!("scripts/due.lua");
 const COMMANDS: &str = include_str!("scripts/commands.lua");
+const REST: &str = include_str!("scripts/rest.lua");
 
 /// A queue lives at least so long after somebody joined it.
 pub(super) const QUEUE_MS: u64 = 300_000;
@@ -22,6 +22,8 @@ pub(super) const QUEUE_MS: u64 = 300_000;
 const BACKSTOP_MS: u64 = 5_000;
 /// How long the last token of a lock is kept.
 const FENCE_MS: u64 = 86_400_000;
+/// How often the life of what is kept is prolonged.
+const RENEW_FENCE_MS: u64 = 3_600_000;
 /// A lock that somebody waits for is looked at so often, due or not.
 const VISIT_MS: u64 = 2_000;
 /// Sharers that are looked through to see whether an agent is still among them.
@@ -33,13 +35,14 @@ const MAX_REQUESTS: usize = 32;
 const SHOWN_HOLDERS: usize = 20;
 const LONGER_MS: u64 = 1_000;
 
-/// The script that is the machine of one lock, under these rules.
-pub(super) fn machine(rules: &Rules) -> Script {
+/// The library with the machine of one lock, under these rules, and the rest.
+pub(super) fn library(rules: &Rules) -> String {
     let index_ms = index_ms(rules);
-    let constants: [(&str, u64); 19] = [
+    let constants: [(&str, u64); 20] = [
         ("QUEUE_MS", QUEUE_MS),
         ("BACKSTOP_MS", BACKSTOP_MS),
         ("FENCE_MS", FENCE_MS),
+        ("RENEW_FENCE_MS", RENEW_FENCE_MS),
         ("VISIT_MS", VISIT_MS.min(rules.server_silence_ms)),
         ("INDEX_MS", index_ms),
         ("SEEN_SHARERS", SEEN_SHARERS as u64),
@@ -63,7 +66,7 @@ pub(super) fn machine(rules: &Rules) -> Script {
         // Writing to a string does not fail.
         let _ = writeln!(text, "local {name} = {value}");
     }
-    Script::new(text + STATE + DUE + COMMANDS)
+    text + STATE + DUE + COMMANDS + REST
 }
 
 /// How long the entries of an index live without a sign of life: as long as the longest lease, and the backstop.

@@ -26,6 +26,8 @@ const WHILE_MOVING: Duration = Duration::from_millis(20);
 
 /// What a script says that finds itself on another node than was meant.
 const ANOTHER_PRIMARY: &str = "ANOTHERPRIMARY";
+/// What a server says that does not know a function.
+const NO_FUNCTION: &str = "Function not found";
 
 /// A piece of work.
 #[derive(Clone, Copy)]
@@ -46,10 +48,11 @@ impl<'a> Work<'a> {
         matches!(self, Self::Script { .. })
     }
 
-    fn command(&self, node_id: &str, by_text: bool) -> Cow<'a, Cmd> {
+    /// What to send; `load` first, if the server does not know a script.
+    fn command(&self, node_id: &str, load: bool) -> Cow<'a, Cmd> {
         match *self {
-            Self::Script { script, keys, args } if by_text => Cow::Owned(script.by_text(node_id, keys, args)),
-            Self::Script { script, keys, args } => Cow::Owned(script.by_hash(node_id, keys, args)),
+            Self::Script { script, .. } if load => Cow::Owned(script.load()),
+            Self::Script { script, keys, args } => Cow::Owned(script.by_name(node_id, keys, args)),
             Self::Command { command, .. } => Cow::Borrowed(command),
         }
     }
@@ -76,6 +79,7 @@ enum Next {
 fn judge(error: &ServerError, asked: &Address) -> Next {
     match error.kind() {
         Some(ServerErrorKind::NoScript) => Next::Load,
+        _ if error.details() == Some(NO_FUNCTION) => Next::Load,
         Some(ServerErrorKind::Moved) => Next::Moved(redirection(error, asked)),
         Some(ServerErrorKind::Ask) => redirection(error, asked).map_or(Next::Wait, Next::Ask),
         Some(ServerErrorKind::TryAgain) => Next::Wait,
@@ -110,7 +114,7 @@ impl Shared {
             Servers::One(_) => 0,
             Servers::Many(_) => work.key().map_or(0, RedisKey::slot),
         };
-        let mut by_text = false;
+        let mut load = false;
         let mut now = started;
         let mut asking: Option<Arc<Node>> = None;
         let mut last = String::from("no attempt was made");
@@ -130,7 +134,7 @@ impl Shared {
                 last = "the primary changed and its clock is not trusted yet".to_owned();
                 break;
             }
-            let command = work.command(&node.id, by_text);
+            let command = work.command(&node.id, load);
             let answer = match acked {
                 None => {
                     let mut connection = up.connection.clone();
@@ -147,7 +151,7 @@ impl Shared {
                     };
                     let sent = send(&mut own.connection, &command, asking.is_some());
                     let answer = self.answer(&node, &up, deadline, sent).await?;
-                    if matches!(answer, Value::ServerError(_)) {
+                    if load || matches!(answer, Value::ServerError(_)) {
                         up.keep(own);
                         answer
                     } else {
@@ -160,11 +164,16 @@ impl Shared {
                 }
             };
             let Value::ServerError(error) = answer else {
+                if load {
+                    load = false;
+                    continue;
+                }
                 return Ok((answer, 0));
             };
-            asking = None;
+            let asked = asking.take();
             match judge(&error, &up.address) {
-                Next::Load => by_text = true,
+                // The one that does not know it is the one that must learn it.
+                Next::Load => (load, asking) = (true, asked),
                 Next::Moved(first) => self.refresh(map_number, first.as_ref(), deadline).await?,
                 Next::Ask(address) => {
                     asking = self.at(&address);

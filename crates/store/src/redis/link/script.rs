@@ -1,33 +1,74 @@
-//! A script with its fingerprint.
+//! What runs on the server: a function of a library, or a script of its own.
 //!
-//! The fingerprint is computed once: a call sends forty characters, the text only to a server that does not know it.
+//! A call sends a name, the text only to a server that does not know it. The name is made of the text: another text, of
+//! another version or other rules, never takes its place.
+
+use std::sync::Arc;
 
 use ade_keyspace::RedisKey;
 use redis::Cmd;
 
-/// A script.
-#[derive(Debug, Clone)]
-pub(in crate::redis) struct Script {
+/// A text with functions.
+#[derive(Debug)]
+struct Library {
+    name: String,
     text: String,
-    hash: String,
 }
+
+#[derive(Debug, Clone)]
+enum Kind {
+    /// A script that is sent by its fingerprint.
+    Own { text: String, hash: String },
+    /// One of the functions of a library.
+    Function { library: Arc<Library>, name: String },
+}
+
+/// A script or a function.
+#[derive(Debug, Clone)]
+pub(in crate::redis) struct Script(Kind);
 
 impl Script {
     /// A script of that text.
     pub(in crate::redis) fn new(text: impl Into<String>) -> Self {
         let text = text.into();
         let hash = redis::Script::new(&text).get_hash().to_owned();
-        Self { text, hash }
+        Self(Kind::Own { text, hash })
     }
 
-    /// The command that runs it by its fingerprint.
-    pub(super) fn by_hash(&self, node_id: &str, keys: &[RedisKey], args: &[&[u8]]) -> Cmd {
-        command("EVALSHA", &self.hash, node_id, keys, args)
+    /// The functions of a library. Its text finds the library's name in `LIBRARY`, with which their names begin.
+    pub(in crate::redis) fn library<const N: usize>(text: &str, functions: [&str; N]) -> [Self; N] {
+        let hash = redis::Script::new(text).get_hash().to_owned();
+        let name = format!("ade_{}", hash.get(..16).unwrap_or(&hash));
+        let text = format!("#!lua name={name}\nlocal LIBRARY = '{name}'\n{text}");
+        let library = Arc::new(Library { name, text });
+        functions.map(|function| {
+            let name = format!("{}_{function}", library.name);
+            Self(Kind::Function { library: Arc::clone(&library), name })
+        })
     }
 
-    /// The command that runs it by its text, after which the server knows it.
-    pub(super) fn by_text(&self, node_id: &str, keys: &[RedisKey], args: &[&[u8]]) -> Cmd {
-        command("EVAL", &self.text, node_id, keys, args)
+    /// The command that runs it by its name.
+    pub(super) fn by_name(&self, node_id: &str, keys: &[RedisKey], args: &[&[u8]]) -> Cmd {
+        match &self.0 {
+            Kind::Own { hash, .. } => command("EVALSHA", hash, node_id, keys, args),
+            Kind::Function { name, .. } => command("FCALL", name, node_id, keys, args),
+        }
+    }
+
+    /// The command after which the server knows it; it does nothing else.
+    pub(super) fn load(&self) -> Cmd {
+        let mut load;
+        match &self.0 {
+            Kind::Own { text, .. } => {
+                load = redis::cmd("SCRIPT");
+                load.arg("LOAD").arg(text);
+            }
+            Kind::Function { library, .. } => {
+                load = redis::cmd("FUNCTION");
+                load.arg("LOAD").arg("REPLACE").arg(&library.text);
+            }
+        }
+        load
     }
 }
 

@@ -28,7 +28,6 @@ end
 
 local function position(waiter) return call('ZRANK', QUEUE, waiter.member) + 1 end
 
-local wish
 local function read_wish()
   wish = {
     request = ARGV[8], mode = ARGV[9], ttl = tonumber(ARGV[10]), claimed = ARGV[11] == '1', remember = ARGV[12] == '1',
@@ -61,7 +60,7 @@ local function join(hold)
   touch(who)
   local expires = now + wish.ttl * 1000
   if wish.claimed and (not hold.claimed or expires > hold.expires) then
-    claim_lease(hold, math.max(expires, hold.expires))
+    claim_lease(hold, max(expires, hold.expires))
   end
   return standing(hold)
 end
@@ -76,7 +75,7 @@ local function still_waiting(waiter)
       waiter.card, waiter.served_by = card_of(waiter.member), wish.served_by
       if longer then waiter.deadline = wished end
       push(waiter)
-      if longer and WAITFOR then call('PEXPIRE', WAITFOR, math.max(QUEUE_MS, wish.wait + 5000)) end
+      if longer and WAITFOR then call('PEXPIRE', WAITFOR, max(QUEUE_MS, wish.wait + 5000)) end
       if wish.served_by then mark(wish.served_by) end
     end
   end
@@ -189,7 +188,7 @@ end
 local function extend()
   local hold = held_with(ARGV[8])
   if not hold then return { 'lost' } end
-  hold.expires = math.max(now + ARGV[9] * 1000, hold.expires)
+  hold.expires = max(now + ARGV[9] * 1000, hold.expires)
   hold.beats = hold.beats + 1
   touch(who)
   return { 'kept', write_hold(hold) }
@@ -283,6 +282,22 @@ end
 
 local function nothing() return { 'done' } end
 
+-- What the fence keeps it keeps for a day after its last change; its life is prolonged by the hour, not by the grant.
+local function write_fence()
+  if fence and fence.changed then
+    if fence.kept + RENEW_FENCE_MS * 1000 > now then
+      if fence.score == 0 then return call('HSET', FENCE, 'token', digits(fence.token)) end
+      return call('HSET', FENCE, 'token', digits(fence.token), 'score', format('%.17g', fence.score))
+    end
+    fence_touched = true
+    call('HSET', FENCE, 'token', digits(fence.token), 'score', format('%.17g', fence.score), 'name', name)
+  end
+  if fence_touched then
+    call('HSET', FENCE, 'kept', digits(now))
+    call('PEXPIRE', FENCE, FENCE_MS + RENEW_FENCE_MS)
+  end
+end
+
 -- Writes the lock's own fields. Whoever shares is listed for people, at most so many; the holds themselves are all there.
 local function write_lock()
   if count == 0 then
@@ -294,7 +309,7 @@ local function write_lock()
     local hold, before = holds[other], befores[other]
     if hold then
       set[#set + 1], set[#set + 2] = 'h:' .. other, write_hold(hold)
-      longest = math.max(longest, hold.expires, before and before.expires or 0)
+      longest = max(longest, hold.expires, before and before.expires or 0)
       if count == 1 then next_expiry = hold.expires end
     else
       gone[#gone + 1] = 'h:' .. other
@@ -331,7 +346,7 @@ local function write_lock()
     set[#set + 1], set[#set + 2] = 'holders', list
   end
   call('HSET', LOCK, unpack(set))
-  for from = 1, #gone, 1000 do call('HDEL', LOCK, unpack(gone, from, math.min(from + 999, #gone))) end
+  for from = 1, #gone, 1000 do call('HDEL', LOCK, unpack(gone, from, min(from + 999, #gone))) end
   if longest > 0 then
     local ms = floor((longest - now) / 1000) + BACKSTOP_MS
     if was_held then call('PEXPIRE', LOCK, ms, 'GT') else call('PEXPIRE', LOCK, ms) end
@@ -344,7 +359,7 @@ local function due()
   local at = next_expiry or now + VISIT_MS * 1000
   if queued > 0 then
     local first = call('ZRANGE', DEADLINES, 0, 0, 'WITHSCORES')
-    at = math.min(at, tonumber(first[2] or now), now + VISIT_MS * 1000)
+    at = min(at, tonumber(first[2] or now), now + VISIT_MS * 1000)
   end
   return format('%.3f', at / 1000000)
 end
@@ -367,7 +382,7 @@ local function write_indexes()
         if last_one then call('SREM', WAITFOR, LOCK) end
       elseif kind == 'queued' then
         call('SADD', WAITFOR, LOCK)
-        call('PEXPIRE', WAITFOR, math.max(QUEUE_MS, wish.wait + 5000))
+        call('PEXPIRE', WAITFOR, max(QUEUE_MS, wish.wait + 5000))
       end
     end
   end
@@ -387,32 +402,32 @@ local COMMANDS = {
   inquire = inquire, cancel = cancel, hang_up = hang_up, ['break'] = break_holds, abort = abort, mark = nothing, tick = nothing, sweep = nothing,
 }
 
-load()
-if command == 'mark' then mark(ARGV[8]) end
-reap()
-if command == 'sweep' then reap_silent() end
-promote()
-local own = hold_of(who)
-if own then end_if_over(who, own) end
-local outcome = COMMANDS[command]()
-promote()
+local function step(keys, args)
+  begin(keys, args)
+  load()
+  if command == 'mark' then mark(ARGV[8]) end
+  reap()
+  if command == 'sweep' then reap_silent() end
+  promote()
+  local own = hold_of(who)
+  if own then end_if_over(who, own) end
+  local outcome = COMMANDS[command]()
+  promote()
 
-if was_changed then write_lock() elseif was_held and queued ~= was_queued then call('HSET', LOCK, 'queue_length', queued) end
-if fence and fence.changed then
-  call('HSET', FENCE, 'token', digits(fence.token), 'score', format('%.17g', fence.score), 'name', name)
-  fence_touched = true
-end
-if fence_touched then call('PEXPIRE', FENCE, FENCE_MS) end
-local next_due = ''
-if command == 'sweep' or REGISTRY and (#changes > 0 or was_changed and command ~= 'extend') then
-  next_due = due() or ''
-end
-if REGISTRY then
-  if next_due ~= '' then call('ZADD', REGISTRY, next_due, LOCK)
-  elseif command == 'sweep' or #changes > 0 then
-    if count == 0 and queued == 0 then call('ZREM', REGISTRY, LOCK) end
+  if was_changed then write_lock() elseif was_held and queued ~= was_queued then call('HSET', LOCK, 'queue_length', queued) end
+  write_fence()
+  local next_due = ''
+  if command == 'sweep' or REGISTRY and (#changes > 0 or was_changed and command ~= 'extend') then
+    next_due = due() or ''
   end
-  if #changes > 0 or command == 'extend' then write_indexes() end
+  if REGISTRY then
+    if next_due ~= '' then call('ZADD', REGISTRY, next_due, LOCK)
+    elseif command == 'sweep' or #changes > 0 then
+      if count == 0 and queued == 0 then call('ZREM', REGISTRY, LOCK) end
+    end
+    if #changes > 0 or command == 'extend' then write_indexes() end
+  end
+  local publish = args[1] == '' and 'PUBLISH' or 'SPUBLISH'
+  for _, message in ipairs(messages) do call(publish, CHANNEL, message) end
+  return { digits(now), outcome, changes, next_due }
 end
-for _, message in ipairs(messages) do call(publish, CHANNEL, message) end
-return { digits(now), outcome, changes, next_due }

@@ -31,7 +31,7 @@ local function push(waiter)
   call('ZADD', DEADLINES, digits(waiter.deadline), waiter.who)
   queued = queued + 1
   -- The queue outlives its last waiter's deadline a little, so that there is somebody to tell of it.
-  local ms = math.max(QUEUE_MS, floor((waiter.deadline - now) / 1000) + 5000)
+  local ms = max(QUEUE_MS, floor((waiter.deadline - now) / 1000) + 5000)
   if call('PTTL', QUEUE) < ms then
     call('PEXPIRE', QUEUE, ms)
     call('PEXPIRE', WAITING, ms)
@@ -67,7 +67,7 @@ end
 local function grant(other, hold, promoted)
   if not hold.token then
     local fenced = last()
-    fenced.token = math.min(math.max(fenced.token + 1, now), 9007199254740991)
+    fenced.token = min(max(fenced.token + 1, now), 9007199254740991)
     fenced.changed = true
     hold.token = digits(fenced.token)
   end

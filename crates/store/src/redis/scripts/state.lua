@@ -1,24 +1,19 @@
 -- State of one lock: reading it, writing it back once at the end, and what follows from its changes.
 --
--- This text and its siblings `due.lua` and `commands.lua` make one script, which is the machine of `domain` on Redis: the
--- same answers and the same state for the same commands at the same times. What differs is a bug; the differential tests
--- look for it. It touches nothing but KEYS, all in one slot on a cluster; TIME is its only clock; a token is a string of
--- digits, never a number that Lua formats by itself.
+-- This text and its siblings make one library of Redis functions, which is the machine of `domain` on Redis: the same answers
+-- and the same state for the same commands at the same times. What differs is a bug; the differential tests look for it.
+-- It touches nothing but its keys, all in one slot on a cluster; TIME is its only clock; a token is a string of digits,
+-- never a number that Lua formats by itself. Functions are made once, when the library is loaded; what is local here is
+-- made anew by `begin`, and nothing is remembered from one call to the next.
 --
--- KEYS: lock, queue, waiting, deadlines, fence, ended; outside a cluster also registry, by agent, waitfor, by type.
--- ARGV: node, command, name of the lock, digest of the holder, agent, holder id, channel, then what the command needs.
-if ARGV[1] ~= '' and redis.call('CLUSTER', 'MYID') ~= ARGV[1] then
-  return redis.error_reply('ANOTHERPRIMARY this script was sent to another primary')
-end
-local call, format, floor, sub, concat = redis.call, string.format, math.floor, string.sub, table.concat
-local LOCK, QUEUE, WAITING, DEADLINES = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local FENCE, ENDED, REGISTRY, BY_AGENT, WAITFOR, BY_TYPE = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local command, name, who, agent, holder_id, CHANNEL = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
-local publish = ARGV[1] == '' and 'PUBLISH' or 'SPUBLISH'
-local is_task = sub(name, 1, 5) == 'task:'
+-- Keys: lock, queue, waiting, deadlines, fence, ended; outside a cluster also registry, by agent, waitfor, by type.
+-- Arguments: node, command, name of the lock, digest of the holder, agent, holder id, channel, then what the command needs.
 
-local clock = call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+-- The libraries of Lua cannot be reached while this is loaded; the first call finds them.
+local format, floor, sub, concat, max, min
+local call, ARGV
+local LOCK, QUEUE, WAITING, DEADLINES, FENCE, ENDED, REGISTRY, BY_AGENT, WAITFOR, BY_TYPE
+local command, name, who, agent, holder_id, CHANNEL, is_task, now
 
 local function digits(number) return format('%.0f', number) end
 
@@ -69,13 +64,37 @@ local function shown(hold)
 end
 
 -- Holds are read when needed, changed in memory, and written at the end. `false`: known not to be there.
-local holds, befores, changed, was_changed = {}, {}, {}, false
-local count, mode, next_expiry, queued = 0, nil, nil, 0
-local was_held, was_queued, all_read = false, 0, false
-local changes, messages, listed, unlisted = {}, {}, {}, {}
-local was_mode, fence_touched = nil, false
+local holds, befores, changed, was_changed
+local count, mode, next_expiry, queued
+local was_held, was_queued, was_mode, all_read
+local changes, messages, listed, unlisted
+-- The last token and score of this lock; whether any request is known to be over; the wish of an acquisition.
+local fence, fence_touched, has_ended, wish
+
+local function begin(keys, args)
+  if not format then
+    format, floor, sub, concat, max, min = string.format, math.floor, string.sub, table.concat, math.max, math.min
+  end
+  call, ARGV = redis.call, args
+  LOCK, QUEUE, WAITING, DEADLINES, FENCE, ENDED = keys[1], keys[2], keys[3], keys[4], keys[5], keys[6]
+  REGISTRY, BY_AGENT, WAITFOR, BY_TYPE = keys[7], keys[8], keys[9], keys[10]
+  command, name, who, agent, holder_id, CHANNEL = args[2], args[3], args[4], args[5], args[6], args[7]
+  is_task = sub(name, 1, 5) == 'task:'
+  local clock = call('TIME')
+  now = clock[1] * 1000000 + clock[2]
+  holds, befores, changed, was_changed = {}, {}, {}, false
+  count, mode, next_expiry, queued = 0, nil, nil, 0
+  was_held, was_queued, was_mode, all_read = false, 0, nil, false
+  changes, messages, listed, unlisted = {}, {}, {}, {}
+  fence, fence_touched, has_ended, wish = nil, false, nil, nil
+end
 
 local function load()
+  -- Most locks are taken when nobody holds them, waits for them or asked before.
+  if command == 'acquire' and call('EXISTS', LOCK, QUEUE, ENDED) == 0 then
+    holds[who], befores[who], has_ended = false, false, false
+    return
+  end
   local seen = call('HMGET', LOCK, 'n', 'mode', 'next', 'queue_length', 'h:' .. who, 'b:' .. who)
   if seen[1] then
     was_held, count, mode, next_expiry = true, tonumber(seen[1]), sub(seen[2], 1, 1) == 'e' and 'x' or 's', tonumber(seen[3])
@@ -123,25 +142,22 @@ local function expires_by(at)
   if not next_expiry or at < next_expiry then next_expiry = at end
 end
 
--- The last token and score of this lock; what they were before the step, if anything.
-local fence
 local function last()
   if not fence then
-    local seen = call('HMGET', FENCE, 'token', 'score')
-    fence = { token = tonumber(seen[1] or 0), score = tonumber(seen[2] or 0) }
+    local seen = call('HMGET', FENCE, 'token', 'score', 'kept')
+    fence = { token = tonumber(seen[1] or 0), score = tonumber(seen[2] or 0), kept = tonumber(seen[3] or 0) }
   end
   return fence
 end
 
 local function next_score()
   local fenced = last()
-  fenced.score = math.max(fenced.score + 1 / 2048, now / 1000)
+  fenced.score = max(fenced.score + 1 / 2048, now / 1000)
   fenced.changed = true
   return fenced.score
 end
 
 -- Requests that are over: a ring of the requests in order, and each request with its end.
-local has_ended
 local function any_ended()
   if has_ended == nil then has_ended = call('EXISTS', ENDED) == 1 end
   return has_ended

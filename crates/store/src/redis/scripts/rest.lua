@@ -1,0 +1,112 @@
+-- The smaller functions of the library: agents, the registry, and looking at a lock. Each touches one slot.
+
+-- What time it is, in microseconds, as text.
+local function time()
+  local clock = redis.call('TIME')
+  return string.format('%.0f', clock[1] * 1000000 + clock[2])
+end
+
+-- One lock as it is at one moment: its fields, the first of its queue with their scores, and how many wait. Changes nothing.
+local function look(keys, args)
+  return {
+    time(), redis.call('HGETALL', keys[1]),
+    redis.call('ZRANGE', keys[2], 0, args[2], 'WITHSCORES'), redis.call('ZCARD', keys[2]),
+  }
+end
+
+-- Puts a lock into the registry before something happens to it. Its score only sinks, and always changes: whoever saw
+-- another score and wants to take the lock out does not.
+-- Keys: registry. Arguments: node, lock, when something may be due.
+local function enlist(keys, args)
+  local seen, due = redis.call('ZSCORE', keys[1], args[2]), tonumber(args[3])
+  if seen and tonumber(seen) <= due then due = tonumber(seen) - 0.001 end
+  redis.call('ZADD', keys[1], string.format('%.3f', due), args[2])
+end
+
+-- Gives a lock in the registry its new score, or takes it out, unless somebody put it in again since it was looked at.
+-- Keys: registry. Arguments: node, lock, the score that was seen, the new one or nothing.
+local function revise(keys, args)
+  if tonumber(redis.call('ZSCORE', keys[1], args[2]) or 0) ~= tonumber(args[3]) then return 0 end
+  if args[4] == '' then return redis.call('ZREM', keys[1], args[2]) end
+  return redis.call('ZADD', keys[1], args[4], args[2])
+end
+
+-- Registers an agent, or changes one. Answers with its fields, or nothing if the name is taken or unknown.
+-- Keys: profile, capacity. Arguments: node, 1 to create, profile or nothing, most tasks or nothing, draining or nothing,
+-- the profile of an agent that says nothing, most tasks of such an agent.
+local function put_agent(keys, args)
+  local now = time()
+  local named = redis.call('HGET', keys[1], 'named')
+  if args[2] == '1' then
+    if named == '0' then return { now } end
+  elseif not named then
+    return { now }
+  end
+  if not named then
+    redis.call('HSET', keys[1], 'profile', args[6], 'registered_at', now, 'heard', now, 'draining', 0)
+    redis.call('HSET', keys[2], 'max_tasks', args[7], 'active_tasks', 0, 'queued_tasks', 0, 'status', 'active')
+  end
+  redis.call('HSET', keys[1], 'named', 0)
+  if args[3] ~= '' then redis.call('HSET', keys[1], 'profile', args[3]) end
+  if args[4] ~= '' then redis.call('HSET', keys[2], 'max_tasks', args[4]) end
+  if args[5] ~= '' then
+    redis.call('HSET', keys[1], 'draining', args[5])
+    if redis.call('HGET', keys[2], 'status') ~= 'offline' then
+      redis.call('HSET', keys[2], 'status', args[5] == '1' and 'draining' or 'active')
+    end
+  end
+  return { now, redis.call('HGETALL', keys[1]), redis.call('HGETALL', keys[2]) }
+end
+
+-- An agent was heard of. An unknown one becomes known by its name alone, if the caller says that there is room.
+-- Keys: profile, capacity. Arguments: node, the time as RFC 3339 if it is known, 1 if there is room, the profile of an agent that
+-- was only named, its most tasks. Answers whether it is unknown (0), registered (1) or only named (2).
+local function hear_agent(keys, args)
+  local now = time()
+  local seen = redis.call('HMGET', keys[1], 'named', 'draining')
+  if not seen[1] then
+    if args[3] ~= '1' then return { now, 0 } end
+    redis.call('HSET', keys[1], 'profile', args[4], 'registered_at', now, 'draining', 0, 'named', 1)
+    redis.call('HSET', keys[2], 'max_tasks', args[5], 'active_tasks', 0, 'queued_tasks', 0)
+    seen = { '1', '0' }
+  end
+  redis.call('HSET', keys[1], 'heard', now)
+  redis.call('HSET', keys[2], 'last_heartbeat', args[2], 'status', seen[2] == '1' and 'draining' or 'active')
+  return { now, seen[1] == '1' and 2 or 1 }
+end
+
+-- Counts the locks of an acquisition in the minute that began with an agent's first one. Answers when the agent may ask
+-- again, in Unix milliseconds, or zero. Keys: rate. Arguments: node, how many locks, how many it may ask for in a minute.
+local function admit(keys, args)
+  local now = time()
+  local asked = tonumber(redis.call('GET', keys[1]) or 0)
+  if asked == 0 then
+    redis.call('SET', keys[1], args[2], 'PX', 60000)
+    return { now, 0 }
+  end
+  if asked + args[2] > tonumber(args[3]) then return { now, redis.call('PEXPIRETIME', keys[1]) } end
+  redis.call('INCRBY', keys[1], args[2])
+  return { now, 0 }
+end
+
+-- On a cluster a call is for the primary it was sent to: one that took over must not carry it out before its clock is
+-- trusted.
+local function register(name, act)
+  redis.register_function({
+    function_name = LIBRARY .. '_' .. name,
+    callback = function(keys, args)
+      if args[1] ~= '' and redis.call('CLUSTER', 'MYID') ~= args[1] then return redis.error_reply('ANOTHERPRIMARY') end
+      return act(keys, args)
+    end,
+    -- Giving a lock back must be possible when memory is short; what is written is bounded.
+    flags = { 'allow-oom' },
+  })
+end
+
+register('step', step)
+register('look', look)
+register('enlist', enlist)
+register('revise', revise)
+register('put_agent', put_agent)
+register('hear_agent', hear_agent)
+register('admit', admit)
