@@ -1,6 +1,6 @@
 //! Locks as people see them, on Redis: one at one moment, lists, waits, counts. And the port itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use ade_domain::Moment;
@@ -41,12 +41,23 @@ impl Seen {
         let [now, fields, queue, waiting] = step::list(value)? else {
             return Err(Foreign::new("a lock", format!("{value:?}")));
         };
+        let fields: HashMap<&str, &str> = step::list(fields)?
+            .as_chunks::<2>()
+            .0
+            .iter()
+            .map(|[field, value]| Ok((step::text(field)?, step::text(value)?)))
+            .collect::<Result<_, Foreign>>()?;
         let mut holds = Vec::new();
         let mut befores = Vec::new();
-        for [field, value] in step::list(fields)?.as_chunks::<2>().0 {
-            match step::text(field)?.split_at_checked(2) {
-                Some(("h:", _)) => holds.push(record::hold(step::text(value)?)?),
-                Some(("b:", _)) => befores.push(record::hold(step::text(value)?)?),
+        for (field, value) in &fields {
+            match field.split_at_checked(2) {
+                Some(("h:", who)) => {
+                    let part = |kind: &str| {
+                        fields.get(format!("{kind}:{who}").as_str()).copied().unwrap_or_default()
+                    };
+                    holds.push(record::hold(&format!("{value} {} {}", part("r"), part("a")))?);
+                }
+                Some(("b:", _)) => befores.push(record::hold(value)?),
                 _ => {}
             }
         }

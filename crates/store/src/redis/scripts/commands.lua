@@ -56,6 +56,7 @@ local function join(hold)
     remember(oldest, 'superseded')
   end
   hold.requests = hold.requests .. ',' .. wish.request
+  hold.is_new = true
   hold.remember = hold.remember or wish.remember
   touch(who)
   local expires = now + wish.ttl * 1000
@@ -242,6 +243,7 @@ local function cancel()
   elseif hold then
     if hold.requests:find(',', 1, true) then
       hold.requests = (',' .. hold.requests):gsub(',' .. request, '', 1):gsub('^,', '')
+      hold.is_new = true
       touch(who)
     elseif not hold.claimed or begun or why == 'cancelled' then
       free(who, hold, why)
@@ -298,52 +300,78 @@ local function write_fence()
   end
 end
 
--- Writes the lock's own fields. Whoever shares is listed for people, at most so many; the holds themselves are all there.
+-- A lock that nobody held before is written in one go.
+local function write_first(other, hold)
+  next_expiry = hold.expires
+  local is_exclusive, expires, before = hold.mode == 'x', iso(hold.expires), befores[other]
+  call('HSET', LOCK, 'n', 1, 'mode', is_exclusive and 'exclusive' or 'shared', 'next', digits(hold.expires), 'queue_length', queued,
+    'acquired_at', iso(hold.acquired), 'expires_at', expires, 'purpose', hold.purpose,
+    is_task and 'holder_agent_id' or is_exclusive and 'exclusive_holder' or 'holders',
+    (is_task or is_exclusive) and hold.agent or '[' .. shown(hold) .. ']',
+    'h:' .. other, numbers(hold), 'r:' .. other, hold.requests, 'a:' .. other, names(hold))
+  if is_task then call('HSET', LOCK, 'heartbeat_count', hold.beats) end
+  if before then call('HSET', LOCK, 'b:' .. other, write_hold(before)) end
+  call('PEXPIRE', LOCK, floor((max(hold.expires, before and before.expires or 0) - now) / 1000) + BACKSTOP_MS)
+end
+
+-- The list of those who share, for people, at most so many of them: the holds themselves are all there.
+local function list_sharers(list)
+  for _, entry in ipairs(unlisted) do
+    local from, to = list:find(entry, 1, true)
+    if from then
+      if sub(list, to + 1, to + 1) == ',' then to = to + 1 elseif sub(list, from - 1, from - 1) == ',' then from = from - 1 end
+      list = sub(list, 1, from - 1) .. sub(list, to + 1)
+    end
+  end
+  for _, entry in ipairs(listed) do
+    if count <= LISTED_HOLDERS then list = sub(list, 1, -2) .. (list == '[]' and '' or ',') .. entry .. ']' end
+  end
+  return list
+end
+
+-- Writes what changed of the lock's own fields.
 local function write_lock()
   if count == 0 then
     if was_held then call('DEL', LOCK) end
     return
   end
   local set, gone, longest = { 'n', count, 'queue_length', queued }, {}, 0
+  local function put(field, value)
+    set[#set + 1] = field
+    set[#set + 1] = value
+  end
   for other in pairs(changed) do
     local hold, before = holds[other], befores[other]
     if hold then
-      set[#set + 1], set[#set + 2] = 'h:' .. other, write_hold(hold)
+      if not was_held and count == 1 then return write_first(other, hold) end
+      put('h:' .. other, numbers(hold))
+      if hold.is_new then
+        put('r:' .. other, hold.requests)
+        put('a:' .. other, names(hold))
+      end
       longest = max(longest, hold.expires, before and before.expires or 0)
       if count == 1 then next_expiry = hold.expires end
     else
-      gone[#gone + 1] = 'h:' .. other
+      gone[#gone + 1], gone[#gone + 2], gone[#gone + 3] = 'h:' .. other, 'r:' .. other, 'a:' .. other
     end
-    if before then set[#set + 1], set[#set + 2] = 'b:' .. other, write_hold(before)
-    elseif was_held then gone[#gone + 1] = 'b:' .. other end
-    if hold and (mode == 'x' or count == 1 or not was_held) then
-      set[#set + 1], set[#set + 2] = 'acquired_at', iso(hold.acquired)
-      set[#set + 1], set[#set + 2] = 'purpose', hold.purpose
-      set[#set + 1], set[#set + 2] = 'heartbeat_count', hold.beats
-      if mode == 'x' then
-        set[#set + 1], set[#set + 2] = is_task and 'holder_agent_id' or 'exclusive_holder', hold.agent
+    if before then put('b:' .. other, write_hold(before)) elseif was_held then gone[#gone + 1] = 'b:' .. other end
+    if hold and (mode == 'x' or count == 1) then
+      if is_task then put('heartbeat_count', hold.beats) end
+      if hold.is_new then
+        put('acquired_at', iso(hold.acquired))
+        put('purpose', hold.purpose)
+        if mode == 'x' then put(is_task and 'holder_agent_id' or 'exclusive_holder', hold.agent) end
       end
     end
   end
-  set[#set + 1], set[#set + 2] = 'next', digits(next_expiry)
-  if longest > 0 then set[#set + 1], set[#set + 2] = 'expires_at', iso(longest) end
+  put('next', digits(next_expiry))
+  if longest > 0 then put('expires_at', iso(longest)) end
   if mode ~= was_mode then
-    set[#set + 1], set[#set + 2] = 'mode', mode == 'x' and 'exclusive' or 'shared'
+    put('mode', mode == 'x' and 'exclusive' or 'shared')
     if was_held then gone[#gone + 1] = mode == 'x' and 'holders' or 'exclusive_holder' end
   end
   if mode == 's' and #listed + #unlisted > 0 then
-    local list = was_mode == 's' and call('HGET', LOCK, 'holders') or '[]'
-    for _, entry in ipairs(unlisted) do
-      local from, to = list:find(entry, 1, true)
-      if from then
-        if sub(list, to + 1, to + 1) == ',' then to = to + 1 elseif sub(list, from - 1, from - 1) == ',' then from = from - 1 end
-        list = sub(list, 1, from - 1) .. sub(list, to + 1)
-      end
-    end
-    for _, entry in ipairs(listed) do
-      if count <= LISTED_HOLDERS then list = sub(list, 1, -2) .. (list == '[]' and '' or ',') .. entry .. ']' end
-    end
-    set[#set + 1], set[#set + 2] = 'holders', list
+    put('holders', list_sharers(was_mode == 's' and call('HGET', LOCK, 'holders') or '[]'))
   end
   call('HSET', LOCK, unpack(set))
   for from = 1, #gone, 1000 do call('HDEL', LOCK, unpack(gone, from, min(from + 999, #gone))) end

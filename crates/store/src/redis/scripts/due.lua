@@ -79,7 +79,7 @@ local function grant(other, hold, promoted)
   local held = hold_of(other)
   if not held then count = count + 1 elseif held.mode == 's' then unlisted[#unlisted + 1] = shown(held) end
   if hold.mode == 's' then listed[#listed + 1] = shown(hold) end
-  holds[other], mode = hold, hold.mode
+  holds[other], mode, hold.is_new = hold, hold.mode, true
   expires_by(hold.expires)
   revive(hold.requests)
   touch(other)

@@ -13,9 +13,12 @@
 local format, floor, sub, concat, max, min
 local call, ARGV
 local LOCK, QUEUE, WAITING, DEADLINES, FENCE, ENDED, REGISTRY, BY_AGENT, WAITFOR, BY_TYPE
-local command, name, who, agent, holder_id, CHANNEL, is_task, now
+local command, name, who, agent, holder_id, CHANNEL, is_task, now, now_text
 
-local function digits(number) return format('%.0f', number) end
+local function digits(number)
+  if number == now then return now_text end
+  return format('%.0f', number)
+end
 
 -- RFC 3339 with microseconds. Two moments of one day share the work for its date.
 local day_done, date_done
@@ -39,12 +42,21 @@ local function iso(micros)
   return date_done .. format('%02d:%02d:%02d.%06dZ', floor(minute / 60), minute % 60, of_day % 60, micros - seconds * 1000000)
 end
 
--- A hold as text: numbers first, then agent, holder (empty if it is the agent) and purpose, told apart by their lengths.
-local function write_hold(hold)
+-- A hold as text: numbers, then its requests, then agent, holder (empty if it is the agent) and purpose, told apart by their
+-- lengths. In the lock it stands as three fields: short ones, which Redis keeps in little memory.
+local function numbers(hold)
   return concat({
     hold.mode, hold.token, digits(hold.acquired), digits(hold.expires), hold.claimed and 1 or 0, hold.remember and 1 or 0,
-    hold.priority, hold.beats, hold.requests, #hold.agent, #hold.holder, hold.agent .. hold.holder .. hold.purpose,
+    hold.priority, hold.beats,
   }, ' ')
+end
+
+local function names(hold)
+  return #hold.agent .. ' ' .. #hold.holder .. ' ' .. hold.agent .. hold.holder .. hold.purpose
+end
+
+local function write_hold(hold)
+  return numbers(hold) .. ' ' .. hold.requests .. ' ' .. names(hold)
 end
 
 local function read_hold(text)
@@ -56,6 +68,10 @@ local function read_hold(text)
     remember = remember == '1', priority = priority, beats = tonumber(beats), requests = requests,
     agent = sub(text, at, at + a - 1), holder = sub(text, at + a, at + a + h - 1), purpose = sub(text, at + a + h),
   }
+end
+
+local function read_fields(of_numbers, requests, of_names)
+  return read_hold(of_numbers .. ' ' .. requests .. ' ' .. of_names)
 end
 
 -- As `holders` lists those who share.
@@ -82,6 +98,7 @@ local function begin(keys, args)
   is_task = sub(name, 1, 5) == 'task:'
   local clock = call('TIME')
   now = clock[1] * 1000000 + clock[2]
+  now_text = clock[1] .. sub('00000' .. clock[2], -6)
   holds, befores, changed, was_changed = {}, {}, {}, false
   count, mode, next_expiry, queued = 0, nil, nil, 0
   was_held, was_queued, was_mode, all_read = false, 0, nil, false
@@ -95,7 +112,7 @@ local function load()
     holds[who], befores[who], has_ended = false, false, false
     return
   end
-  local seen = call('HMGET', LOCK, 'n', 'mode', 'next', 'queue_length', 'h:' .. who, 'b:' .. who)
+  local seen = call('HMGET', LOCK, 'n', 'mode', 'next', 'queue_length', 'h:' .. who, 'r:' .. who, 'a:' .. who, 'b:' .. who)
   if seen[1] then
     was_held, count, mode, next_expiry = true, tonumber(seen[1]), sub(seen[2], 1, 1) == 'e' and 'x' or 's', tonumber(seen[3])
     was_mode = mode
@@ -105,15 +122,15 @@ local function load()
     queued = call('ZCARD', QUEUE)
   end
   was_queued = seen[4] and tonumber(seen[4]) or 0
-  holds[who] = seen[5] and read_hold(seen[5]) or false
-  befores[who] = seen[6] and read_hold(seen[6]) or false
+  holds[who] = seen[5] and read_fields(seen[5], seen[6], seen[7]) or false
+  befores[who] = seen[8] and read_hold(seen[8]) or false
 end
 
 local function hold_of(other)
   if holds[other] == nil then
-    local seen = call('HMGET', LOCK, 'h:' .. other, 'b:' .. other)
-    holds[other] = seen[1] and read_hold(seen[1]) or false
-    befores[other] = seen[2] and read_hold(seen[2]) or false
+    local seen = call('HMGET', LOCK, 'h:' .. other, 'r:' .. other, 'a:' .. other, 'b:' .. other)
+    holds[other] = seen[1] and read_fields(seen[1], seen[2], seen[3]) or false
+    befores[other] = seen[4] and read_hold(seen[4]) or false
   end
   return holds[other] or nil
 end
@@ -121,14 +138,14 @@ end
 local function read_all()
   if all_read then return end
   all_read = true
-  local fields = was_held and call('HGETALL', LOCK) or {}
-  for i = 1, #fields, 2 do
-    local kind, other = sub(fields[i], 1, 2), sub(fields[i], 3)
-    if kind == 'h:' and holds[other] == nil then
-      holds[other] = read_hold(fields[i + 1])
-      if befores[other] == nil then befores[other] = false end
-    elseif kind == 'b:' and not changed[other] then
-      befores[other] = read_hold(fields[i + 1])
+  local fields, found = was_held and call('HGETALL', LOCK) or {}, {}
+  for i = 1, #fields, 2 do found[fields[i]] = fields[i + 1] end
+  for field, text in pairs(found) do
+    local other = sub(field, 3)
+    if sub(field, 1, 2) == 'h:' and holds[other] == nil then
+      holds[other] = read_fields(text, found['r:' .. other], found['a:' .. other])
+      local before = found['b:' .. other]
+      befores[other] = before and read_hold(before) or false
     end
   end
 end
