@@ -203,10 +203,15 @@ local function promote()
 end
 
 -- Waiters of servers that were silent for too long leave, at any place. A server without waiters here is forgotten.
+-- `silent_by`: when the next server will have been silent for too long, unless it is heard of.
+local silent_by
 local function reap_silent()
   local fields = call('HGETALL', FENCE)
   for i = 1, #fields, 2 do
-    if sub(fields[i], 1, 2) == 'm:' and is_silent(fields[i + 1]) then
+    local is_mark = sub(fields[i], 1, 2) == 'm:'
+    if is_mark and not is_silent(fields[i + 1]) then
+      silent_by = math.min(silent_by or math.huge, fields[i + 1] + SILENCE_MS * 1000)
+    elseif is_mark then
       local server, left = sub(fields[i], 3), 0
       local served = ',"served_by":' .. cjson.encode(server)
       for _, member in ipairs(queued > 0 and call('ZRANGE', QUEUE, 0, -1) or {}) do
