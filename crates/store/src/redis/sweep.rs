@@ -1,12 +1,12 @@
 //! What happens without anybody asking: leases and waits that ended, agents that went silent, cycles that were left over,
 //! and indexes that lost something. Every server does all of it; doing it twice does no harm.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::agent::OFFLINE_AFTER_MS;
-use ade_domain::lock::{Command, Deadlock, End, Holder, LockName, RequestKey};
+use ade_domain::lock::{Command, Deadlock, End, Holder, LockName, RequestKey, Waiter};
 use futures_util::future::try_join_all;
 use redis::Value;
 use tokio::time::Instant;
@@ -155,20 +155,49 @@ impl Inner {
             of_agent.push(&waiter.holder);
         }
         self.ask_each(repairs).await?;
+        if !self.rules().deadlock_detection {
+            return Ok(Vec::new());
+        }
         let mut ended = Vec::new();
         let mut checked = 0;
-        for (agent, holders) in waiting {
-            if checked >= CHECKED_AT_ONCE || !self.rules().deadlock_detection {
+        let agents: Vec<&str> = waiting.keys().copied().collect();
+        for agent in self.who_hold_what_others_want(&agents).await? {
+            if checked >= CHECKED_AT_ONCE {
                 break;
             }
             if self.may_check(agent, seen.now).await? {
                 checked += 1;
-                for holder in holders {
+                for holder in waiting.get(agent).into_iter().flatten() {
                     ended.extend(self.end_deadlocks(holder, name, false).await?);
+                }
+                // Nobody searches for this agent again soon, so whatever else it waits for is searched now.
+                for (other, holder, _) in self.waits_of(agent).await? {
+                    if other != *name {
+                        ended.extend(self.end_deadlocks(&holder, &other, false).await?);
+                    }
                 }
             }
         }
         Ok(ended)
+    }
+
+    /// Those of the agents that hold a lock which somebody waits for. Every cycle leads through one of them: whoever only
+    /// waits is waited for by those behind it alone, and they wait for the same holders.
+    async fn who_hold_what_others_want<'a>(&self, agents: &[&'a str]) -> Result<Vec<&'a str>, Unavailable> {
+        let mut found = Vec::new();
+        for some in agents.chunks(BATCH) {
+            let held = try_join_all(some.iter().map(|agent| async {
+                let index = self.agent_keys(agent)?.by_agent;
+                self.members(&index).await
+            }))
+            .await?;
+            let all: BTreeSet<LockName> = held.iter().flatten().cloned().collect();
+            let all: Vec<LockName> = all.into_iter().collect();
+            let wanted: HashSet<LockName> = self.with_queue(&all).await?.into_iter().collect();
+            let holds_some = |held: &[LockName]| held.iter().any(|name| wanted.contains(name));
+            found.extend(some.iter().zip(&held).filter(|(_, held)| holds_some(held)).map(|(agent, _)| *agent));
+        }
+        Ok(found)
     }
 
     /// Whether nobody searched an agent's waits lately; if so, we do.
@@ -254,14 +283,20 @@ impl Inner {
 
     /// The waits of an agent that no server holds an answer open for.
     async fn tickets_of(&self, agent: &str) -> Result<Vec<(LockName, Holder, RequestKey)>, Unavailable> {
+        let waits = self.waits_of(agent).await?.into_iter();
+        let unserved = waits.filter(|(_, _, waiter)| waiter.served_by.is_none());
+        Ok(unserved.map(|(name, holder, waiter)| (name, holder, waiter.request)).collect())
+    }
+
+    /// Every wait of an agent.
+    async fn waits_of(&self, agent: &str) -> Result<Vec<(LockName, Holder, Waiter)>, Unavailable> {
         let names = self.members(&self.agent_keys(agent)?.waitfor).await?;
-        let mut tickets = Vec::new();
+        let mut waits = Vec::new();
         for (name, seen) in names.iter().zip(self.see_all(&names, usize::MAX).await?) {
-            let of_agent = seen.waiters.iter().filter(|waiter| waiter.holder.agent_id() == agent);
-            let unserved = of_agent.filter(|waiter| waiter.served_by.is_none());
-            tickets.extend(unserved.map(|waiter| (name.clone(), waiter.holder.clone(), waiter.request)));
+            let of_agent = seen.waiters.into_iter().filter(|waiter| waiter.holder.agent_id() == agent);
+            waits.extend(of_agent.map(|waiter| (name.clone(), waiter.holder.clone(), waiter)));
         }
-        Ok(tickets)
+        Ok(waits)
     }
 
     async fn forget_idle_agents(&self) -> Result<(), Unavailable> {

@@ -387,7 +387,7 @@ local function due()
   local at = next_expiry or now + VISIT_MS * 1000
   if queued > 0 then
     local first = call('ZRANGE', DEADLINES, 0, 0, 'WITHSCORES')
-    at = min(at, tonumber(first[2] or now), now + VISIT_MS * 1000)
+    at = min(at, tonumber(first[2] or now), now + VISIT_MS * 1000, silent_by or at)
   end
   return format('%.3f', at / 1000000)
 end
@@ -449,7 +449,9 @@ local function step(keys, args)
     next_due = due() or ''
   end
   if REGISTRY then
-    if next_due ~= '' then call('ZADD', REGISTRY, next_due, LOCK)
+    -- Only the sweep puts its own visit off: a lock at which something always happens must be visited too.
+    if next_due ~= '' then
+      if command == 'sweep' then call('ZADD', REGISTRY, next_due, LOCK) else call('ZADD', REGISTRY, 'LT', next_due, LOCK) end
     elseif command == 'sweep' or #changes > 0 then
       if count == 0 and queued == 0 then call('ZREM', REGISTRY, LOCK) end
     end

@@ -218,7 +218,11 @@ end
 local function reap_silent()
   local fields = call('HGETALL', FENCE)
   for i = 1, #fields, 2 do
-    if sub(fields[i], 1, 2) == 'm:' and is_silent(fields[i + 1]) then
+    local is_mark = sub(fields[i], 1, 2) == 'm:'
+    if is_mark and not is_silent(fields[i + 1]) then
+      local at = fields[i + 1] + SILENCE_MS * 1000
+      silent_by = min(silent_by or at, at)
+    elseif is_mark then
       local server, left = sub(fields[i], 3), 0
       local served = ',"served_by":' .. cjson.encode(server)
       for _, member in ipairs(queued > 0 and call('ZRANGE', QUEUE, 0, -1) or {}) do

@@ -84,8 +84,9 @@ local holds, befores, changed, was_changed
 local count, mode, next_expiry, queued
 local was_held, was_queued, was_mode, all_read
 local changes, messages, listed, unlisted
--- The last token and score of this lock; whether any request is known to be over; the wish of an acquisition.
-local fence, fence_touched, has_ended, wish
+-- The last token and score of this lock; whether any request is known to be over; the wish of an acquisition; when the
+-- next server will have been silent for too long, unless it is heard of.
+local fence, fence_touched, has_ended, wish, silent_by
 
 local function begin(keys, args)
   if not format then
@@ -103,7 +104,7 @@ local function begin(keys, args)
   count, mode, next_expiry, queued = 0, nil, nil, 0
   was_held, was_queued, was_mode, all_read = false, 0, nil, false
   changes, messages, listed, unlisted = {}, {}, {}, {}
-  fence, fence_touched, has_ended, wish = nil, false, nil, nil
+  fence, fence_touched, has_ended, wish, silent_by = nil, false, nil, nil, nil
 end
 
 local function load()
