@@ -76,20 +76,25 @@ impl LockService {
     }
 
     async fn take_or_wait(&self, request: &Request, deadline: Moment) -> Result<Acquired, LockError> {
-        let watch = self.coordination.watch(request.key);
         let hang_up = HangUp { service: self, request, serving: self.open.begin(&request.key), armed: true };
+        let outcome = self.wait_open(request, deadline).await;
+        // Whoever is told that we cannot tell comes back with the same request, and keeps its place until then; a request
+        // that cannot come back is given up.
+        let gone = matches!(outcome, Err(LockError::Unavailable(_))) && !request.repeatable;
+        if !gone {
+            hang_up.disarm();
+        }
+        outcome
+    }
+
+    async fn wait_open(&self, request: &Request, deadline: Moment) -> Result<Acquired, LockError> {
+        let watch = self.coordination.watch(request.key);
         let mut saga = Saga::new(request.clone(), self.server.clone());
         loop {
             match self.advance(&mut saga, deadline).await? {
                 Next::Ready => saga.begin_leases(),
-                Next::Granted(grants) => {
-                    hang_up.disarm();
-                    return Ok(Acquired::Granted(granted(request, grants)));
-                }
-                Next::Failed(failure) => {
-                    hang_up.disarm();
-                    return Err(self.failed(failure).await?);
-                }
+                Next::Granted(grants) => return Ok(Acquired::Granted(granted(request, grants))),
+                Next::Failed(failure) => return Err(self.failed(failure).await?),
                 Next::Wait { lock, .. } => {
                     let _serving = self.served.begin(&lock);
                     let keeps = saga.keep(self.coordination.rules());

@@ -195,7 +195,8 @@ impl Inner {
             let all: Vec<LockName> = all.into_iter().collect();
             let wanted: HashSet<LockName> = self.with_queue(&all).await?.into_iter().collect();
             let holds_some = |held: &[LockName]| held.iter().any(|name| wanted.contains(name));
-            found.extend(some.iter().zip(&held).filter(|(_, held)| holds_some(held)).map(|(agent, _)| *agent));
+            found
+                .extend(some.iter().zip(&held).filter(|(_, held)| holds_some(held)).map(|(agent, _)| *agent));
         }
         Ok(found)
     }
