@@ -13,6 +13,7 @@ use crate::coordination::Event;
 
 const STATE: &str = include_str!("scripts/state.lua");
 const DUE: &str = include_str!("scripts/due.lua");
+const QUICK: &str = include_str!("scripts/quick.lua");
 const COMMANDS: &str = include_str!("scripts/commands.lua");
 const REST: &str = include_str!("scripts/rest.lua");
 
@@ -66,7 +67,7 @@ pub(super) fn library(rules: &Rules) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(text, "local {name} = {value}");
     }
-    text + STATE + DUE + COMMANDS + REST
+    text + STATE + DUE + QUICK + COMMANDS + REST
 }
 
 /// How long the entries of an index live without a sign of life: as long as the longest lease, and the backstop.

@@ -431,6 +431,9 @@ local COMMANDS = {
 }
 
 local function step(keys, args)
+  local said
+  if args[2] == 'acquire' then said = quick_take(keys, args) elseif args[2] == 'release' then said = quick_give(keys, args) end
+  if said then return said end
   begin(keys, args)
   load()
   if command == 'mark' then mark(ARGV[8]) end

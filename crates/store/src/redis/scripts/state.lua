@@ -88,18 +88,22 @@ local changes, messages, listed, unlisted
 -- next server will have been silent for too long, unless it is heard of.
 local fence, fence_touched, has_ended, wish, silent_by
 
-local function begin(keys, args)
+local function begin_time(ask)
   if not format then
     format, floor, sub, concat, max, min = string.format, math.floor, string.sub, table.concat, math.max, math.min
   end
+  local clock = ask('TIME')
+  now = clock[1] * 1000000 + clock[2]
+  now_text = clock[1] .. sub('00000' .. clock[2], -6)
+end
+
+local function begin(keys, args)
   call, ARGV = redis.call, args
+  begin_time(call)
   LOCK, QUEUE, WAITING, DEADLINES, FENCE, ENDED = keys[1], keys[2], keys[3], keys[4], keys[5], keys[6]
   REGISTRY, BY_AGENT, WAITFOR, BY_TYPE = keys[7], keys[8], keys[9], keys[10]
   command, name, who, agent, holder_id, CHANNEL = args[2], args[3], args[4], args[5], args[6], args[7]
   is_task = sub(name, 1, 5) == 'task:'
-  local clock = call('TIME')
-  now = clock[1] * 1000000 + clock[2]
-  now_text = clock[1] .. sub('00000' .. clock[2], -6)
   holds, befores, changed, was_changed = {}, {}, {}, false
   count, mode, next_expiry, queued = 0, nil, nil, 0
   was_held, was_queued, was_mode, all_read = false, 0, nil, false
@@ -108,11 +112,6 @@ local function begin(keys, args)
 end
 
 local function load()
-  -- Most locks are taken when nobody holds them, waits for them or asked before.
-  if command == 'acquire' and call('EXISTS', LOCK, QUEUE, ENDED) == 0 then
-    holds[who], befores[who], has_ended = false, false, false
-    return
-  end
   local seen = call('HMGET', LOCK, 'n', 'mode', 'next', 'queue_length', 'h:' .. who, 'r:' .. who, 'a:' .. who, 'b:' .. who)
   if seen[1] then
     was_held, count, mode, next_expiry = true, tonumber(seen[1]), sub(seen[2], 1, 1) == 'e' and 'x' or 's', tonumber(seen[3])
