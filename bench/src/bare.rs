@@ -1,6 +1,7 @@
 //! The bare minimum: `SET key value NX PX`, then a script that deletes the key if it still has the value. Nothing can be
 //! cheaper and still be a lock on Redis. It knows no waiting: whoever finds it taken asks again after a pause.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -12,6 +13,9 @@ use crate::peer::{Client, Peer, TTL_MS};
 
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
+
+/// Where the values of the next client begin: every acquisition of every client has a value of its own.
+static CLIENTS: AtomicU64 = AtomicU64::new(1 << 40);
 
 /// How clients reach the server.
 pub(crate) enum Bare {
@@ -55,13 +59,8 @@ impl Peer for Bare {
             Self::Shared { connection, pause } => (connection.clone(), *pause),
             Self::Own { client, pause } => (connect(client).await?, *pause),
         };
-        // Values of different clients differ: the beginning is the time at which the client was made.
-        Ok(BareClient {
-            connection,
-            script: Script::new(COMPARE_AND_DELETE),
-            value: crate::clock::now_ns(),
-            pause,
-        })
+        let value = CLIENTS.fetch_add(1 << 40, Ordering::Relaxed);
+        Ok(BareClient { connection, script: Script::new(COMPARE_AND_DELETE), value, pause })
     }
 }
 

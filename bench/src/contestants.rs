@@ -1,4 +1,8 @@
-//! Who is measured: the bare minimum, then every peer. A new one is a file with its `Peer` and an entry here.
+//! Who is measured: the bare minimum, then every peer.
+//!
+//! ADE itself takes its place like any other: `ade.rs` with its [`Peer`], and here its name in `NAMES`, an arm in `gather`
+//! that makes it from the URL of Redis, and a line in `how`. A name that ends with `-shared` is compared with the bare
+//! minimum that shares one connection, any other with the one that has a connection for each client.
 //!
 //! Invariant: whoever cannot take part is in the list all the same, with the reason.
 

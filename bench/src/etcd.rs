@@ -49,7 +49,7 @@ impl Etcd {
             owner: None,
         })
         .and_then(|process| process.wait_for_lines(READY, 1, START_TIMEOUT).map(|()| process))
-        .map_err(Failure::of("start etcd (run `scripts/bench-deps`, or install etcd-server)"))?;
+        .map_err(Failure::of("start etcd (run `scripts/deps bench`, or install etcd-server)"))?;
         Ok(Self { process, clients, _peers: peers })
     }
 

@@ -69,9 +69,9 @@ struct Args {
     /// Python with the packages of bench/requirements.txt; `make bench` makes one
     #[arg(long, value_name = "FILE", default_value = "python3")]
     python: PathBuf,
-    /// Processes that share the clients of a Python peer
-    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
-    python_processes: u32,
+    /// Processes that share the clients of a Python peer [default: as many as cores, which is the fastest]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64))]
+    python_processes: Option<u32>,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -122,7 +122,7 @@ async fn measure(args: &Args, threads: usize) -> Result<Report, Failure> {
     let settings = Settings {
         pause: args.pause.map(Duration::from_millis),
         python: args.python.clone(),
-        python_processes: args.python_processes as usize,
+        python_processes: args.python_processes.map_or_else(cores, |processes| processes as usize),
     };
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
     let chosen: Vec<(&'static str, Kind)> = NAMES.into_iter().filter(|(name, _)| wanted(name)).collect();
@@ -153,6 +153,10 @@ async fn measure(args: &Args, threads: usize) -> Result<Report, Failure> {
         versions,
         rows: reports,
     })
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn bar(slices: usize) -> ProgressBar {

@@ -179,7 +179,11 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
-    if values.len() % 2 == 0 { f64::midpoint(at(middle.wrapping_sub(1)), at(middle)) } else { at(middle) }
+    if values.len().is_multiple_of(2) {
+        f64::midpoint(at(middle.wrapping_sub(1)), at(middle))
+    } else {
+        at(middle)
+    }
 }
 
 /// Three digits that matter.
