@@ -85,7 +85,8 @@ def main():
     threading.stack_size(256 * 1024)
     first, orders = int(FIRST), []
     for client in range(first, first + int(COUNT)):
-        connection = redis.Redis(port=int(PORT), single_connection_client=True)
+        # A waiter may wait for longer than the client's own time limit for an answer.
+        connection = redis.Redis(port=int(PORT), single_connection_client=True, socket_timeout=None)
         connection.ping()
         orders.append(queue.SimpleQueue())
         threading.Thread(target=obey, args=(client, connection, orders[-1]), daemon=True).start()
