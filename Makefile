@@ -1,9 +1,13 @@
 # The commands of this repository. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run test deps lint unit docs soak bench deny servers clean
+.PHONY: help run test deps lint unit docs soak bench bench-check deny servers clean
+
+# What measures peers is built apart from what is shipped, and so is the Python of the peers in Python.
+PEERS := $(or $(CARGO_TARGET_DIR),target)/peers
+PEERS_PYTHON := $(PEERS)/python/bin/python
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Build and start the server on http://127.0.0.1:8300, with its data in ./ade-data
 	@cargo run --quiet --locked -- serve
@@ -29,8 +33,23 @@ docs: ## Write the generated references and fixtures anew
 soak: ## The long campaigns: the same randomised tests, many more rounds (ADE_SEED repeats a run)
 	ADE_SOAK=1 cargo test --release --locked --workspace -- --nocapture --test-threads 1
 
-bench: ## Measure locks on this machine, beside the bare minimum
+bench: $(PEERS)/python/ready ## Measure locks on this machine, beside the bare minimum and beside peers
+	@scripts/deps bench
 	cargo run --quiet --locked --release -- bench locks
+	cargo run --quiet --locked --release --manifest-path bench/Cargo.toml --target-dir $(PEERS) -- \
+		--python $(PEERS_PYTHON) --json $(PEERS)/peers.json
+
+bench-check: ## Format, lints and tests of what measures peers
+	@scripts/deps bench
+	cargo fmt --check --manifest-path bench/Cargo.toml
+	cargo clippy --all-targets --locked --manifest-path bench/Cargo.toml --target-dir $(PEERS) -- -D warnings
+	cargo test --quiet --locked --manifest-path bench/Cargo.toml --target-dir $(PEERS)
+
+$(PEERS)/python/ready: bench/requirements.txt
+	@scripts/deps bench
+	python3 -m venv --clear $(PEERS)/python
+	$(PEERS_PYTHON) -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
 
 deny: ## Licences, bans and sources of dependencies (needs cargo-deny)
 	cargo deny check licenses bans sources

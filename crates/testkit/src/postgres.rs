@@ -26,6 +26,11 @@ pub struct Postgres {
 impl Postgres {
     /// Starts one and waits until it answers.
     pub fn start() -> Result<Self, StartError> {
+        Self::start_with(&[])
+    }
+
+    /// The same with more settings, which win over those here: `["max_connections=1000"]`.
+    pub fn start_with(settings: &[&str]) -> Result<Self, StartError> {
         let owner = unprivileged_user()?;
         let (initdb, postgres) = (binary("initdb")?, binary("postgres")?);
         let port = Port::claim()?;
@@ -44,15 +49,16 @@ impl Postgres {
         );
         let mut argv = drop_privileges;
         argv.extend([&postgres, "-D", "data", "-k", "", "-p", &number].map(str::to_owned));
-        for setting in [
+        let usual = [
             "listen_addresses=127.0.0.1",
             "fsync=off",
             "synchronous_commit=off",
             "full_page_writes=off",
             "max_connections=200",
             "log_destination=stderr",
-        ] {
-            argv.extend(["-c".to_owned(), setting.to_owned()]);
+        ];
+        for setting in usual.iter().chain(settings) {
+            argv.extend(["-c".to_owned(), (*setting).to_owned()]);
         }
         let name = "PostgreSQL".to_owned();
         let files = Vec::new();

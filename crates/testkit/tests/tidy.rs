@@ -127,6 +127,18 @@ fn the_test_kit_is_for_tests_only() {
     }
 }
 
+/// What measures peers is a workspace of its own, so that nothing of theirs can get into the binary.
+#[test]
+fn peers_stay_outside() {
+    let root_manifest = fs::read_to_string(root().join("Cargo.toml")).expect("readable");
+    let workspace: toml::Table = root_manifest.parse().expect("valid TOML");
+    let exclude = workspace["workspace"]["exclude"].as_array().expect("a list");
+    assert!(exclude.contains(&"bench".into()), "bench must be excluded from the workspace");
+    for (room, manifest) in manifests() {
+        assert!(!dependencies(&manifest).contains(&"ade-peers".to_owned()), "{room} depends on bench");
+    }
+}
+
 #[test]
 fn pure_rooms_have_no_runtime_no_driver_and_no_way_out() {
     let drivers = ["tokio", "redis", "sqlx", "axum", "reqwest", "rustix"];
@@ -150,6 +162,7 @@ fn pure_rooms_have_no_runtime_no_driver_and_no_way_out() {
 fn every_file_says_what_it_is_for_and_stays_readable() {
     let mut files = Vec::new();
     sources(&root().join("crates"), &mut files);
+    sources(&root().join("bench/src"), &mut files);
     assert!(files.len() > 20, "the search found too little: {files:?}");
     for file in files {
         let text = fs::read_to_string(&file).expect("readable");
