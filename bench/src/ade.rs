@@ -102,17 +102,17 @@ impl Ade {
 }
 
 /// Marks for those who wait, then a sweep, as `ade serve` does it.
-async fn upkeep(
-    backend: OnRedis,
-    server: Text,
-    waited_for: WaitedFor,
-) {
+async fn upkeep(backend: OnRedis, server: Text, waited_for: WaitedFor) {
     let mut tick = interval(SWEEP);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for round in 0_u64.. {
         tick.tick().await;
         if round % 5 == 0 {
-            let marks = waited_for.all().into_iter().map(|lock| (lock, Command::Mark { server: server.clone() })).collect();
+            let marks = waited_for
+                .all()
+                .into_iter()
+                .map(|lock| (lock, Command::Mark { server: server.clone() }))
+                .collect();
             // What fails here fails for the clients too, who say so.
             let _ = backend.commands(marks).await;
         }
@@ -125,8 +125,7 @@ impl Peer for Ade {
 
     async fn client(&self) -> Result<AdeClient, Failure> {
         let number = CLIENTS.fetch_add(1, Ordering::Relaxed);
-        let holder =
-            Holder::new(&format!("client-{number}"), None).map_err(Failure::of("name a client"))?;
+        let holder = Holder::new(&format!("client-{number}"), None).map_err(Failure::of("name a client"))?;
         let (backend, server) = (self.backend.clone(), self.server.clone());
         let waited_for = self.waited_for.clone();
         Ok(AdeClient { backend, server, holder, token: Token::default(), waited_for })
@@ -137,7 +136,11 @@ impl AdeClient {
     async fn send(&self, lock: &LockName, command: Command) -> Result<Outcome, Failure> {
         let answers =
             self.backend.commands(vec![(lock.clone(), command)]).await.map_err(Failure::of("ask ADE"))?;
-        answers.into_iter().next().map(|answer| answer.outcome).ok_or_else(|| Failure::new("ADE gave no answer"))
+        answers
+            .into_iter()
+            .next()
+            .map(|answer| answer.outcome)
+            .ok_or_else(|| Failure::new("ADE gave no answer"))
     }
 
     async fn wait(&mut self, name: &LockName, wish: Acquire) -> Result<Token, Failure> {
@@ -146,11 +149,8 @@ impl AdeClient {
             match self.send(name, Command::Acquire(wish.clone())).await? {
                 Outcome::Standing(Standing::Held(grant)) if grant.claimed => return Ok(grant.token),
                 Outcome::Standing(Standing::Held(_)) => {
-                    let claim = Command::Claim {
-                        holder: self.holder.clone(),
-                        request: wish.request,
-                        ttl_ms: TTL_MS,
-                    };
+                    let claim =
+                        Command::Claim { holder: self.holder.clone(), request: wish.request, ttl_ms: TTL_MS };
                     return match self.send(name, claim).await? {
                         Outcome::Kept(grant) => Ok(grant.token),
                         other => Err(Failure::new(format!("a claim was answered {other:?}"))),
