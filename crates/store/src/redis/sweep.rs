@@ -58,8 +58,7 @@ impl Inner {
         loop {
             let due = self.due().await?;
             let visits = due.iter().map(|(key, score, name)| self.visit(key, score, name.as_ref()));
-            let found = try_join_all(visits).await?;
-            locked(&self.rounds).untold.extend(found.into_iter().flatten());
+            try_join_all(visits).await?;
             if due.len() < BATCH {
                 break;
             }
@@ -84,11 +83,11 @@ impl Inner {
         key: &str,
         score: &str,
         name: Option<&LockName>,
-    ) -> Result<Vec<Deadlock>, Unavailable> {
+    ) -> Result<(), Unavailable> {
         let Some(name) = name else {
             // Nobody could do anything with it.
             self.revise(&self.keys.registry, key, score, "").await?;
-            return Ok(Vec::new());
+            return Ok(());
         };
         let said = self.step(name, &Command::Sweep).await?;
         let is_idle = said.due.is_none();
@@ -97,19 +96,25 @@ impl Inner {
         }
         if is_idle {
             self.forget_lock(name).await?;
-            return Ok(Vec::new());
+            return Ok(());
         }
-        let mut ended = Vec::new();
         for change in &said.changed {
             if let Changed::Back { holder } = change {
-                ended.extend(self.end_deadlocks(holder, name, false).await?);
+                self.search(holder, name).await?;
             }
         }
         if is_due(locked(&self.rounds).inspected.get(name).copied(), INSPECT) {
             locked(&self.rounds).inspected.insert(name.clone(), Instant::now());
-            ended.extend(self.inspect(name).await?);
+            self.inspect(name).await?;
         }
-        Ok(ended)
+        Ok(())
+    }
+
+    /// Ends the cycles through a holder. Whatever else fails, they are told of.
+    async fn search(&self, holder: &Holder, name: &LockName) -> Result<(), Unavailable> {
+        let ended = self.end_deadlocks(holder, name, false).await?;
+        locked(&self.rounds).untold.extend(ended);
+        Ok(())
     }
 
     /// What a lock leaves behind that nobody holds or waits for.
@@ -129,7 +134,7 @@ impl Inner {
     }
 
     /// Repairs the indexes of a lock, and searches the waits of agents that were not searched lately.
-    async fn inspect(&self, name: &LockName) -> Result<Vec<Deadlock>, Unavailable> {
+    async fn inspect(&self, name: &LockName) -> Result<(), Unavailable> {
         let seen = self.see(name, usize::MAX).await?;
         let keys = self.lock_keys(name)?;
         let ttl = step::index_ms(self.rules());
@@ -156,9 +161,8 @@ impl Inner {
         }
         self.ask_each(repairs).await?;
         if !self.rules().deadlock_detection {
-            return Ok(Vec::new());
+            return Ok(());
         }
-        let mut ended = Vec::new();
         let mut checked = 0;
         let agents: Vec<&str> = waiting.keys().copied().collect();
         for agent in self.who_hold_what_others_want(&agents).await? {
@@ -168,17 +172,17 @@ impl Inner {
             if self.may_check(agent, seen.now).await? {
                 checked += 1;
                 for holder in waiting.get(agent).into_iter().flatten() {
-                    ended.extend(self.end_deadlocks(holder, name, false).await?);
+                    self.search(holder, name).await?;
                 }
                 // Nobody searches for this agent again soon, so whatever else it waits for is searched now.
                 for (other, holder, _) in self.waits_of(agent).await? {
                     if other != *name {
-                        ended.extend(self.end_deadlocks(&holder, &other, false).await?);
+                        self.search(&holder, &other).await?;
                     }
                 }
             }
         }
-        Ok(ended)
+        Ok(())
     }
 
     /// Those of the agents that hold a lock which somebody waits for. Every cycle leads through one of them: whoever only
