@@ -1,7 +1,12 @@
 //! Deadlocks across slots and servers: every ring is found, by whoever closes it or by the periodic search; those who
 //! lock in one order are never accused.
 
-#![expect(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "helpers of tests fail like tests")]
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "helpers of tests fail like tests"
+)]
 
 #[expect(dead_code, reason = "shared by several tests, each of which needs a part")]
 mod fleet;
@@ -60,15 +65,19 @@ async fn ring(fleet: &Fleet, ring: usize, n: usize, closer: usize) {
     }
     let closed = Instant::now();
     let victim = waits[youngest].take().expect("it waits");
-    let told = tokio::time::timeout(LONG, victim).await.expect("in time").expect("runs").expect_err("it gives way");
+    let told =
+        tokio::time::timeout(LONG, victim).await.expect("in time").expect("runs").expect_err("it gives way");
     println!("a ring of {n} ended after {:?}", closed.elapsed());
     assert_eq!(cycle_from(&told, &agent(ring, 0)), expected_cycle(ring, n), "in order");
-    let lost = heartbeat(fleet.any(0), &agent(ring, youngest), &grants[youngest]).await.expect_err("its lock is freed");
+    let lost = heartbeat(fleet.any(0), &agent(ring, youngest), &grants[youngest])
+        .await
+        .expect_err("its lock is freed");
     assert_eq!(lost.code(), Some("LOCK_LOST"));
     // The others still hold and wait, and are granted one after the other.
     for at in (0..youngest).rev() {
         let waiting = waits[at].take().expect("it waits");
-        let grant = tokio::time::timeout(LONG, waiting).await.expect("in time").expect("runs").expect("granted");
+        let grant =
+            tokio::time::timeout(LONG, waiting).await.expect("in time").expect("runs").expect("granted");
         assert_eq!(grant.lock, lock(ring, at + 1));
         release(fleet.any(at + 2), &agent(ring, at), &grants[at]).await;
         release(fleet.any(at + 1), &agent(ring, at), &grant).await;
@@ -117,7 +126,12 @@ struct Tally {
 }
 
 /// An agent that always locks in one order, and sometimes gives up, is cut off, or breaks what others hold.
-async fn churn(clients: Vec<Client>, who: usize, over: Arc<AtomicBool>, tally: Arc<Tally>) -> Result<(), Error> {
+async fn churn(
+    clients: Vec<Client>,
+    who: usize,
+    over: Arc<AtomicBool>,
+    tally: Arc<Tally>,
+) -> Result<(), Error> {
     let mut dice = Dice::new(effort::seed(), who as u64);
     let mut pick = move |below: usize| dice.below(below as u64) as usize;
     let agent_id = Some(format!("agent-{who}"));
@@ -192,9 +206,16 @@ async fn nobody_is_accused(store: Store) {
         tokio::time::timeout(LONG, all).await.expect("they come to an end");
     }
     println!("{churning:?} of churn: {tally:?}");
-    assert!(tally.granted.load(Ordering::SeqCst) > 100 && tally.refused.load(Ordering::SeqCst) > 10, "{tally:?}");
+    assert!(
+        tally.granted.load(Ordering::SeqCst) > 100 && tally.refused.load(Ordering::SeqCst) > 10,
+        "{tally:?}"
+    );
     assert!(fleet.lines_with("lock.deadlock").is_empty(), "{:?}", fleet.lines_with("lock.deadlock"));
-    assert!(fleet.lines_with(r#""level":"ERROR""#).is_empty(), "{:?}", fleet.lines_with(r#""level":"ERROR""#));
+    assert!(
+        fleet.lines_with(r#""level":"ERROR""#).is_empty(),
+        "{:?}",
+        fleet.lines_with(r#""level":"ERROR""#)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -271,7 +292,8 @@ async fn left_over(store: Store) {
             Err(told) => Ok(told),
         }
     };
-    let told = until("the periodic search ends the ring", Duration::from_secs(50), look).await.expect("in time");
+    let told =
+        until("the periodic search ends the ring", Duration::from_secs(50), look).await.expect("in time");
     let took = killed.elapsed();
     println!("the ring that a killed server left was ended after {took:?}");
     assert!(took < Duration::from_secs(40), "{took:?}");

@@ -212,7 +212,9 @@ async fn a_writer_of_a_killed_server_does_not_block_sharers_while_others_keep_co
         came += 1;
     }
     let passed = killed.elapsed();
-    println!("a sharer behind a writer of a killed server was granted after {passed:?}, {came} came meanwhile");
+    println!(
+        "a sharer behind a writer of a killed server was granted after {passed:?}, {came} came meanwhile"
+    );
     assert!(passed < SILENCE + MARGIN, "{passed:?}");
     let grant = patient.await.expect("runs").expect("granted");
     writer.await.expect("runs").expect_err("its server is gone");

@@ -37,8 +37,10 @@ fn requests(description: &Value) -> Vec<(String, String, String)> {
     let mut all = Vec::new();
     for (path, item) in description.get("paths").and_then(Value::as_object).expect("paths") {
         for (method, operation) in item.as_object().expect("operations") {
-            let mut concrete =
-                path.replace("{lock}", "resource%3Aother%3A1").replace("{id}", "other").replace("{ticket}", ticket);
+            let mut concrete = path
+                .replace("{lock}", "resource%3Aother%3A1")
+                .replace("{id}", "other")
+                .replace("{ticket}", ticket);
             if method == "delete" && path.ends_with("{lock}") {
                 concrete.push_str("?reason=to%20see");
             }
@@ -103,7 +105,10 @@ async fn while_redis_hangs_everything_says_so_and_then_goes_on() {
     let grant = take(fleet.any(0), "ann", LOCK, Mode::Exclusive).await;
     let waiter = wait_for(fleet.any(1), "ben", LOCK, Mode::Exclusive);
     queued(fleet.any(0), LOCK, &["ben"]).await;
-    let apis = [Api::of(fleet.servers.first().expect("one")).await, Api::of(fleet.servers.get(1).expect("two")).await];
+    let apis = [
+        Api::of(fleet.servers.first().expect("one")).await,
+        Api::of(fleet.servers.get(1).expect("two")).await,
+    ];
 
     redis.process().signal(Signal::STOP).expect("stopped");
     tokio::join!(all_refuse(&apis[0]), all_refuse(&apis[1]));
@@ -138,7 +143,8 @@ async fn after_redis_was_killed_and_comes_back_empty_holders_learn_that_they_los
     }
     // Those who wait are told, sooner or later; nobody hangs.
     for (_, waiter) in waiters {
-        let told = tokio::time::timeout(LONG, waiter).await.expect("in time").expect("runs").expect_err("told");
+        let told =
+            tokio::time::timeout(LONG, waiter).await.expect("in time").expect("runs").expect_err("told");
         assert!(is_told(&told), "{told}");
     }
     redis.process().begin().expect("starts");
@@ -160,7 +166,8 @@ async fn flushed(fleet: &Fleet) {
 }
 
 async fn wait_and_leave(client: Client, agent: String) -> u64 {
-    let grant = acquire(&client, &ask(&agent, LOCK, Mode::Exclusive, 60.0)).await.expect("granted in the end");
+    let grant =
+        acquire(&client, &ask(&agent, LOCK, Mode::Exclusive, 60.0)).await.expect("granted in the end");
     release(&client, &agent, &grant).await;
     grant.fencing_token
 }
@@ -168,9 +175,8 @@ async fn wait_and_leave(client: Client, agent: String) -> u64 {
 async fn flushall(store: Store) {
     let fleet = Fleet::start(store, 3, "");
     let grant = take(fleet.any(0), "ann", LOCK, Mode::Exclusive).await;
-    let waiters: Vec<_> = (0..9)
-        .map(|n| tokio::spawn(wait_and_leave(fleet.any(n).clone(), format!("waiter-{n}"))))
-        .collect();
+    let waiters: Vec<_> =
+        (0..9).map(|n| tokio::spawn(wait_and_leave(fleet.any(n).clone(), format!("waiter-{n}")))).collect();
     fleet::lock_that(fleet.any(0), LOCK, "nine wait", LONG, |lock| lock.queue_length == 9).await;
     let ticket = AcquireRequest { queue: true, ..ask("cem", LOCK, Mode::Exclusive, 60.0) };
     let Acquired::Ticket(ticket) = fleet.any(1).acquire(&ticket).await.expect("queued") else {

@@ -159,6 +159,7 @@ pub(crate) async fn lock_that(
 
 /// Waits until exactly these agents wait for a lock, in this order.
 pub(crate) async fn queued(client: &Client, lock: &str, agents: &[&str]) {
-    let fits = |now: &Lock| now.queue.iter().map(|waiter| waiter.agent_id.as_str()).eq(agents.iter().copied());
+    let fits =
+        |now: &Lock| now.queue.iter().map(|waiter| waiter.agent_id.as_str()).eq(agents.iter().copied());
     lock_that(client, lock, &format!("{agents:?} wait"), LONG, fits).await;
 }

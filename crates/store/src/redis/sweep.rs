@@ -78,12 +78,7 @@ impl Inner {
         Ok(pairs.iter().map(|[key, score]| (key.clone(), score.clone(), names.remove(key))).collect())
     }
 
-    async fn visit(
-        &self,
-        key: &str,
-        score: &str,
-        name: Option<&LockName>,
-    ) -> Result<(), Unavailable> {
+    async fn visit(&self, key: &str, score: &str, name: Option<&LockName>) -> Result<(), Unavailable> {
         let Some(name) = name else {
             // Nobody could do anything with it.
             self.revise(&self.keys.registry, key, score, "").await?;
@@ -199,7 +194,8 @@ impl Inner {
             let all: Vec<LockName> = all.into_iter().collect();
             let wanted: HashSet<LockName> = self.with_queue(&all).await?.into_iter().collect();
             let holds_some = |held: &[LockName]| held.iter().any(|name| wanted.contains(name));
-            found.extend(some.iter().zip(&held).filter(|(_, held)| holds_some(held)).map(|(agent, _)| *agent));
+            found
+                .extend(some.iter().zip(&held).filter(|(_, held)| holds_some(held)).map(|(agent, _)| *agent));
         }
         Ok(found)
     }
