@@ -39,6 +39,8 @@ pub(super) struct Rounds {
     /// Locks with heartbeats since the registry was last looked at.
     pub(super) alive: HashSet<LockName>,
     enlisted: Option<Instant>,
+    /// How far the names of locks were looked through.
+    names_from: String,
     /// Cycles that were ended by a call which does not answer with them; the next sweep does.
     pub(super) untold: Vec<Deadlock>,
     pub(super) counted: Option<(Counts, Instant)>,
@@ -224,6 +226,7 @@ impl Inner {
         self.learn_ages().await?;
         self.find_silent_agents().await?;
         self.forget_idle_agents().await?;
+        self.forget_names().await?;
         locked(&self.rounds).inspected.retain(|_, at| at.elapsed() < 2 * INSPECT);
         if is_due(locked(&self.rounds).enlisted, ENLIST_AGAIN) {
             locked(&self.rounds).enlisted = Some(Instant::now());
@@ -297,6 +300,27 @@ impl Inner {
             waits.extend(of_agent.map(|waiter| (name.clone(), waiter.holder.clone(), waiter)));
         }
         Ok(waits)
+    }
+
+    /// Looks at some of the long names, each time at the next ones; elsewhere than on a cluster a lock leaves the registry
+    /// with its last holder, and no sweep comes to it any more.
+    async fn forget_names(&self) -> Result<(), Unavailable> {
+        if self.in_cluster() {
+            return Ok(());
+        }
+        let from = locked(&self.rounds).names_from.clone();
+        let mut scan = redis::cmd("HSCAN");
+        scan.arg(self.keys.names.as_str()).arg(if from.is_empty() { "0" } else { &from });
+        scan.arg("COUNT").arg(BATCH);
+        let page = texts(&self.ask(&self.keys.names, scan).await?)?;
+        let Some((next, fields)) = page.split_first() else { return Ok(()) };
+        next.clone_into(&mut locked(&self.rounds).names_from);
+        let locks: Vec<&[u8]> = fields.as_chunks::<2>().0.iter().map(|[lock, _]| lock.as_bytes()).collect();
+        if !locks.is_empty() {
+            let keys = [self.keys.names.clone(), self.keys.registry.clone()];
+            self.link.call(&self.scripts.forget_name, &keys, &locks).await?;
+        }
+        Ok(())
     }
 
     async fn forget_idle_agents(&self) -> Result<(), Unavailable> {
