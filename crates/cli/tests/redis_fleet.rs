@@ -1,7 +1,12 @@
 //! Three servers on one Redis are one: a lock is the same through each of them, a thousand waiters are granted in the
 //! order of the queue whichever server they wait at, and a server that is killed delays nobody for long.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "helpers of tests fail like tests")]
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests fail like tests"
+)]
 
 #[expect(dead_code, reason = "shared by several tests, each of which needs a part")]
 mod fleet;

@@ -1,7 +1,12 @@
 //! What is in Redis while every command runs: nothing but what the catalog declares, and all of that. Afterwards only what
 //! the catalog lets live.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "helpers of tests fail like tests")]
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests fail like tests"
+)]
 
 #[expect(dead_code, reason = "shared by several tests, each of which needs a part")]
 mod fleet;

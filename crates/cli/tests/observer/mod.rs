@@ -197,7 +197,7 @@ impl Listener {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let ear = Arc::clone(&heard);
         thread::spawn(move || {
-            lines.map_while(Result::ok).for_each(|line| ear.lock().expect("whole").push(line))
+            lines.map_while(Result::ok).for_each(|line| ear.lock().expect("whole").push(line));
         });
         let listener = Self { program, heard };
         // The answer to the subscription ends with the number of channels.
