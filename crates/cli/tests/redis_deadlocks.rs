@@ -5,6 +5,7 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
+    clippy::print_stdout,
     reason = "helpers of tests fail like tests"
 )]
 
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use ade_client::wire::{AcquireRequest, CycleEdge, Grant, HoldRequest, Mode, Ticket, TicketStatus};
 use ade_client::{Acquired, Client, Error};
-use ade_testkit::wait::until;
+use ade_testkit::wait::{eventually, until};
 use ade_testkit::{Dice, effort};
 use fleet::{Fleet, LONG, Store, acquire, ask, heartbeat, queued, release, setup, take, wait_for};
 use tokio::task::JoinHandle;
@@ -85,7 +86,11 @@ async fn ring(fleet: &Fleet, ring: usize, n: usize, closer: usize) {
     for client in &fleet.clients {
         assert!(client.graph().await.expect("shown").waits.is_empty());
     }
-    assert_eq!(fleet.lines_with("lock.deadlock").len(), ring + 1, "each is told once, by one server");
+    let told = || match fleet.lines_with("lock.deadlock").len() {
+        lines if lines == ring + 1 => Ok(()),
+        lines => Err(format!("{lines} lines")),
+    };
+    eventually("each is told once, by one server", LONG, told).expect("told");
 }
 
 async fn rings(store: Store) {
@@ -297,7 +302,8 @@ async fn left_over(store: Store) {
     assert!(!stamps(&fleet.store).is_empty(), "the search leaves its stamps");
     let next = sighted.ticket(&tickets[n - 2].ticket).await.expect("it goes on");
     assert_eq!(next.status, TicketStatus::Ready);
-    assert_eq!(fleet.lines_with("lock.deadlock").len(), 1, "told once");
+    fleet.servers[1].process().wait_for_lines("lock.deadlock", 1, LONG).expect("told");
+    assert_eq!(fleet.lines_with("lock.deadlock").len(), 1, "once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

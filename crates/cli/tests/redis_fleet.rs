@@ -1,7 +1,12 @@
 //! Three servers on one Redis are one: a lock is the same through each of them, a thousand waiters are granted in the
 //! order of the queue whichever server they wait at, and a server that is killed delays nobody for long.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "helpers of tests fail like tests")]
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests fail like tests"
+)]
 
 #[expect(dead_code, reason = "shared by several tests, each of which needs a part")]
 mod fleet;
@@ -10,7 +15,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ade_client::wire::{AcquireRequest, Grant, Mode, TicketStatus, VerifyRequest};
+use ade_client::wire::{AcquireRequest, Grant, HoldRequest, Mode, TicketStatus, VerifyRequest};
 use ade_client::{Acquired, Client, Error};
 use ade_testkit::wait::until;
 use fleet::{Fleet, LONG, Store, acquire, ask, heartbeat, hold, queued, release, take, wait_for};
@@ -35,6 +40,10 @@ fn agent(n: usize) -> String {
     format!("agent-{n}")
 }
 
+fn holder(n: usize) -> String {
+    format!("waiter {n}")
+}
+
 /// One of the crowd keeps its lock until it is told to go on.
 #[derive(Debug, Default)]
 struct Stop {
@@ -45,18 +54,21 @@ struct Stop {
 
 /// Waits, stops if it is the one to stop, and gives the lock back; nothing, if its server was killed.
 async fn wait_and_leave(client: Client, n: usize, stop: Arc<Stop>) -> Option<(String, Grant)> {
-    let agent = agent(n);
-    let grant = match acquire(&client, &ask(&agent, LOCK, mode(n), 300.0)).await {
+    // Every tenth of them is another task of the same agent.
+    let (agent, holder) = (agent(n % WAVE), holder(n));
+    let request = AcquireRequest { holder_id: Some(holder.clone()), ..ask(&agent, LOCK, mode(n), 300.0) };
+    let grant = match acquire(&client, &request).await {
         Ok(grant) => grant,
         Err(Error::Unreachable { .. }) if n % 3 == 2 => return None,
-        Err(error) => panic!("{agent} is told: {error}"),
+        Err(error) => panic!("{holder} is told: {error}"),
     };
-    if stop.who.get() == Some(&agent) {
+    if stop.who.get() == Some(&holder) {
         stop.arrived.notify_one();
         stop.go_on.notified().await;
     }
-    release(&client, &agent, &grant).await;
-    Some((agent, grant))
+    let held = HoldRequest { holder_id: Some(holder.clone()), ..hold(&agent, &grant) };
+    client.release(&held).await.expect("released");
+    Some((holder, grant))
 }
 
 /// Asks the list, which shows few waiters of each lock: the whole queue is long.
@@ -87,18 +99,18 @@ async fn crowd(store: Store, size: usize) {
     println!("{size} wait after {:?}", began.elapsed());
     let seen = |number: usize| fleet.any(number).lock(LOCK);
     let (shown, also) = (seen(0).await.expect("shown"), seen(1).await.expect("shown"));
-    let listed: Vec<String> = shown.queue.iter().map(|waiter| waiter.agent_id.clone()).collect();
+    let listed: Vec<String> = shown.queue.iter().map(|waiter| waiter.holder_id.clone()).collect();
     assert_eq!(listed.len(), size, "the whole queue is shown");
     assert_eq!(shown, also, "and the same through every server");
     assert!(shown.queue.iter().enumerate().all(|(at, waiter)| waiter.position == at as u64 + 1));
     for (wave, came) in listed.chunks(WAVE).enumerate() {
         let came: BTreeSet<&String> = came.iter().collect();
-        let expected: Vec<String> = (wave * WAVE..(wave + 1) * WAVE).map(agent).collect();
+        let expected: Vec<String> = (wave * WAVE..(wave + 1) * WAVE).map(holder).collect();
         assert_eq!(came, expected.iter().collect(), "who came earlier stands earlier");
     }
 
     // A writer in the middle stops; everybody before it is gone by then, and nobody beside it.
-    let at_third = |who: &String| (0..size).find(|n| agent(*n) == *who).is_some_and(|n| n % 3 == 2);
+    let at_third = |who: &String| (0..size).find(|n| holder(*n) == *who).is_some_and(|n| n % 3 == 2);
     let is_writer = |at: usize| shown.queue.get(at).is_some_and(|waiter| waiter.mode == Mode::Exclusive);
     let (middle, who) = listed
         .iter()
@@ -128,7 +140,7 @@ async fn crowd(store: Store, size: usize) {
     }
     println!("the other {} were granted within {:?}", size - middle - 1 - doomed.len(), began.elapsed());
     grants.sort_by_key(|(_, grant)| grant.fencing_token);
-    let order: Vec<&String> = grants.iter().map(|(agent, _)| agent).collect();
+    let order: Vec<&String> = grants.iter().map(|(holder, _)| holder).collect();
     let expected: Vec<&String> = listed.iter().filter(|who| !doomed.contains(who)).collect();
     assert_eq!(order, expected, "by their tokens, in the order of the queue; none is forgotten");
     assert!(grants.iter().all(|(_, grant)| grant.fencing_token > first.fencing_token));

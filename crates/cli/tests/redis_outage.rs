@@ -7,7 +7,6 @@
 mod fleet;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use ade_client::wire::{AcquireRequest, Mode};
 use ade_client::{Acquired, Client, Error};
@@ -19,15 +18,17 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const LOCK: &str = "resource:database:prod";
+/// Nobody holds it.
+const OTHER: &str = "resource:other:1";
 /// Routes that answer whatever happens to Redis.
 const SELF_SUFFICIENT: [&str; 1] = ["/healthz"];
 
 /// A request to every route of the description. What it names is touched by nothing else: it may be carried out late.
 fn requests(description: &Value) -> Vec<(String, String, String)> {
-    let held = json!([{ "lock": "task:other", "fencing_token": 1 }]);
+    let held = json!([{ "lock": OTHER, "fencing_token": 1 }]);
     let body = |path: &str| match path.rsplit('/').next() {
-        Some("acquire") => json!({ "agent_id": "other", "locks": [{ "lock": "task:other" }] }),
-        Some("verify") => json!({ "lock": "task:other", "fencing_token": 1 }),
+        Some("acquire") => json!({ "agent_id": "other", "locks": [{ "lock": OTHER }] }),
+        Some("verify") => json!({ "lock": OTHER, "fencing_token": 1 }),
         Some("heartbeat" | "release" | "downgrade") => json!({ "agent_id": "other", "locks": held }),
         Some("agents") => json!({ "agent_id": "other", "name": "other" }),
         _ => json!({ "name": "other" }),
@@ -36,8 +37,10 @@ fn requests(description: &Value) -> Vec<(String, String, String)> {
     let mut all = Vec::new();
     for (path, item) in description.get("paths").and_then(Value::as_object).expect("paths") {
         for (method, operation) in item.as_object().expect("operations") {
-            let mut concrete =
-                path.replace("{lock}", "task%3Aother").replace("{id}", "other").replace("{ticket}", ticket);
+            let mut concrete = path
+                .replace("{lock}", "resource%3Aother%3A1")
+                .replace("{id}", "other")
+                .replace("{ticket}", ticket);
             if method == "delete" && path.ends_with("{lock}") {
                 concrete.push_str("?reason=to%20see");
             }

@@ -22,6 +22,16 @@ const MOST_SEARCHES: usize = 10;
 /// Locks that one search reads; what is beyond is not searched.
 const MOST_LOCKS: usize = 5_000;
 
+/// What one search came to.
+enum Search {
+    /// There is no cycle.
+    Free,
+    /// There was one, and it opened by itself.
+    Again,
+    /// Somebody gave way.
+    Ended(Deadlock),
+}
+
 impl Inner {
     /// Ends every cycle through this holder, which waits for `name`; `is_last`: behind everybody else there.
     pub(super) async fn end_deadlocks(
@@ -35,13 +45,26 @@ impl Inner {
             return Ok(ended);
         }
         for _ in 0..MOST_SEARCHES {
-            let first = self.reach(name).await?;
-            let Some(cycle) = graph::cycle_through(&first, through) else { return Ok(ended) };
-            let Some(second) = self.read_again(&first, &cycle).await? else { continue };
-            ended.extend(self.abort_one(second, cycle).await?);
+            match self.end_one(through, name).await {
+                Ok(Search::Free) => return Ok(ended),
+                Ok(Search::Again) => {}
+                Ok(Search::Ended(deadlock)) => ended.push(deadlock),
+                Err(error) => {
+                    // Who gave way has given way: the next sweep tells of it.
+                    locked(&self.rounds).untold.extend(ended);
+                    return Err(error);
+                }
+            }
         }
         tracing::warn!(holder = %through, "cycles of waiting holders keep forming; the rest is left to the next round");
         Ok(ended)
+    }
+
+    async fn end_one(&self, through: &Holder, name: &LockName) -> Result<Search, Unavailable> {
+        let first = self.reach(name).await?;
+        let Some(cycle) = graph::cycle_through(&first, through) else { return Ok(Search::Free) };
+        let Some(second) = self.read_again(&first, &cycle).await? else { return Ok(Search::Again) };
+        Ok(self.abort_one(second, cycle).await?.map_or(Search::Again, Search::Ended))
     }
 
     /// Whether anybody waits for something that the holder's agent holds, or may stand behind it elsewhere. Most of those

@@ -71,6 +71,11 @@ impl LockKeys {
         let [_, queue, ..] = &self.own;
         queue
     }
+
+    pub(super) const fn waiting(&self) -> &RedisKey {
+        let [_, _, waiting, ..] = &self.own;
+        waiting
+    }
 }
 
 /// The keys of one agent, all in one slot.

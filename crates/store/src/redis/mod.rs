@@ -112,6 +112,7 @@ struct Scripts {
     look: Script,
     enlist: Script,
     revise: Script,
+    forget_names: Script,
     put_agent: Script,
     hear_agent: Script,
     admit: Script,
@@ -119,10 +120,11 @@ struct Scripts {
 
 impl Scripts {
     fn new(rules: &Rules) -> Self {
-        let functions = ["step", "look", "enlist", "revise", "put_agent", "hear_agent", "admit"];
-        let [step, look, enlist, revise, put_agent, hear_agent, admit] =
+        let functions =
+            ["step", "look", "enlist", "revise", "forget_names", "put_agent", "hear_agent", "admit"];
+        let [step, look, enlist, revise, forget_names, put_agent, hear_agent, admit] =
             Script::library(&step::library(rules), functions);
-        Self { step, look, enlist, revise, put_agent, hear_agent, admit }
+        Self { step, look, enlist, revise, forget_names, put_agent, hear_agent, admit }
     }
 }
 
@@ -225,6 +227,11 @@ impl Inner {
             Said::read(&self.link.call(&self.scripts.step, &all, &args).await?).map_err(foreign)?
         };
         self.follow_up(name, &keys, agent, &said).await;
+        if let Command::Acquire(wish) = command
+            && let Err(error) = self.announced(name, &keys, of_agent.as_ref(), wish, &said).await
+        {
+            tracing::warn!(%error, "indexes of locks cannot be written; the sweep repairs them");
+        }
         Ok(said)
     }
 
@@ -340,9 +347,7 @@ impl Inner {
     ) -> Result<(), Unavailable> {
         let mut first = Vec::new();
         if keys::is_long(name, keys) {
-            let mut remember = redis::cmd("HSET");
-            remember.arg(self.keys.names.as_str()).arg(keys.lock().as_str()).arg(name.as_str());
-            first.push((self.keys.names.clone(), remember));
+            first.push(self.remember_name(name, keys));
         }
         if self.in_cluster() {
             if let (Some(wait), Some(agent)) = (&wish.wait, agent) {
@@ -355,6 +360,40 @@ impl Inner {
             for answer in self.link.ask_all(first).await {
                 answer?;
             }
+        }
+        Ok(())
+    }
+
+    fn remember_name(&self, name: &LockName, keys: &LockKeys) -> (RedisKey, Cmd) {
+        let mut remember = redis::cmd("HSET");
+        remember.arg(self.keys.names.as_str()).arg(keys.lock().as_str()).arg(name.as_str());
+        (self.keys.names.clone(), remember)
+    }
+
+    /// What was announced and did not come about is taken back: on a cluster that the agent waits, if none of its holders
+    /// does. A name is written again, because the sweep may have forgotten it before the lock was in the registry.
+    async fn announced(
+        &self,
+        name: &LockName,
+        keys: &LockKeys,
+        agent: Option<&AgentKeys>,
+        wish: &Acquire,
+        said: &Said,
+    ) -> Result<(), Unavailable> {
+        if keys::is_long(name, keys) && !said.changed.is_empty() {
+            let (key, remember) = self.remember_name(name, keys);
+            self.ask(&key, remember).await?;
+        }
+        let waits = matches!(said.outcome, Outcome::Standing(Standing::Waiting { .. }));
+        let (true, Some(agent), Some(_), false) = (self.in_cluster(), agent, &wish.wait, waits) else {
+            return Ok(());
+        };
+        let mut others = redis::cmd("HEXISTS");
+        others.arg(keys.waiting().as_str()).arg(format!("a:{}", wish.holder.agent_id()));
+        let others = self.ask(keys.waiting(), others).await?;
+        if step::number(&others).map_err(foreign)? == 0 {
+            let (key, remove) = remove_from_index(&agent.waitfor, keys.lock());
+            self.ask(&key, remove).await?;
         }
         Ok(())
     }

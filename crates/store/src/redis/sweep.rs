@@ -39,6 +39,8 @@ pub(super) struct Rounds {
     /// Locks with heartbeats since the registry was last looked at.
     pub(super) alive: HashSet<LockName>,
     enlisted: Option<Instant>,
+    /// How far the names of locks were looked through.
+    names_from: String,
     /// Cycles that were ended by a call which does not answer with them; the next sweep does.
     pub(super) untold: Vec<Deadlock>,
     pub(super) counted: Option<(Counts, Instant)>,
@@ -58,8 +60,7 @@ impl Inner {
         loop {
             let due = self.due().await?;
             let visits = due.iter().map(|(key, score, name)| self.visit(key, score, name.as_ref()));
-            let found = try_join_all(visits).await?;
-            locked(&self.rounds).untold.extend(found.into_iter().flatten());
+            try_join_all(visits).await?;
             if due.len() < BATCH {
                 break;
             }
@@ -79,16 +80,11 @@ impl Inner {
         Ok(pairs.iter().map(|[key, score]| (key.clone(), score.clone(), names.remove(key))).collect())
     }
 
-    async fn visit(
-        &self,
-        key: &str,
-        score: &str,
-        name: Option<&LockName>,
-    ) -> Result<Vec<Deadlock>, Unavailable> {
+    async fn visit(&self, key: &str, score: &str, name: Option<&LockName>) -> Result<(), Unavailable> {
         let Some(name) = name else {
             // Nobody could do anything with it.
             self.revise(&self.keys.registry, key, score, "").await?;
-            return Ok(Vec::new());
+            return Ok(());
         };
         let said = self.step(name, &Command::Sweep).await?;
         let is_idle = said.due.is_none();
@@ -97,19 +93,25 @@ impl Inner {
         }
         if is_idle {
             self.forget_lock(name).await?;
-            return Ok(Vec::new());
+            return Ok(());
         }
-        let mut ended = Vec::new();
         for change in &said.changed {
             if let Changed::Back { holder } = change {
-                ended.extend(self.end_deadlocks(holder, name, false).await?);
+                self.search(holder, name).await?;
             }
         }
         if is_due(locked(&self.rounds).inspected.get(name).copied(), INSPECT) {
             locked(&self.rounds).inspected.insert(name.clone(), Instant::now());
-            ended.extend(self.inspect(name).await?);
+            self.inspect(name).await?;
         }
-        Ok(ended)
+        Ok(())
+    }
+
+    /// Ends the cycles through a holder. Whatever else fails, they are told of.
+    async fn search(&self, holder: &Holder, name: &LockName) -> Result<(), Unavailable> {
+        let ended = self.end_deadlocks(holder, name, false).await?;
+        locked(&self.rounds).untold.extend(ended);
+        Ok(())
     }
 
     /// What a lock leaves behind that nobody holds or waits for.
@@ -129,7 +131,7 @@ impl Inner {
     }
 
     /// Repairs the indexes of a lock, and searches the waits of agents that were not searched lately.
-    async fn inspect(&self, name: &LockName) -> Result<Vec<Deadlock>, Unavailable> {
+    async fn inspect(&self, name: &LockName) -> Result<(), Unavailable> {
         let seen = self.see(name, usize::MAX).await?;
         let keys = self.lock_keys(name)?;
         let ttl = step::index_ms(self.rules());
@@ -156,9 +158,8 @@ impl Inner {
         }
         self.ask_each(repairs).await?;
         if !self.rules().deadlock_detection {
-            return Ok(Vec::new());
+            return Ok(());
         }
-        let mut ended = Vec::new();
         let mut checked = 0;
         let agents: Vec<&str> = waiting.keys().copied().collect();
         for agent in self.who_hold_what_others_want(&agents).await? {
@@ -168,17 +169,17 @@ impl Inner {
             if self.may_check(agent, seen.now).await? {
                 checked += 1;
                 for holder in waiting.get(agent).into_iter().flatten() {
-                    ended.extend(self.end_deadlocks(holder, name, false).await?);
+                    self.search(holder, name).await?;
                 }
                 // Nobody searches for this agent again soon, so whatever else it waits for is searched now.
                 for (other, holder, _) in self.waits_of(agent).await? {
                     if other != *name {
-                        ended.extend(self.end_deadlocks(&holder, &other, false).await?);
+                        self.search(&holder, &other).await?;
                     }
                 }
             }
         }
-        Ok(ended)
+        Ok(())
     }
 
     /// Those of the agents that hold a lock which somebody waits for. Every cycle leads through one of them: whoever only
@@ -225,6 +226,7 @@ impl Inner {
         self.learn_ages().await?;
         self.find_silent_agents().await?;
         self.forget_idle_agents().await?;
+        self.forget_names().await?;
         locked(&self.rounds).inspected.retain(|_, at| at.elapsed() < 2 * INSPECT);
         if is_due(locked(&self.rounds).enlisted, ENLIST_AGAIN) {
             locked(&self.rounds).enlisted = Some(Instant::now());
@@ -298,6 +300,27 @@ impl Inner {
             waits.extend(of_agent.map(|waiter| (name.clone(), waiter.holder.clone(), waiter)));
         }
         Ok(waits)
+    }
+
+    /// Looks at some of the long names, each time at the next ones; elsewhere than on a cluster a lock leaves the registry
+    /// with its last holder, and no sweep comes to it any more.
+    async fn forget_names(&self) -> Result<(), Unavailable> {
+        if self.in_cluster() {
+            return Ok(());
+        }
+        let from = locked(&self.rounds).names_from.clone();
+        let mut scan = redis::cmd("HSCAN");
+        scan.arg(self.keys.names.as_str()).arg(if from.is_empty() { "0" } else { &from });
+        scan.arg("COUNT").arg(BATCH);
+        let page = texts(&self.ask(&self.keys.names, scan).await?)?;
+        let Some((next, fields)) = page.split_first() else { return Ok(()) };
+        next.clone_into(&mut locked(&self.rounds).names_from);
+        let locks: Vec<&[u8]> = fields.as_chunks::<2>().0.iter().map(|[lock, _]| lock.as_bytes()).collect();
+        if !locks.is_empty() {
+            let keys = [self.keys.names.clone(), self.keys.registry.clone()];
+            self.link.call(&self.scripts.forget_names, &keys, &locks).await?;
+        }
+        Ok(())
     }
 
     async fn forget_idle_agents(&self) -> Result<(), Unavailable> {

@@ -232,7 +232,7 @@ local function reap_silent()
           left = left + 1
         end
       end
-      if left <= BATCH then call('HDEL', FENCE, fields[i]) end
+      if left <= BATCH then call('HDEL', FENCE, fields[i]) else silent_by = now end
     end
   end
 end

@@ -31,6 +31,14 @@ local function revise(keys, args)
   return redis.call('ZADD', keys[1], args[4], args[2])
 end
 
+-- Forgets the names of locks that are not in the registry any more. Not for clusters, where the two are apart.
+-- Keys: names, registry. Arguments: node, then locks.
+local function forget_names(keys, args)
+  for i = 2, #args do
+    if not redis.call('ZSCORE', keys[2], args[i]) then redis.call('HDEL', keys[1], args[i]) end
+  end
+end
+
 -- Registers an agent, or changes one. Answers with its fields, or nothing if the name is taken or unknown.
 -- Keys: profile, capacity. Arguments: node, 1 to create, profile or nothing, most tasks or nothing, draining or nothing,
 -- the profile of an agent that says nothing, most tasks of such an agent.
@@ -107,6 +115,7 @@ register('step', step)
 register('look', look)
 register('enlist', enlist)
 register('revise', revise)
+register('forget_names', forget_names)
 register('put_agent', put_agent)
 register('hear_agent', hear_agent)
 register('admit', admit)
