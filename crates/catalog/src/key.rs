@@ -23,6 +23,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ident::{IdentifierError, Rules};
@@ -151,7 +152,7 @@ impl Name<'_> {
     }
 
     fn redis_key(&self, layout: Layout) -> RedisKey {
-        RedisKey { text: self.in_layout(layout), entry: self.template.name }
+        RedisKey { text: self.in_layout(layout).into(), entry: self.template.name }
     }
 
     fn in_both_layouts(&self) -> [String; 2] {
@@ -354,10 +355,10 @@ impl Writable<'_> {
     }
 }
 
-/// A key as the server sees it.
+/// A key as the server sees it. Clones share its text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RedisKey {
-    text: String,
+    text: Arc<str>,
     entry: &'static str,
 }
 
@@ -403,7 +404,7 @@ impl<'a> Channel<'a> {
     /// The channel as the server sees it.
     #[must_use]
     pub fn in_layout(&self, layout: Layout) -> ChannelName {
-        ChannelName { text: self.name.in_layout(layout) }
+        ChannelName { text: self.name.in_layout(layout).into() }
     }
 
     #[doc(hidden)]
@@ -416,7 +417,7 @@ impl<'a> Channel<'a> {
 /// A channel as the server sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ChannelName {
-    text: String,
+    text: Arc<str>,
 }
 
 impl ChannelName {

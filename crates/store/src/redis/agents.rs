@@ -221,7 +221,7 @@ impl Agents for OnRedis {
     fn admit(&self, agent_id: String, locks: u32) -> Reply<'_, Result<(), Moment>> {
         Box::pin(async move {
             let inner = &self.inner;
-            let rate = inner.agent_keys(&agent_id)?.rate;
+            let rate = inner.agent_keys(&agent_id)?.rate.clone();
             let args = [locks.to_string(), inner.rules().acquisitions_per_minute.to_string()];
             let args: Vec<&[u8]> = args.iter().map(String::as_bytes).collect();
             let answer = inner.link.call(&inner.scripts.admit, &[rate], &args).await?;

@@ -12,7 +12,7 @@ use super::link::{Hint, Link};
 use super::locked;
 use crate::coordination::Watchers;
 
-/// Requests that wait, by channel and agent.
+/// Requests that wait, by channel.
 #[derive(Clone)]
 pub(super) struct Hearing {
     link: Link,
@@ -22,12 +22,31 @@ pub(super) struct Hearing {
 
 struct Followed {
     channel: ChannelName,
-    requests: Vec<(String, RequestKey)>,
+    /// Whether the server has confirmed it: nothing is missed from then on, unless we are told.
+    heard: bool,
+    /// Each with its agent.
+    requests: HashMap<RequestKey, String>,
 }
 
 impl Hearing {
     pub(super) fn new(link: Link, watchers: Watchers) -> Self {
         Self { link, watchers, followed: Arc::default() }
+    }
+
+    /// If the channel is followed already, follows it for one more request that somebody here watches, before anything can
+    /// happen to it. Whether it is.
+    pub(super) fn join(&self, channel: &ChannelName, agent: &str, request: RequestKey) -> bool {
+        if !self.watchers.is_watched(request) {
+            return false;
+        }
+        let mut followed = locked(&self.followed);
+        match followed.get_mut(channel.as_str()) {
+            Some(of_channel) if of_channel.heard => {
+                of_channel.requests.entry(request).or_insert_with(|| agent.to_owned());
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Follows a lock's channel for a request that somebody here watches. Whether that is new: then the caller must look
@@ -38,25 +57,23 @@ impl Hearing {
         }
         let is_new = {
             let mut followed = locked(&self.followed);
-            match followed.get_mut(channel.as_str()) {
-                Some(of_channel) => {
-                    let known = of_channel.requests.iter().any(|(_, other)| *other == request);
-                    if !known {
-                        of_channel.requests.push((agent.to_owned(), request));
+            let of_channel = followed.entry(channel.as_str().to_owned()).or_insert_with(|| {
+                self.link.subscribe(channel);
+                Followed { channel: channel.clone(), heard: false, requests: HashMap::new() }
+            });
+            of_channel.requests.insert(request, agent.to_owned()).is_none()
+        };
+        if is_new {
+            match self.link.subscribed(channel).await {
+                Ok(()) => {
+                    if let Some(of_channel) = locked(&self.followed).get_mut(channel.as_str()) {
+                        of_channel.heard = true;
                     }
-                    !known
                 }
-                None => {
-                    self.link.subscribe(channel);
-                    let requests = vec![(agent.to_owned(), request)];
-                    followed
-                        .insert(channel.as_str().to_owned(), Followed { channel: channel.clone(), requests });
-                    true
+                Err(error) => {
+                    tracing::debug!(%error, "a channel cannot be followed; its waiters ask by themselves");
                 }
             }
-        };
-        if is_new && let Err(error) = self.link.subscribed(channel).await {
-            tracing::debug!(%error, "a channel cannot be followed; its waiters ask by themselves");
         }
         is_new
     }
@@ -64,7 +81,7 @@ impl Hearing {
     /// Stops following for requests that nobody watches any more.
     pub(super) fn tidy(&self) {
         locked(&self.followed).retain(|_, of_channel| {
-            of_channel.requests.retain(|(_, request)| self.watchers.is_watched(*request));
+            of_channel.requests.retain(|request, _| self.watchers.is_watched(*request));
             let wanted = !of_channel.requests.is_empty();
             if !wanted {
                 self.link.unsubscribe(&of_channel.channel);
@@ -79,21 +96,21 @@ impl Hearing {
         while let Some(hint) = hints.next().await {
             match hint {
                 Hint::Message { channel, text } => {
-                    let meant = |agent: &str| {
-                        let (word, of) = text.split_once(':').unwrap_or((&text, ""));
-                        matches!(word, "promoted" | "left") && of == agent
-                    };
+                    let Some((word, of)) = text.split_once(':') else { continue };
+                    if !matches!(word, "promoted" | "left") {
+                        continue;
+                    }
                     let followed = locked(&self.followed);
                     let requests =
                         followed.get(&*channel).into_iter().flat_map(|of_channel| &of_channel.requests);
                     requests
-                        .filter(|(agent, _)| meant(agent))
-                        .for_each(|(_, request)| self.watchers.wake(*request));
+                        .filter(|(_, agent)| *agent == of)
+                        .for_each(|(request, _)| self.watchers.wake(*request));
                 }
                 Hint::Again => {
                     let followed = locked(&self.followed);
-                    let requests = followed.values().flat_map(|of_channel| &of_channel.requests);
-                    requests.for_each(|(_, request)| self.watchers.wake(*request));
+                    let requests = followed.values().flat_map(|of_channel| of_channel.requests.keys());
+                    requests.for_each(|request| self.watchers.wake(*request));
                 }
             }
         }

@@ -1,6 +1,9 @@
 //! The keys of a lock, from its name and back. Every key comes from a builder of the catalog.
 
-use std::sync::LazyLock;
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, LazyLock, Mutex};
 
 use ade_catalog::Catalog;
 use ade_catalog::ident::Identifier;
@@ -8,6 +11,7 @@ use ade_domain::lock::{LockKind, LockName, RequestKey};
 use ade_keyspace::ade::{self as keys, ids};
 use ade_keyspace::{ChannelName, IdentifierError, Layout, RedisKey};
 
+use super::locked;
 use crate::coordination::Unavailable;
 
 /// Every key that belongs to one lock, all in one slot.
@@ -100,6 +104,44 @@ impl AgentKeys {
             capacity: keys::lock::agent_capacity(id).in_layout(layout),
             rate: keys::ratelimit::lock_acquire(id).in_layout(layout),
         })
+    }
+}
+
+/// Keys that were built lately: building them takes longer than sending them.
+#[derive(Debug)]
+pub(super) struct Built<N, K> {
+    keys: Mutex<HashMap<N, Arc<K>>>,
+}
+
+impl<N, K> Default for Built<N, K> {
+    fn default() -> Self {
+        Self { keys: Mutex::default() }
+    }
+}
+
+impl<N: Eq + Hash, K> Built<N, K> {
+    /// More are not kept; when there are as many, all are forgotten.
+    const MOST: usize = 20_000;
+
+    pub(super) fn get<Q>(
+        &self,
+        name: &Q,
+        build: impl FnOnce() -> Result<K, Unavailable>,
+    ) -> Result<Arc<K>, Unavailable>
+    where
+        N: Borrow<Q>,
+        Q: Eq + Hash + ToOwned<Owned = N> + ?Sized,
+    {
+        if let Some(found) = locked(&self.keys).get(name) {
+            return Ok(Arc::clone(found));
+        }
+        let built = Arc::new(build()?);
+        let mut keys = locked(&self.keys);
+        if keys.len() >= Self::MOST {
+            keys.clear();
+        }
+        keys.insert(name.to_owned(), Arc::clone(&built));
+        Ok(built)
     }
 }
 

@@ -39,7 +39,7 @@ pub use url::{InvalidUrl, RedisUrl};
 use crate::coordination::{Happening, Unavailable, Watchers};
 use clock::StoreClock;
 use hearing::Hearing;
-use keys::{AgentKeys, LockKeys, SingleKeys};
+use keys::{AgentKeys, Built, LockKeys, SingleKeys};
 use link::{Link, Script};
 use record::Foreign;
 use step::{Changed, Said};
@@ -96,6 +96,8 @@ struct Inner {
     link: Link,
     scripts: Scripts,
     keys: SingleKeys,
+    of_locks: Built<LockName, LockKeys>,
+    of_agents: Built<String, AgentKeys>,
     clock: StoreClock,
     watchers: Watchers,
     hearing: Hearing,
@@ -143,6 +145,8 @@ impl OnRedis {
         let inner = Inner {
             scripts: Scripts::new(&options.rules),
             keys: SingleKeys::of(link.layout()),
+            of_locks: Built::default(),
+            of_agents: Built::default(),
             clock: StoreClock::default(),
             hearing,
             watchers,
@@ -177,12 +181,12 @@ impl Inner {
         &self.options.rules
     }
 
-    fn lock_keys(&self, name: &LockName) -> Result<LockKeys, Unavailable> {
-        LockKeys::of(name, self.layout())
+    fn lock_keys(&self, name: &LockName) -> Result<Arc<LockKeys>, Unavailable> {
+        self.of_locks.get(name, || LockKeys::of(name, self.layout()))
     }
 
-    fn agent_keys(&self, agent_id: &str) -> Result<AgentKeys, Unavailable> {
-        AgentKeys::of(agent_id, self.layout())
+    fn agent_keys(&self, agent_id: &str) -> Result<Arc<AgentKeys>, Unavailable> {
+        self.of_agents.get(agent_id, || AgentKeys::of(agent_id, self.layout()))
     }
 
     async fn ask_time(&self) -> Result<(), Unavailable> {
@@ -205,7 +209,7 @@ impl Inner {
         let agent = command.holder().map(|holder| holder.agent_id());
         let of_agent = agent.map(|agent| self.agent_keys(agent)).transpose()?;
         if let Command::Acquire(wish) = command {
-            self.announce(name, &keys, of_agent.as_ref(), wish).await?;
+            self.announce(name, &keys, of_agent.as_deref(), wish).await?;
         }
         let mut all: Vec<RedisKey> = keys.own.to_vec();
         if !self.in_cluster() {
@@ -218,7 +222,7 @@ impl Inner {
             all.extend(keys.by_type.clone());
         }
         let args = step::arguments(name, keys.channel.as_str(), command);
-        let args: Vec<&[u8]> = args.iter().map(String::as_bytes).collect();
+        let args: Vec<&[u8]> = args.iter().map(|arg| arg.as_bytes()).collect();
         let must_ack = self.options.min_replica_acks > 0
             && matches!(command, Command::Acquire(_) | Command::Claim { .. });
         let said = if must_ack {
@@ -228,7 +232,7 @@ impl Inner {
         };
         self.follow_up(name, &keys, agent, &said).await;
         if let Command::Acquire(wish) = command
-            && let Err(error) = self.announced(name, &keys, of_agent.as_ref(), wish, &said).await
+            && let Err(error) = self.announced(name, &keys, of_agent.as_deref(), wish, &said).await
         {
             tracing::warn!(%error, "indexes of locks cannot be written; the sweep repairs them");
         }
@@ -461,8 +465,19 @@ impl Inner {
         Ok(answers)
     }
 
+    /// Whether whatever happens to this acquisition from now on will be heard of.
+    fn hears_of(&self, name: &LockName, command: &Command) -> Result<bool, Unavailable> {
+        let Command::Acquire(wish) = command else { return Ok(false) };
+        if wish.wait.is_none() {
+            return Ok(false);
+        }
+        let keys = self.lock_keys(name)?;
+        Ok(self.hearing.join(&keys.channel, wish.holder.agent_id(), wish.request))
+    }
+
     /// A command to one lock, and the end of every cycle that its waiting closed.
     async fn command(&self, name: &LockName, command: &Command) -> Result<Answer, Unavailable> {
+        let heard = self.hears_of(name, command)?;
         let said = self.step(name, command).await?;
         let mut outcome = said.outcome;
         let mut deadlocks: Vec<Deadlock> = Vec::new();
@@ -478,7 +493,9 @@ impl Inner {
             // Somebody gave way: the request may hold the lock by now, or have been the one that gave way.
             outcome = self.step(name, command).await?.outcome;
         }
-        if let (Command::Acquire(wish), Outcome::Standing(Standing::Waiting { .. })) = (command, &outcome) {
+        if let (false, Command::Acquire(wish), Outcome::Standing(Standing::Waiting { .. })) =
+            (heard, command, &outcome)
+        {
             let keys = self.lock_keys(name)?;
             if self.hearing.follow(&keys.channel, wish.holder.agent_id(), wish.request).await {
                 // What happened before we could hear it is seen now.

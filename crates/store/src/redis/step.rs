@@ -1,5 +1,6 @@
 //! One command to one lock as one script: its text with the rules in force, its arguments, and what it answers.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use ade_domain::Moment;
@@ -76,53 +77,58 @@ pub(super) const fn index_ms(rules: &Rules) -> u64 {
 }
 
 /// The arguments of a command.
-pub(super) fn arguments(name: &LockName, channel: &str, command: &Command) -> Vec<String> {
+pub(super) fn arguments<'a>(name: &'a LockName, channel: &'a str, command: &'a Command) -> Vec<Cow<'a, str>> {
     let holder = command.holder();
-    let mut args = vec![
-        word(command).to_owned(),
-        name.to_string(),
-        holder.map(record::who).unwrap_or_default(),
-        holder.map_or_else(String::new, |holder| holder.agent_id().to_owned()),
-        holder.map_or_else(String::new, |holder| record::holder_id(holder).to_owned()),
-        channel.to_owned(),
-    ];
-    let flag = |yes: bool| if yes { "1" } else { "0" }.to_owned();
+    let mut args: Vec<Cow<'a, str>> = Vec::with_capacity(18);
+    args.push(word(command).into());
+    args.push(name.as_str().into());
+    args.push(holder.map(record::who).unwrap_or_default().into());
+    args.push(holder.map_or("", |holder| holder.agent_id()).into());
+    args.push(holder.map_or("", record::holder_id).into());
+    args.push(channel.into());
     match command {
-        Command::Acquire(wish) => args.extend([
-            wish.request.to_string(),
-            if wish.mode == Mode::Shared { "s" } else { "x" }.to_owned(),
-            wish.ttl_ms.to_string(),
-            flag(wish.claimed),
-            flag(wish.remember),
-            wish.priority.to_string(),
-            wish.purpose.to_string(),
-            wish.wait.as_ref().map_or_else(String::new, |wait| wait.ms.to_string()),
-            wish.wait.as_ref().and_then(|wait| wait.served_by.as_deref()).unwrap_or_default().to_owned(),
-            wish.wait.as_ref().map_or_else(String::new, |wait| record::card(wish, wait.ms)),
-        ]),
+        Command::Acquire(wish) => {
+            let wait = wish.wait.as_ref();
+            args.extend([
+                wish.request.to_string().into(),
+                if wish.mode == Mode::Shared { "s" } else { "x" }.into(),
+                wish.ttl_ms.to_string().into(),
+                flag(wish.claimed),
+                flag(wish.remember),
+                wish.priority.to_string().into(),
+                (&*wish.purpose).into(),
+                wait.map_or_else(String::new, |wait| wait.ms.to_string()).into(),
+                wait.and_then(|wait| wait.served_by.as_deref()).unwrap_or_default().into(),
+                wait.map_or_else(String::new, |wait| record::card(wish, wait.ms)).into(),
+            ]);
+        }
         Command::Claim { request, ttl_ms: ms, .. } | Command::Keep { request, ms, .. } => {
-            args.extend([request.to_string(), ms.to_string()]);
+            args.extend([request.to_string().into(), ms.to_string().into()]);
         }
-        Command::Extend { token, ms, .. } => args.extend([token.to_string(), ms.to_string()]),
+        Command::Extend { token, ms, .. } => args.extend([token.to_string().into(), ms.to_string().into()]),
         Command::Release { token, .. } | Command::Downgrade { token, .. } | Command::Verify { token } => {
-            args.push(token.to_string());
+            args.push(token.to_string().into());
         }
-        Command::Inquire { request, .. } => args.push(request.to_string()),
+        Command::Inquire { request, .. } => args.push(request.to_string().into()),
         Command::Cancel { request, why, begun, .. } => {
-            args.extend([request.to_string(), record::write_end(why), flag(*begun)]);
+            args.extend([request.to_string().into(), record::write_end(why).into(), flag(*begun)]);
         }
         Command::HangUp { request, server, .. } => {
-            args.extend([request.to_string(), "hung_up".to_owned(), flag(false), server.to_string()]);
+            args.extend([request.to_string().into(), "hung_up".into(), flag(false), (&**server).into()]);
         }
         Command::Abort { waits_by, cycle, .. } => {
             let why = End::Deadlock(cycle.clone());
             let waits_by = waits_by.map_or_else(String::new, |request| request.to_string());
-            args.extend([waits_by, record::write_end(&why)]);
+            args.extend([waits_by.into(), record::write_end(&why).into()]);
         }
-        Command::Mark { server } => args.push(server.to_string()),
+        Command::Mark { server } => args.push((&**server).into()),
         Command::Break | Command::Tick | Command::Sweep => {}
     }
     args
+}
+
+const fn flag(yes: bool) -> Cow<'static, str> {
+    Cow::Borrowed(if yes { "1" } else { "0" })
 }
 
 const fn word(command: &Command) -> &'static str {

@@ -188,7 +188,7 @@ impl Inner {
         let mut found = Vec::new();
         for some in agents.chunks(BATCH) {
             let held = try_join_all(some.iter().map(|agent| async {
-                let index = self.agent_keys(agent)?.by_agent;
+                let index = self.agent_keys(agent)?.by_agent.clone();
                 self.members(&index).await
             }))
             .await?;
@@ -204,7 +204,7 @@ impl Inner {
 
     /// Whether nobody searched an agent's waits lately; if so, we do.
     async fn may_check(&self, agent: &str, now: Moment) -> Result<bool, Unavailable> {
-        let check = self.agent_keys(agent)?.check;
+        let check = self.agent_keys(agent)?.check.clone();
         let mut stamp = redis::cmd("SET");
         stamp.arg(check.as_str()).arg(now.to_string()).arg("NX").arg("EX").arg(CHECK_SECONDS);
         Ok(self.ask(&check, stamp).await? == Value::Okay)
@@ -275,7 +275,7 @@ impl Inner {
                 let answer = self.command(&name, &command).await?;
                 locked(&self.rounds).untold.extend(answer.deadlocks);
             }
-            let capacity = self.agent_keys(agent)?.capacity;
+            let capacity = self.agent_keys(agent)?.capacity.clone();
             let mut offline = redis::cmd("HSET");
             offline.arg(capacity.as_str()).arg("status").arg("offline");
             self.ask(&capacity, offline).await?;
