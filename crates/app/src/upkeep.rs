@@ -15,6 +15,9 @@ const SWEEP_EVERY: Duration = Duration::from_millis(200);
 /// A server that is silent for three of these does not serve its waiters any more.
 const MARK_EVERY: Duration = Duration::from_secs(1);
 
+/// Between two sweeps so much passes only if the process stood still.
+const PAUSE: Duration = Duration::from_millis(1_500);
+
 /// The tasks beside the requests.
 #[derive(Debug)]
 pub struct Upkeep {
@@ -26,6 +29,7 @@ impl Upkeep {
     #[must_use]
     pub fn start(locks: &LockService) -> Self {
         let mut tasks = JoinSet::new();
+        tasks.spawn(renew_marks(locks.clone()));
         tasks.spawn(sweep(locks.clone()));
         tasks.spawn(pass_on(locks.clone()));
         Self { tasks }
@@ -37,17 +41,27 @@ impl Upkeep {
     }
 }
 
-/// Renews the marks of this server first: after a pause of the whole process, its own waiters must not look abandoned.
+/// Marks have a task of their own: a sweep that takes long must not make live waiters look abandoned.
+async fn renew_marks(locks: LockService) {
+    let mut tick = interval(MARK_EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        mark(&locks).await;
+    }
+}
+
+/// After a pause of the whole process its own waiters must not look abandoned to its own sweep: marks come first then.
 async fn sweep(locks: LockService) {
     let mut tick = interval(SWEEP_EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut marked: Option<Instant> = None;
+    let mut last = Instant::now();
     loop {
         tick.tick().await;
-        if marked.is_none_or(|marked| marked.elapsed() >= MARK_EVERY) {
-            marked = Some(Instant::now());
+        if last.elapsed() >= PAUSE {
             mark(&locks).await;
         }
+        last = Instant::now();
         match locks.coordination().sweep().await {
             Ok(deadlocks) => deadlocks.iter().for_each(|found| locks.notices().tell(Notice::Deadlock(found))),
             Err(error) => tracing::warn!(%error, "cannot sweep locks; trying again"),

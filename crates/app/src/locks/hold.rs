@@ -97,8 +97,11 @@ impl LockService {
         held: &[Held],
         command: impl Fn(Holder, Token) -> Command,
     ) -> Result<Vec<HoldResult>, LockError> {
-        if !self.coordination.heard(holder.agent_id().to_owned()).await? {
-            return Err(LockError::TooManyAgents);
+        match self.coordination.heard(holder.agent_id().to_owned()).await {
+            Ok(true) => {}
+            Ok(false) => return Err(LockError::TooManyAgents),
+            // Whether the agent can be written down does not decide about its locks.
+            Err(error) => tracing::warn!(%error, "not written down that an agent is alive"),
         }
         let commands =
             held.iter().map(|held| (held.lock.clone(), command(holder.clone(), held.token))).collect();

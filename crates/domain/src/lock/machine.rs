@@ -11,7 +11,7 @@ use super::{Holder, Mode, RequestKey, Rules, Text, Token};
 use crate::Moment;
 
 /// Requests that may share one grant.
-pub(super) const MAX_REQUESTS: usize = 32;
+pub const MAX_REQUESTS: usize = 32;
 
 /// One holder's hold of one lock.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -8,9 +8,9 @@ use super::{Holder, Mode, RequestKey, Rules, Text, Token};
 use crate::Moment;
 
 /// Holders that a refusal lists.
-const SHOWN_HOLDERS: usize = 20;
+pub const SHOWN_HOLDERS: usize = 20;
 /// A repetition within the same wait is not a wish to wait longer: its remaining time is rounded.
-const LONGER_MS: u64 = 1_000;
+pub const LONGER_MS: u64 = 1_000;
 
 impl Lock {
     /// Carries out a command at `now`, which must not be earlier than at the step before.

@@ -95,7 +95,10 @@ impl Inner {
         if known == 2 {
             indexes.push(command("ZADD", &self.keys.named, &[&now, agent_id]));
         }
-        self.ask_each(indexes).await?;
+        // Indexes lie elsewhere: that an agent is alive does not depend on them.
+        if let Err(error) = self.ask_each(indexes).await {
+            tracing::warn!(%error, "indexes of agents cannot be written; the next sign of life does");
+        }
         Ok(true)
     }
 

@@ -155,8 +155,13 @@ impl Inner {
         others.extend(self.members(&keys.by_agent).await?);
         others.remove(&edge.waits_for);
         for name in others {
-            let said = self.step(&name, &abort(None)).await?;
-            freed.extend(freed_here(&name, &said.changed));
+            // Its wait has ended, and that is told whatever happens to the rest; what cannot be reached ends with its lease.
+            match self.step(&name, &abort(None)).await {
+                Ok(said) => freed.extend(freed_here(&name, &said.changed)),
+                Err(error) => {
+                    tracing::warn!(lock = %name, %error, "a lock of a deadlock's victim cannot be freed")
+                }
+            }
         }
         Ok(Some(Deadlock { cycle, victim: holder, freed: freed.into_iter().collect() }))
     }
@@ -198,12 +203,24 @@ impl Inner {
         }
     }
 
-    /// Learns who gave way lately, wherever that was decided.
+    /// Learns who gave way lately, wherever that was decided, and forgets those for whom it does not count any more.
     pub(super) async fn learn_ages(&self) -> Result<(), Unavailable> {
-        let mut ask = redis::cmd("HKEYS");
+        let mut ask = redis::cmd("HGETALL");
         ask.arg(self.keys.ages.as_str());
-        let aged = super::locks::texts(&self.ask(&self.keys.ages, ask).await?)?;
-        *locked(&self.aged) = aged.into_iter().collect();
+        let ages = super::locks::texts(&self.ask(&self.keys.ages, ask).await?)?;
+        let now = self.clock.now();
+        let counts = |age: &str| {
+            let until = age.split_once(' ').and_then(|(_, until)| record::moment(until));
+            until.is_some_and(|until| until > now)
+        };
+        let (count, over): (Vec<_>, Vec<_>) =
+            ages.as_chunks::<2>().0.iter().partition(|[_, age]| counts(age));
+        *locked(&self.aged) = count.into_iter().map(|[who, _]| who.clone()).collect();
+        if !over.is_empty() {
+            let mut forget = redis::cmd("HDEL");
+            forget.arg(self.keys.ages.as_str()).arg(over.iter().map(|[who, _]| who).collect::<Vec<_>>());
+            self.ask(&self.keys.ages, forget).await?;
+        }
         Ok(())
     }
 }
@@ -217,14 +234,19 @@ fn stands(first: &Table, second: &Table, cycle: &Cycle) -> bool {
     let token =
         |table: &Table, name: &LockName, holder: &Holder| Some(table.lock(name)?.hold_of(holder)?.token);
     let next = cycle.iter().skip(1).chain(cycle.first());
-    let same = cycle.iter().zip(next).all(|(edge, next)| {
+    // Whoever is next holds the lock, or waits just before.
+    let blocks = |name: &LockName, holder: &Holder, next: &Holder| {
+        let Some(lock) = second.lock(name) else { return false };
+        let ahead = lock.wait_and_ahead(holder).map(|(_, ahead)| ahead).unwrap_or_default();
+        lock.hold_of(next).is_some() || ahead.iter().any(|waiter| waiter.holder == *next)
+    };
+    cycle.iter().zip(next).all(|(edge, next)| {
         let (lock, holder) = (&edge.waits_for, &edge.holder);
         let waits = wait(second, lock, holder);
         waits.is_some_and(|(request, _)| request == edge.request)
             && waits == wait(first, lock, holder)
+            && blocks(lock, holder, &next.holder)
             && token(first, lock, &next.holder) == token(second, lock, &next.holder)
             && wait(first, lock, &next.holder) == wait(second, lock, &next.holder)
-    });
-    let Some(start) = cycle.first() else { return false };
-    same && graph::cycle_through(second, &start.holder).is_some_and(|again| again == *cycle)
+    })
 }

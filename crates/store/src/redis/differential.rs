@@ -19,8 +19,14 @@ use super::step::{list, plain, text};
 use super::{Inner, OnRedis, Options, record};
 use crate::coordination::Event;
 
+const AGENTS: [&str; 9] = ["ann", "ben", "cid", "d\u{0}\"e", "eve", "fay", "gus", "hal", "ida"];
 /// Commands to one lock before the next one is tried.
 const STEPS: usize = 60;
+
+/// Many at once, few in a batch: what is due takes several steps.
+fn wide() -> Rules {
+    Rules { max_queue: 20, max_holders: 30, batch: 2, max_repeats: 1_000, crowded_after: 100, ..narrow() }
+}
 
 fn narrow() -> Rules {
     Rules {
@@ -51,10 +57,12 @@ struct Trial<'a> {
 
 impl Trial<'_> {
     fn holder(&self, dice: &mut Dice) -> Holder {
-        let (agent, id) =
-            [("ann", None), ("ben", None), ("cid", None), ("ann", Some("a:{2}/ü")), ("d\u{0}\"e", None)]
-                [dice.below(5) as usize];
-        Holder::new(agent, id).expect("valid")
+        let few = self.inner.rules().max_holders <= 3;
+        match AGENTS[dice.below(if few { 4 } else { 9 }) as usize] {
+            "ann" if one_in(dice, 2) => Holder::new("ann", Some("a:{2}/ü")),
+            agent => Holder::new(agent, None),
+        }
+        .expect("valid")
     }
 
     /// Mostly one that the lock knows.
@@ -211,8 +219,7 @@ impl Trial<'_> {
     /// An index names the lock if its agent holds it or waits for it; the registry if anybody does.
     async fn check_indexes(&self, what: &str) {
         let (lock, keys) = (&self.machine, self.inner.lock_keys(&self.name).expect("built"));
-        let agents = ["ann", "ben", "cid", "d\u{0}\"e"];
-        for agent in agents {
+        for agent in AGENTS {
             let of_agent = self.inner.agent_keys(agent).expect("built");
             let holds = lock.holds().iter().any(|hold| hold.holder.agent_id() == agent);
             let waits = lock.waiters().any(|waiter| waiter.holder.agent_id() == agent);
@@ -245,8 +252,8 @@ fn sorted<T: std::fmt::Debug>(all: &[T]) -> BTreeSet<String> {
     all.iter().map(|one| format!("{one:?}")).collect()
 }
 
-async fn compare(url: &str, locks: u64) {
-    let options = Options { rules: narrow(), max_clock_skew: Duration::ZERO, ..Options::default() };
+async fn compare(url: &str, rules: Rules, locks: u64) {
+    let options = Options { rules, max_clock_skew: Duration::ZERO, ..Options::default() };
     let backend = OnRedis::open(&url.parse().expect("a URL"), options).await.expect("connects");
     let seed = seed();
     let mut outcomes = 0;
@@ -255,7 +262,7 @@ async fn compare(url: &str, locks: u64) {
         let kind = if number % 4 == 0 { "task" } else { "resource:type" };
         let mut trial = Trial {
             inner: &backend.inner,
-            name: format!("{kind}:{number}{{%}}").parse().expect("valid"),
+            name: format!("{kind}:{number}{{%}}{}", backend.inner.rules().batch).parse().expect("valid"),
             machine: Lock::default(),
             tokens: Vec::new(),
             requests: 0,
@@ -280,11 +287,12 @@ async fn compare(url: &str, locks: u64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_scripts_are_the_machine() {
     let server = Redis::start().expect("starts");
-    compare(&server.url(), rounds(60, 6_000)).await;
+    compare(&server.url(), narrow(), rounds(50, 5_000)).await;
+    compare(&server.url(), wide(), rounds(20, 2_000)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_scripts_are_the_machine_on_a_cluster() {
     let cluster = RedisCluster::start().expect("starts");
-    compare(&cluster.url(), rounds(30, 2_000)).await;
+    compare(&cluster.url(), narrow(), rounds(30, 2_000)).await;
 }

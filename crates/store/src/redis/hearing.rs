@@ -20,17 +20,36 @@ pub(super) struct Hearing {
     followed: Arc<Mutex<HashMap<String, Followed>>>,
 }
 
+/// A channel, and for whom it is followed.
 struct Followed {
     channel: ChannelName,
     /// Whether the server has confirmed it: nothing is missed from then on, unless we are told.
     heard: bool,
     /// Each with its agent.
-    requests: HashMap<RequestKey, String>,
+    requests: HashMap<RequestKey, Follower>,
+}
+
+struct Follower {
+    agent: String,
+    /// Whether it was told that it waits, not only that it may have to.
+    waits: bool,
+}
+
+impl Followed {
+    fn waits(&self, request: RequestKey) -> bool {
+        self.requests.get(&request).is_some_and(|follower| follower.waits)
+    }
 }
 
 impl Hearing {
     pub(super) fn new(link: Link, watchers: Watchers) -> Self {
         Self { link, watchers, followed: Arc::default() }
+    }
+
+    /// Whether a request is known to wait there: then it was announced when it began to.
+    pub(super) fn knows(&self, channel: &ChannelName, request: RequestKey) -> bool {
+        let followed = locked(&self.followed);
+        followed.get(channel.as_str()).is_some_and(|of_channel| of_channel.waits(request))
     }
 
     /// If the channel is followed already, follows it for one more request that somebody here watches, before anything can
@@ -42,10 +61,21 @@ impl Hearing {
         let mut followed = locked(&self.followed);
         match followed.get_mut(channel.as_str()) {
             Some(of_channel) if of_channel.heard => {
-                of_channel.requests.entry(request).or_insert_with(|| agent.to_owned());
+                let new = || Follower { agent: agent.to_owned(), waits: false };
+                of_channel.requests.entry(request).or_insert_with(new);
                 true
             }
             _ => false,
+        }
+    }
+
+    /// A request that joined waits by now.
+    pub(super) fn stays(&self, channel: &ChannelName, request: RequestKey) {
+        let mut followed = locked(&self.followed);
+        let follower =
+            followed.get_mut(channel.as_str()).and_then(|of_channel| of_channel.requests.get_mut(&request));
+        if let Some(follower) = follower {
+            follower.waits = true;
         }
     }
 
@@ -61,7 +91,7 @@ impl Hearing {
                 self.link.subscribe(channel);
                 Followed { channel: channel.clone(), heard: false, requests: HashMap::new() }
             });
-            of_channel.requests.insert(request, agent.to_owned()).is_none()
+            of_channel.requests.insert(request, Follower { agent: agent.to_owned(), waits: true }).is_none()
         };
         if is_new {
             match self.link.subscribed(channel).await {
@@ -104,7 +134,7 @@ impl Hearing {
                     let requests =
                         followed.get(&*channel).into_iter().flat_map(|of_channel| &of_channel.requests);
                     requests
-                        .filter(|(_, agent)| *agent == of)
+                        .filter(|(_, follower)| follower.agent == of)
                         .for_each(|(request, _)| self.watchers.wake(*request));
                 }
                 Hint::Again => {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ade_domain::Moment;
 use ade_domain::lock::{Answer, Change, Command, Deadlock, Hold, Lock, LockName, RequestKey, Rules, Waiter};
@@ -11,6 +12,7 @@ use redis::Value;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
+use super::indexes::remove_from_index;
 use super::keys::{self, Named};
 use super::record::{self, Foreign};
 use super::{Inner, OnRedis, foreign, locked, step};
@@ -81,6 +83,14 @@ impl Seen {
         granted.chain(self.waiters.iter().cloned().map(Change::Queued))
     }
 
+    fn is_held_by(&self, agent: &str) -> bool {
+        self.holds.iter().any(|hold| hold.holder.agent_id() == agent)
+    }
+
+    fn is_waited_for_by(&self, agent: &str) -> bool {
+        self.waiters.iter().any(|waiter| waiter.holder.agent_id() == agent)
+    }
+
     pub(super) fn lock(&self, rules: &Rules) -> Lock {
         let mut lock = Lock::default();
         self.changes().for_each(|change| lock.apply(&change, rules));
@@ -147,6 +157,25 @@ impl Inner {
         Ok(self.resolve(members).await?.into_iter().map(|(_, name)| name).collect())
     }
 
+    /// The same, and those that do not belong there any more leave it.
+    async fn members_of(
+        &self,
+        index: &RedisKey,
+        belongs: impl Fn(&Seen) -> bool,
+    ) -> Result<Vec<LockName>, Unavailable> {
+        let names = self.members(index).await?;
+        let (mut found, mut stale) = (Vec::new(), Vec::new());
+        for (name, seen) in names.iter().zip(self.see_all(&names, usize::MAX).await?) {
+            if belongs(&seen) {
+                found.push(name.clone());
+            } else {
+                stale.push(remove_from_index(index, self.lock_keys(name)?.lock()));
+            }
+        }
+        self.ask_each(stale).await?;
+        Ok(found)
+    }
+
     /// Every lock in the registry.
     async fn registered(&self) -> Result<Vec<LockName>, Unavailable> {
         let mut names = Vec::new();
@@ -172,8 +201,8 @@ impl Inner {
         let names = match (&filter.agent, &filter.resource_type) {
             (Some(agent), _) => {
                 let keys = self.agent_keys(agent)?;
-                let mut names = self.members(&keys.by_agent).await?;
-                names.extend(self.members(&keys.waitfor).await?);
+                let mut names = self.members_of(&keys.by_agent, |seen| seen.is_held_by(agent)).await?;
+                names.extend(self.members_of(&keys.waitfor, |seen| seen.is_waited_for_by(agent)).await?);
                 names
             }
             (None, Some(of_type)) => self.members(&keys::by_type(of_type, self.layout())?).await?,
@@ -310,7 +339,17 @@ impl Locks for OnRedis {
     }
 
     fn sweep(&self) -> Reply<'_, Vec<Deadlock>> {
-        Box::pin(async move { self.inner.sweep().await })
+        Box::pin(async move {
+            let swept = self.inner.sweep().await;
+            if !self.inner.working.swap(true, Ordering::SeqCst) {
+                let inner = Arc::clone(&self.inner);
+                tokio::spawn(async move {
+                    inner.work_off().await;
+                    inner.working.store(false, Ordering::SeqCst);
+                });
+            }
+            swept
+        })
     }
 
     fn watch(&self, request: RequestKey) -> Watch {

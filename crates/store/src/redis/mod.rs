@@ -11,6 +11,7 @@ mod deadlocks;
 #[cfg(test)]
 mod differential;
 mod hearing;
+mod indexes;
 mod keys;
 mod link;
 mod locks;
@@ -21,11 +22,12 @@ mod sweep;
 mod url;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ade_domain::Moment;
-use ade_domain::lock::{Acquire, Answer, Command, Deadlock, End, Holder, LockName, Outcome, Rules, Standing};
+use ade_domain::lock::{Answer, Command, Deadlock, End, Holder, LockName, Outcome, Rules, Standing};
 use ade_keyspace::{Layout, RedisKey};
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
@@ -47,7 +49,9 @@ use step::{Changed, Said};
 /// Events that may wait for a slow listener.
 const EVENT_BACKLOG: usize = 4_096;
 /// Locks of one call that are worked on at once; the others wait for their turn here, not in a queue of Redis.
-const AT_ONCE: usize = 64;
+const FEW_AT_ONCE: usize = 64;
+/// The same for calls that cannot lead to a search: one that waits for a part of a cluster must not delay the rest.
+const MANY_AT_ONCE: usize = 1_000;
 /// How long replicas have to confirm a grant.
 const ACKS_WITHIN: Duration = Duration::from_secs(1);
 
@@ -107,9 +111,12 @@ struct Inner {
     /// Digests of holders that gave way in a deadlock and count as older than they look.
     aged: Mutex<HashSet<String>>,
     rounds: Mutex<sweep::Rounds>,
+    /// Whether a task works off what the sweep left to it.
+    working: AtomicBool,
 }
 
 struct Scripts {
+    acquire: Script,
     step: Script,
     look: Script,
     enlist: Script,
@@ -117,16 +124,43 @@ struct Scripts {
     forget_names: Script,
     put_agent: Script,
     hear_agent: Script,
+    silence_agent: Script,
     admit: Script,
 }
 
 impl Scripts {
     fn new(rules: &Rules) -> Self {
-        let functions =
-            ["step", "look", "enlist", "revise", "forget_names", "put_agent", "hear_agent", "admit"];
-        let [step, look, enlist, revise, forget_names, put_agent, hear_agent, admit] =
+        let functions = [
+            "acquire",
+            "step",
+            "look",
+            "enlist",
+            "revise",
+            "forget_names",
+            "put_agent",
+            "hear_agent",
+            "silence_agent",
+            "admit",
+        ];
+        let [acquire, step, look, enlist, revise, forget_names, put_agent, hear_agent, silence_agent, admit] =
             Script::library(&step::library(rules), functions);
-        Self { step, look, enlist, revise, forget_names, put_agent, hear_agent, admit }
+        Self {
+            acquire,
+            step,
+            look,
+            enlist,
+            revise,
+            forget_names,
+            put_agent,
+            hear_agent,
+            silence_agent,
+            admit,
+        }
+    }
+
+    /// Taking a lock is refused when Redis is short of memory, everything else is not.
+    const fn of(&self, command: &Command) -> &Script {
+        if matches!(command, Command::Acquire(_)) { &self.acquire } else { &self.step }
     }
 }
 
@@ -154,10 +188,12 @@ impl OnRedis {
             told: Mutex::default(),
             aged: Mutex::default(),
             rounds: Mutex::default(),
+            working: AtomicBool::new(false),
             options,
             link,
         };
         inner.ask_time().await?;
+        inner.look_at_eviction().await?;
         // One call alone brings the library to a server that does not know it, before many do so at once.
         if let Ok(any) = "task:any".parse() {
             inner.see(&any, 1).await?;
@@ -203,13 +239,38 @@ impl Inner {
         Ok(())
     }
 
+    /// A lock that Redis throws away to make room is free although somebody holds it.
+    async fn look_at_eviction(&self) -> Result<(), Unavailable> {
+        let mut info = redis::cmd("INFO");
+        info.arg("memory");
+        let answer = self.link.ask(&self.keys.registry, info).await?;
+        let text = match &answer {
+            Value::VerbatimString { text, .. } => text.as_str(),
+            other => step::text(other).map_err(foreign)?,
+        };
+        let field =
+            |name: &str| text.lines().find_map(|line| line.trim().strip_prefix(name)).unwrap_or_default();
+        let (limit, policy) = (field("maxmemory:"), field("maxmemory_policy:"));
+        if limit != "0" && policy != "noeviction" {
+            tracing::warn!(
+                policy,
+                "Redis may evict locks that are held: set maxmemory-policy noeviction, or give locks a Redis of their own"
+            );
+        }
+        Ok(())
+    }
+
     /// One command to one lock, and everything that follows from it, except the search for deadlocks.
     async fn step(&self, name: &LockName, command: &Command) -> Result<Said, Unavailable> {
         let keys = self.lock_keys(name)?;
         let agent = command.holder().map(|holder| holder.agent_id());
         let of_agent = agent.map(|agent| self.agent_keys(agent)).transpose()?;
-        if let Command::Acquire(wish) = command {
+        let mut announced = false;
+        if let Command::Acquire(wish) = command
+            && !self.hearing.knows(&keys.channel, wish.request)
+        {
             self.announce(name, &keys, of_agent.as_deref(), wish).await?;
+            announced = true;
         }
         let mut all: Vec<RedisKey> = keys.own.to_vec();
         if !self.in_cluster() {
@@ -228,13 +289,22 @@ impl Inner {
         let said = if must_ack {
             self.step_acked(name, command, &all, &args).await?
         } else {
-            Said::read(&self.link.call(&self.scripts.step, &all, &args).await?).map_err(foreign)?
+            Said::read(&self.link.call(self.scripts.of(command), &all, &args).await?).map_err(foreign)?
         };
         self.follow_up(name, &keys, agent, &said).await;
-        if let Command::Acquire(wish) = command
-            && let Err(error) = self.announced(name, &keys, of_agent.as_deref(), wish, &said).await
-        {
-            tracing::warn!(%error, "indexes of locks cannot be written; the sweep repairs them");
+        if let Command::Acquire(wish) = command {
+            let of_agent = of_agent.as_deref();
+            let done = if announced {
+                self.announced(name, &keys, of_agent, wish, &said).await
+            } else if said.changed.is_empty() {
+                Ok(())
+            } else {
+                // It had lost its place without knowing, and stands anew.
+                self.announce(name, &keys, of_agent, wish).await
+            };
+            if let Err(error) = done {
+                tracing::warn!(%error, "indexes of locks cannot be written; the sweep repairs them");
+            }
         }
         Ok(said)
     }
@@ -248,10 +318,12 @@ impl Inner {
         args: &[&[u8]],
     ) -> Result<Said, Unavailable> {
         let wanted = self.options.min_replica_acks;
-        let (value, acks) = self.link.call_acked(&self.scripts.step, keys, args, wanted, ACKS_WITHIN).await?;
+        let script = self.scripts.of(command);
+        let (value, acks) = self.link.call_acked(script, keys, args, wanted, ACKS_WITHIN).await?;
         let said = Said::read(&value).map_err(foreign)?;
-        let granted = matches!(said.outcome, Outcome::Standing(Standing::Held(_)) | Outcome::Kept(_));
-        if !granted || acks >= wanted {
+        // What was held before, by whichever request, was confirmed when it began.
+        let begins = |change: &Changed| matches!(change, Changed::Granted { holder, .. } | Changed::Claimed { holder } if Some(holder) == command.holder());
+        if acks >= wanted || !said.changed.iter().any(begins) {
             return Ok(said);
         }
         let (holder, request) = match command {
@@ -300,125 +372,6 @@ impl Inner {
         }
     }
 
-    /// What the script left to us: on a cluster every index, elsewhere those of agents other than the caller's.
-    fn index_updates(
-        &self,
-        keys: &LockKeys,
-        agent: Option<&str>,
-        changed: &[Changed],
-    ) -> Result<Vec<(RedisKey, Cmd)>, Unavailable> {
-        let mut updates = Vec::new();
-        let (lock, ttl) = (keys.lock(), step::index_ms(self.rules()));
-        for change in changed {
-            let (Changed::Granted { holder, .. }
-            | Changed::Freed { holder, .. }
-            | Changed::Left { holder, .. }) = change
-            else {
-                continue;
-            };
-            if !self.in_cluster() && agent == Some(holder.agent_id()) {
-                continue;
-            }
-            let of = self.agent_keys(holder.agent_id())?;
-            match change {
-                Changed::Granted { last_wait, .. } => {
-                    updates.extend(add_to_index(&of.by_agent, lock, ttl));
-                    if let Some(by_type) = keys.by_type.as_ref().filter(|_| self.in_cluster()) {
-                        updates.extend(add_to_index(by_type, lock, ttl));
-                    }
-                    if *last_wait && !queues_again(changed, holder) {
-                        updates.push(remove_from_index(&of.waitfor, lock));
-                    }
-                }
-                Changed::Freed { last_hold: true, .. } => updates.push(remove_from_index(&of.by_agent, lock)),
-                Changed::Left { last_wait: true, .. } if !queues_again(changed, holder) => {
-                    updates.push(remove_from_index(&of.waitfor, lock));
-                }
-                _ => {}
-            }
-        }
-        Ok(updates)
-    }
-
-    /// What must be known before a lock is taken or waited for: on a cluster that the sweep has to look at it, and that
-    /// its holder waits for it; everywhere its name, if its key does not tell it. A stale entry does no harm.
-    async fn announce(
-        &self,
-        name: &LockName,
-        keys: &LockKeys,
-        agent: Option<&AgentKeys>,
-        wish: &Acquire,
-    ) -> Result<(), Unavailable> {
-        let mut first = Vec::new();
-        if keys::is_long(name, keys) {
-            first.push(self.remember_name(name, keys));
-        }
-        if self.in_cluster() {
-            if let (Some(wait), Some(agent)) = (&wish.wait, agent) {
-                first.extend(add_to_index(&agent.waitfor, keys.lock(), step::QUEUE_MS.max(wait.ms + 5_000)));
-            }
-            let due = self.clock.now().plus_ms(self.first_look_ms(wish));
-            self.enlist(keys.lock(), due).await?;
-        }
-        if !first.is_empty() {
-            for answer in self.link.ask_all(first).await {
-                answer?;
-            }
-        }
-        Ok(())
-    }
-
-    fn remember_name(&self, name: &LockName, keys: &LockKeys) -> (RedisKey, Cmd) {
-        let mut remember = redis::cmd("HSET");
-        remember.arg(self.keys.names.as_str()).arg(keys.lock().as_str()).arg(name.as_str());
-        (self.keys.names.clone(), remember)
-    }
-
-    /// What was announced and did not come about is taken back: on a cluster that the agent waits, if none of its holders
-    /// does. A name is written again, because the sweep may have forgotten it before the lock was in the registry.
-    async fn announced(
-        &self,
-        name: &LockName,
-        keys: &LockKeys,
-        agent: Option<&AgentKeys>,
-        wish: &Acquire,
-        said: &Said,
-    ) -> Result<(), Unavailable> {
-        if keys::is_long(name, keys) && !said.changed.is_empty() {
-            let (key, remember) = self.remember_name(name, keys);
-            self.ask(&key, remember).await?;
-        }
-        let waits = matches!(said.outcome, Outcome::Standing(Standing::Waiting { .. }));
-        let (true, Some(agent), Some(_), false) = (self.in_cluster(), agent, &wish.wait, waits) else {
-            return Ok(());
-        };
-        let mut others = redis::cmd("HEXISTS");
-        others.arg(keys.waiting().as_str()).arg(format!("a:{}", wish.holder.agent_id()));
-        let others = self.ask(keys.waiting(), others).await?;
-        if step::number(&others).map_err(foreign)? == 0 {
-            let (key, remove) = remove_from_index(&agent.waitfor, keys.lock());
-            self.ask(&key, remove).await?;
-        }
-        Ok(())
-    }
-
-    /// When something may be due at the earliest.
-    fn first_look_ms(&self, wish: &Acquire) -> u64 {
-        let rules = self.rules();
-        let claim = rules.served_claim_ms.min(rules.ticket_claim_ms).min(rules.server_silence_ms);
-        match &wish.wait {
-            Some(wait) => wish.ttl_ms.min(claim).min(wait.ms),
-            None if !wish.claimed => wish.ttl_ms.min(claim),
-            None => wish.ttl_ms,
-        }
-    }
-
-    async fn enlist(&self, lock: &RedisKey, due: Moment) -> Result<(), Unavailable> {
-        let args = [lock.as_str().to_owned(), seconds(due)];
-        let args: Vec<&[u8]> = args.iter().map(String::as_bytes).collect();
-        self.link.call(&self.scripts.enlist, std::slice::from_ref(&self.keys.registry), &args).await.map(drop)
-    }
-
     async fn ask(&self, key: &RedisKey, command: Cmd) -> Result<Value, Unavailable> {
         self.link.ask(key, command).await.map(step::plain)
     }
@@ -438,16 +391,26 @@ impl Inner {
             by_lock.entry(name).or_default().push((number, command));
         }
         let mut answers = Vec::with_capacity(commands.len());
+        let searches = |(_, command): &(LockName, Command)| matches!(command, Command::Acquire(_));
+        let at_once = if commands.iter().any(searches) { FEW_AT_ONCE } else { MANY_AT_ONCE };
+        let mut failed = None;
         let mut by_lock = by_lock.into_iter();
         loop {
-            let some: Vec<_> = by_lock.by_ref().take(AT_ONCE).collect();
+            let some: Vec<_> = by_lock.by_ref().take(at_once).collect();
             if some.is_empty() {
                 break;
             }
             let some = some.into_iter().map(|(name, commands)| self.in_order(name, commands));
             for of_one in join_all(some).await {
-                answers.extend(of_one?);
+                match of_one {
+                    Ok(of_one) => answers.extend(of_one),
+                    Err(error) => failed = Some(error),
+                }
             }
+        }
+        // A part of a cluster that is away must not keep the others from being heard of: all are sent, then it is told.
+        if let Some(error) = failed {
+            return Err(error);
         }
         answers.sort_by_key(|(number, _)| *number);
         Ok(answers.into_iter().map(|(_, answer)| answer).collect())
@@ -493,11 +456,11 @@ impl Inner {
             // Somebody gave way: the request may hold the lock by now, or have been the one that gave way.
             outcome = self.step(name, command).await?.outcome;
         }
-        if let (false, Command::Acquire(wish), Outcome::Standing(Standing::Waiting { .. })) =
-            (heard, command, &outcome)
-        {
+        if let (Command::Acquire(wish), Outcome::Standing(Standing::Waiting { .. })) = (command, &outcome) {
             let keys = self.lock_keys(name)?;
-            if self.hearing.follow(&keys.channel, wish.holder.agent_id(), wish.request).await {
+            if heard {
+                self.hearing.stays(&keys.channel, wish.request);
+            } else if self.hearing.follow(&keys.channel, wish.holder.agent_id(), wish.request).await {
                 // What happened before we could hear it is seen now.
                 outcome = self.step(name, command).await?.outcome;
             }
@@ -512,35 +475,9 @@ impl Inner {
     }
 }
 
-/// Whether somebody of the same agent queued in the same step.
-fn queues_again(changed: &[Changed], holder: &Holder) -> bool {
-    changed
-        .iter()
-        .any(|change| matches!(change, Changed::Queued { holder: of } if of.agent_id() == holder.agent_id()))
-}
-
 /// Whether a newer request of a holder stands where its older one stood.
 fn took_a_place(changed: &[Changed], holder: &Holder) -> bool {
     changed.iter().any(|change| matches!(change, Changed::Left { holder: of, .. } if of == holder))
-}
-
-fn add_to_index(index: &RedisKey, lock: &RedisKey, ttl_ms: u64) -> [(RedisKey, Cmd); 2] {
-    let (mut add, mut expire) = (redis::cmd("SADD"), redis::cmd("PEXPIRE"));
-    add.arg(index.as_str()).arg(lock.as_str());
-    expire.arg(index.as_str()).arg(ttl_ms);
-    [(index.clone(), add), (index.clone(), expire)]
-}
-
-fn remove_from_index(index: &RedisKey, lock: &RedisKey) -> (RedisKey, Cmd) {
-    let mut remove = redis::cmd("SREM");
-    remove.arg(index.as_str()).arg(lock.as_str());
-    (index.clone(), remove)
-}
-
-/// A moment as a score of the registry.
-fn seconds(moment: Moment) -> String {
-    let micros = moment.micros();
-    format!("{}.{:03}", micros / 1_000_000, micros / 1_000 % 1_000)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]

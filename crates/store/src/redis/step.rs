@@ -5,7 +5,8 @@ use std::fmt::Write;
 
 use ade_domain::Moment;
 use ade_domain::lock::{
-    Command, End, Hold, Holder, LockName, Mode, Outcome, Refusal, RequestKey, Rules, Standing, Token,
+    Command, End, Hold, Holder, LONGER_MS, LockName, MAX_REQUESTS, Mode, Outcome, Refusal, RequestKey, Rules,
+    SHOWN_HOLDERS, Standing, Token,
 };
 use redis::Value;
 
@@ -32,10 +33,6 @@ const VISIT_MS: u64 = 2_000;
 const SEEN_SHARERS: usize = 64;
 /// Sharers that the field `holders` lists.
 const LISTED_HOLDERS: usize = 100;
-/// The same as in `domain`: requests of one grant, holders in a refusal, and when a repetition wants to wait longer.
-const MAX_REQUESTS: usize = 32;
-const SHOWN_HOLDERS: usize = 20;
-const LONGER_MS: u64 = 1_000;
 
 /// The library with the machine of one lock, under these rules, and the rest.
 pub(super) fn library(rules: &Rules) -> String {
@@ -169,6 +166,10 @@ pub(super) enum Changed {
     Queued {
         holder: Holder,
     },
+    /// The lease of a grant has begun.
+    Claimed {
+        holder: Holder,
+    },
     /// It lost the place of an upgrade, and waits like others.
     Back {
         holder: Holder,
@@ -190,7 +191,7 @@ impl Changed {
             Self::Queued { holder } => Event::Queued(holder.clone()),
             Self::Left { holder, why, .. } => Event::Left(holder.clone(), why),
             Self::Full => Event::QueueFull,
-            Self::Back { .. } => return None,
+            Self::Back { .. } | Self::Claimed { .. } => return None,
         })
     }
 }
@@ -281,6 +282,7 @@ fn read_change(value: &Value) -> Result<Changed, Foreign> {
             why: why(end)?,
         },
         ("queued", [agent, id]) => Changed::Queued { holder: holder(agent, id)? },
+        ("claimed", [agent, id]) => Changed::Claimed { holder: holder(agent, id)? },
         ("back", [agent, id]) => Changed::Back { holder: holder(agent, id)? },
         ("full", []) => Changed::Full,
         _ => return Err(foreign()),

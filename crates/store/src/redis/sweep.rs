@@ -7,17 +7,26 @@ use std::time::Duration;
 use ade_domain::Moment;
 use ade_domain::agent::OFFLINE_AFTER_MS;
 use ade_domain::lock::{Command, Deadlock, End, Holder, LockName, RequestKey, Waiter};
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use redis::Value;
 use tokio::time::Instant;
 
+use super::indexes::{add_to_index, remove_from_index, seconds};
 use super::locks::texts;
 use super::step::Changed;
-use super::{Inner, add_to_index, foreign, keys, locked, seconds, step};
+use super::{Inner, foreign, keys, locked, step};
 use crate::coordination::{Counts, Unavailable};
 
 /// Locks of the registry that are looked at together.
 const BATCH: usize = 100;
+/// Batches of one sweep; what is left is due at the next.
+const MOST_BATCHES: usize = 20;
+/// When a lock that cannot be swept is tried again.
+const PUT_OFF_MS: u64 = 1_000;
+/// When an idle lock of a cluster is looked at once more before it leaves the registry: longer than a call may take.
+const IDLE_AGAIN_MS: u64 = 5_000;
+/// Idle locks that are kept in mind.
+const MOST_IDLE: usize = 20_000;
 /// How often what is not urgent is done.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// How often the waiters of one lock are searched for cycles that nobody closed by queueing, and its indexes repaired.
@@ -41,9 +50,19 @@ pub(super) struct Rounds {
     enlisted: Option<Instant>,
     /// How far the names of locks were looked through.
     names_from: String,
+    /// What is left to a task of its own.
+    later: Vec<Later>,
+    /// Locks of a cluster that were idle when they were last looked at, with the score that they were given.
+    idle: HashMap<String, String>,
     /// Cycles that were ended by a call which does not answer with them; the next sweep does.
     pub(super) untold: Vec<Deadlock>,
     pub(super) counted: Option<(Counts, Instant)>,
+}
+
+/// Work that may wait.
+enum Later {
+    Inspect(LockName),
+    Search(Holder, LockName),
 }
 
 fn is_due(last: Option<Instant>, every: Duration) -> bool {
@@ -55,17 +74,45 @@ impl Inner {
         self.hearing.tidy();
         if is_due(locked(&self.rounds).housekept, HOUSEKEEPING) {
             locked(&self.rounds).housekept = Some(Instant::now());
-            self.keep_house().await?;
+            self.keep_house().await;
         }
-        loop {
+        for _ in 0..MOST_BATCHES {
             let due = self.due().await?;
-            let visits = due.iter().map(|(key, score, name)| self.visit(key, score, name.as_ref()));
-            try_join_all(visits).await?;
+            let visits =
+                due.iter().map(|(key, score, name)| self.visit_or_put_off(key, score, name.as_ref()));
+            let failed: Vec<Unavailable> = join_all(visits).await.into_iter().flatten().collect();
+            if let Some(error) = failed.first() {
+                tracing::warn!(locks = failed.len(), %error, "some locks cannot be swept now; they are put off");
+            }
             if due.len() < BATCH {
                 break;
             }
         }
         Ok(std::mem::take(&mut locked(&self.rounds).untold))
+    }
+
+    /// What need not be done at once, for a task of its own: a long search must not keep leases from ending.
+    pub(super) async fn work_off(&self) {
+        let work = std::mem::take(&mut locked(&self.rounds).later);
+        for work in work {
+            let done = match &work {
+                Later::Inspect(name) => self.inspect(name).await,
+                Later::Search(holder, name) => self.search(holder, name).await,
+            };
+            if let Err(error) = done {
+                tracing::debug!(%error, "waits cannot be searched now; later");
+            }
+        }
+    }
+
+    /// A lock that cannot be swept is tried again later: it must not stand in the way of those behind it.
+    async fn visit_or_put_off(&self, key: &str, score: &str, name: Option<&LockName>) -> Option<Unavailable> {
+        let error = self.visit(key, score, name).await.err()?;
+        let later = seconds(self.clock.now().plus_ms(PUT_OFF_MS));
+        if let Err(error) = self.revise(&self.keys.registry, key, score, &later).await {
+            tracing::debug!(%error, "a lock cannot be put off");
+        }
+        Some(error)
     }
 
     /// Locks at which something may be due, with their scores.
@@ -87,24 +134,44 @@ impl Inner {
             return Ok(());
         };
         let said = self.step(name, &Command::Sweep).await?;
-        let is_idle = said.due.is_none();
+        if said.due.is_none() {
+            return self.leave_registry(key, score, name).await;
+        }
         if self.in_cluster() {
             self.revise(&self.keys.registry, key, score, said.due.as_deref().unwrap_or_default()).await?;
         }
-        if is_idle {
-            self.forget_lock(name).await?;
-            return Ok(());
-        }
         for change in &said.changed {
             if let Changed::Back { holder } = change {
-                self.search(holder, name).await?;
+                locked(&self.rounds).later.push(Later::Search(holder.clone(), name.clone()));
             }
         }
-        if is_due(locked(&self.rounds).inspected.get(name).copied(), INSPECT) {
-            locked(&self.rounds).inspected.insert(name.clone(), Instant::now());
-            self.inspect(name).await?;
+        let mut rounds = locked(&self.rounds);
+        if is_due(rounds.inspected.get(name).copied(), INSPECT) {
+            rounds.inspected.insert(name.clone(), Instant::now());
+            rounds.later.push(Later::Inspect(name.clone()));
         }
         Ok(())
+    }
+
+    /// An idle lock leaves the registry. On a cluster somebody may just be about to take it, who put it there before: it
+    /// leaves if it is idle again a while later, and nobody touched its entry meanwhile.
+    async fn leave_registry(&self, key: &str, score: &str, name: &LockName) -> Result<(), Unavailable> {
+        if self.in_cluster() {
+            let was_idle = locked(&self.rounds).idle.remove(key);
+            let number = |score: &str| score.parse::<f64>().ok();
+            if was_idle.is_none_or(|seen| number(&seen) != number(score)) {
+                let again = seconds(self.clock.now().plus_ms(IDLE_AGAIN_MS));
+                self.revise(&self.keys.registry, key, score, &again).await?;
+                let mut rounds = locked(&self.rounds);
+                if rounds.idle.len() >= MOST_IDLE {
+                    rounds.idle.clear();
+                }
+                rounds.idle.insert(key.to_owned(), again);
+                return Ok(());
+            }
+            self.revise(&self.keys.registry, key, score, "").await?;
+        }
+        self.forget_lock(name).await
     }
 
     /// Ends the cycles through a holder. Whatever else fails, they are told of.
@@ -119,8 +186,8 @@ impl Inner {
         locked(&self.rounds).inspected.remove(name);
         let keys = self.lock_keys(name)?;
         let mut left = Vec::new();
-        if let Some(by_type) = keys.by_type.as_ref().filter(|_| self.in_cluster()) {
-            left.push(super::remove_from_index(by_type, keys.lock()));
+        if let Some(by_type) = &keys.by_type {
+            left.push(remove_from_index(by_type, keys.lock()));
         }
         if keys::is_long(name, &keys) {
             let mut forget = redis::cmd("HDEL");
@@ -221,18 +288,24 @@ impl Inner {
         self.link.call(&self.scripts.revise, std::slice::from_ref(index), &args).await.map(drop)
     }
 
-    async fn keep_house(&self) -> Result<(), Unavailable> {
-        self.ask_time().await?;
-        self.learn_ages().await?;
-        self.find_silent_agents().await?;
-        self.forget_idle_agents().await?;
-        self.forget_names().await?;
+    /// None of it depends on the rest: what fails is done next time.
+    async fn keep_house(&self) {
         locked(&self.rounds).inspected.retain(|_, at| at.elapsed() < 2 * INSPECT);
-        if is_due(locked(&self.rounds).enlisted, ENLIST_AGAIN) {
+        let enlist = is_due(locked(&self.rounds).enlisted, ENLIST_AGAIN);
+        let done = [
+            self.ask_time().await,
+            self.learn_ages().await,
+            self.find_silent_agents().await,
+            self.forget_idle_agents().await,
+            self.forget_names().await,
+            if enlist { self.enlist_again().await } else { Ok(()) },
+        ];
+        if enlist {
             locked(&self.rounds).enlisted = Some(Instant::now());
-            self.enlist_again().await?;
         }
-        Ok(())
+        if let Some(error) = done.into_iter().find_map(Result::err) {
+            tracing::warn!(%error, "housekeeping of locks is not complete; the next round goes on");
+        }
     }
 
     /// Locks that are held and that the registry has lost, with a part of the cluster perhaps, come back.
@@ -270,18 +343,24 @@ impl Inner {
             .arg(BATCH);
         let silent = texts(&self.ask(&self.keys.alive, ask).await?)?;
         for [agent, score] in silent.as_chunks::<2>().0 {
-            for (name, holder, request) in self.tickets_of(agent).await? {
-                let command = Command::Cancel { holder, request, why: End::AgentOffline, begun: false };
-                let answer = self.command(&name, &command).await?;
-                locked(&self.rounds).untold.extend(answer.deadlocks);
+            // One whose locks cannot be reached does not keep the others from being found.
+            if let Err(error) = self.silence(agent, score).await {
+                tracing::warn!(agent, %error, "tickets of a silent agent cannot be cancelled now; later");
             }
-            let capacity = self.agent_keys(agent)?.capacity.clone();
-            let mut offline = redis::cmd("HSET");
-            offline.arg(capacity.as_str()).arg("status").arg("offline");
-            self.ask(&capacity, offline).await?;
-            self.revise(&self.keys.alive, agent, score, "").await?;
         }
         Ok(())
+    }
+
+    async fn silence(&self, agent: &str, score: &str) -> Result<(), Unavailable> {
+        for (name, holder, request) in self.tickets_of(agent).await? {
+            let command = Command::Cancel { holder, request, why: End::AgentOffline, begun: false };
+            let answer = self.command(&name, &command).await?;
+            locked(&self.rounds).untold.extend(answer.deadlocks);
+        }
+        let keys = self.agent_keys(agent)?;
+        let pair = [keys.profile.clone(), keys.capacity.clone()];
+        self.link.call(&self.scripts.silence_agent, &pair, &[]).await?;
+        self.revise(&self.keys.alive, agent, score, "").await
     }
 
     /// The waits of an agent that no server holds an answer open for.

@@ -26,6 +26,8 @@ const WHILE_MOVING: Duration = Duration::from_millis(20);
 
 /// What a script says that finds itself on another node than was meant.
 const ANOTHER_PRIMARY: &str = "ANOTHERPRIMARY";
+/// What a server says that knows a library already.
+const ALREADY_LOADED: &str = "already exists";
 /// What a server says that does not know a function.
 const NO_FUNCTION: &str = "Function not found";
 
@@ -170,6 +172,11 @@ impl Shared {
                 }
                 return Ok((answer, 0));
             };
+            if load && error.details().is_some_and(|details| details.ends_with(ALREADY_LOADED)) {
+                // Somebody else was faster.
+                load = false;
+                continue;
+            }
             let asked = asking.take();
             match judge(&error, &up.address) {
                 // The one that does not know it is the one that must learn it.

@@ -65,7 +65,7 @@ impl Script {
             }
             Kind::Function { library, .. } => {
                 load = redis::cmd("FUNCTION");
-                load.arg("LOAD").arg("REPLACE").arg(&library.text);
+                load.arg("LOAD").arg(&library.text);
             }
         }
         load

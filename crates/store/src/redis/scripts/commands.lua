@@ -171,7 +171,10 @@ local function claim()
   local expires = now + ARGV[9] * 1000
   -- A repeated claim finds its lease running; a request that joined an older grant may need it for longer.
   local runs = hold.claimed and (first_request(hold) == request or expires <= hold.expires)
-  if not runs then claim_lease(hold, expires) end
+  if not runs then
+    claim_lease(hold, expires)
+    happened('claimed', agent, holder_id)
+  end
   return kept()
 end
 
@@ -377,7 +380,8 @@ local function write_lock()
   for from = 1, #gone, 1000 do call('HDEL', LOCK, unpack(gone, from, min(from + 999, #gone))) end
   if longest > 0 then
     local ms = floor((longest - now) / 1000) + BACKSTOP_MS
-    if was_held then call('PEXPIRE', LOCK, ms, 'GT') else call('PEXPIRE', LOCK, ms) end
+    -- Others who hold it may hold it for longer.
+    if was_held and count > 1 then call('PEXPIRE', LOCK, ms, 'GT') else call('PEXPIRE', LOCK, ms) end
   end
 end
 
@@ -408,9 +412,15 @@ local function write_indexes()
         if last_one then call('SREM', BY_AGENT, LOCK) end
       elseif kind == 'left' then
         if last_one then call('SREM', WAITFOR, LOCK) end
+      elseif kind == 'claimed' then
+        -- Whoever was promoted by somebody else writes its index itself, before it asks for anything more.
+        call('SADD', BY_AGENT, LOCK)
+        call('PEXPIRE', BY_AGENT, INDEX_MS)
+        if call('HEXISTS', WAITING, 'a:' .. agent) == 0 then call('SREM', WAITFOR, LOCK) end
       elseif kind == 'queued' then
+        local ms = max(QUEUE_MS, wish.wait + 5000)
         call('SADD', WAITFOR, LOCK)
-        call('PEXPIRE', WAITFOR, max(QUEUE_MS, wish.wait + 5000))
+        if call('PTTL', WAITFOR) < ms then call('PEXPIRE', WAITFOR, ms) end
       end
     end
   end

@@ -41,10 +41,10 @@ end
 
 -- Whether it was the last wait of its agent here.
 local function pull(waiter)
-  call('ZREM', QUEUE, waiter.member)
+  -- A member that is not there was not counted either.
+  if call('ZREM', QUEUE, waiter.member) == 1 then queued = queued - 1 end
   call('HDEL', WAITING, waiter.who)
   call('ZREM', DEADLINES, waiter.who)
-  queued = queued - 1
   if call('HINCRBY', WAITING, 'a:' .. waiter.agent_id, -1) > 0 then return false end
   call('HDEL', WAITING, 'a:' .. waiter.agent_id)
   return true
@@ -182,7 +182,7 @@ local function is_abandoned(waiter)
 end
 
 local function mark(server)
-  call('HSET', FENCE, 'm:' .. server, digits(now))
+  call('HSET', FENCE, 'm:' .. server, digits(now), 'name', name)
   fence_touched = true
 end
 

@@ -83,6 +83,12 @@ local function hear_agent(keys, args)
   return { now, seen[1] == '1' and 2 or 1 }
 end
 
+-- An agent was not heard of for too long.
+-- Keys: profile, capacity. Arguments: node.
+local function silence_agent(keys)
+  if redis.call('EXISTS', keys[1]) == 1 then redis.call('HSET', keys[2], 'status', 'offline') end
+end
+
 -- Counts the locks of an acquisition in the minute that began with an agent's first one. Answers when the agent may ask
 -- again, in Unix milliseconds, or zero. Keys: rate. Arguments: node, how many locks, how many it may ask for in a minute.
 local function admit(keys, args)
@@ -99,23 +105,25 @@ end
 
 -- On a cluster a call is for the primary it was sent to: one that took over must not carry it out before its clock is
 -- trusted.
-local function register(name, act)
+local function register(name, act, flags)
   redis.register_function({
     function_name = LIBRARY .. '_' .. name,
     callback = function(keys, args)
       if args[1] ~= '' and redis.call('CLUSTER', 'MYID') ~= args[1] then return redis.error_reply('ANOTHERPRIMARY') end
       return act(keys, args)
     end,
-    -- Giving a lock back must be possible when memory is short; what is written is bounded.
-    flags = { 'allow-oom' },
+    flags = flags,
   })
 end
 
-register('step', step)
-register('look', look)
-register('enlist', enlist)
-register('revise', revise)
-register('forget_names', forget_names)
-register('put_agent', put_agent)
-register('hear_agent', hear_agent)
-register('admit', admit)
+-- Taking a lock is refused when memory is short; giving it back, keeping it and all that frees memory is not.
+register('acquire', step, {})
+register('step', step, { 'allow-oom' })
+register('look', look, { 'no-writes' })
+register('enlist', enlist, { 'allow-oom' })
+register('revise', revise, { 'allow-oom' })
+register('forget_names', forget_names, { 'allow-oom' })
+register('put_agent', put_agent, {})
+register('hear_agent', hear_agent, { 'allow-oom' })
+register('admit', admit, {})
+register('silence_agent', silence_agent, { 'allow-oom' })
