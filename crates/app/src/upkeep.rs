@@ -27,6 +27,7 @@ impl Upkeep {
     pub fn start(locks: &LockService) -> Self {
         let mut tasks = JoinSet::new();
         tasks.spawn(sweep(locks.clone()));
+        tasks.spawn(keep_marks(locks.clone()));
         tasks.spawn(pass_on(locks.clone()));
         Self { tasks }
     }
@@ -37,7 +38,7 @@ impl Upkeep {
     }
 }
 
-/// Renews the marks of this server first: after a pause of the whole process, its own waiters must not look abandoned.
+/// Renews the marks of this server first, if that is due: after a pause of the whole process, its own waiters must not look abandoned.
 async fn sweep(locks: LockService) {
     let mut tick = interval(SWEEP_EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -52,6 +53,16 @@ async fn sweep(locks: LockService) {
             Ok(deadlocks) => deadlocks.iter().for_each(|found| locks.notices().tell(Notice::Deadlock(found))),
             Err(error) => tracing::warn!(%error, "cannot sweep locks; trying again"),
         }
+    }
+}
+
+/// Besides the sweep, which may take its time: a server that is busy is not silent.
+async fn keep_marks(locks: LockService) {
+    let mut tick = interval(MARK_EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        mark(&locks).await;
     }
 }
 
