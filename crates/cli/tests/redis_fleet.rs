@@ -30,6 +30,8 @@ const WAVE: usize = 100;
 const SILENCE: Duration = Duration::from_secs(3);
 /// What the next look at a lock, a slow answer and a busy machine may take on top.
 const MARGIN: Duration = Duration::from_millis(1_500);
+/// The same while a thousand open requests, three servers and the other tests share two cores.
+const CROWDED_MARGIN: Duration = Duration::from_secs(6);
 
 fn mode(n: usize) -> Mode {
     // Runs of sharers of different lengths between the writers.
@@ -130,7 +132,7 @@ async fn crowd(store: Store, size: usize) {
     queue_of(fleet.any(0), size - middle - 1 - doomed.len(), LONG).await;
     let skipped = killed.elapsed();
     println!("{} waiters of a killed server left the queue within {skipped:?}", doomed.len());
-    assert!(skipped < SILENCE + MARGIN, "{skipped:?}");
+    assert!(skipped < SILENCE + CROWDED_MARGIN, "{skipped:?}");
 
     let began = Instant::now();
     stop.go_on.notify_one();
