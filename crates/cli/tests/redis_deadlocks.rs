@@ -122,6 +122,7 @@ fn ordered(n: usize) -> String {
 struct Tally {
     granted: AtomicU64,
     refused: AtomicU64,
+    lost: AtomicU64,
     hung_up: AtomicU64,
     broken: AtomicU64,
 }
@@ -164,6 +165,10 @@ async fn churn(
                 }
                 Ok(Err(error)) if error.code() == Some("LOCK_HELD") => {
                     tally.refused.fetch_add(1, Ordering::SeqCst);
+                }
+                // Broken after its turn came and before it was answered.
+                Ok(Err(error)) if error.code() == Some("LOCK_LOST") => {
+                    tally.lost.fetch_add(1, Ordering::SeqCst);
                 }
                 Ok(Err(error)) => return Err(error),
                 Err(_) => {

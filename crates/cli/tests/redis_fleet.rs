@@ -30,6 +30,8 @@ const WAVE: usize = 100;
 const SILENCE: Duration = Duration::from_secs(3);
 /// What the next look at a lock, a slow answer and a busy machine may take on top.
 const MARGIN: Duration = Duration::from_millis(1_500);
+/// The same while a thousand open requests, three servers and the other tests share two cores.
+const CROWDED_MARGIN: Duration = Duration::from_secs(6);
 
 fn mode(n: usize) -> Mode {
     // Runs of sharers of different lengths between the writers.
@@ -130,7 +132,7 @@ async fn crowd(store: Store, size: usize) {
     queue_of(fleet.any(0), size - middle - 1 - doomed.len(), LONG).await;
     let skipped = killed.elapsed();
     println!("{} waiters of a killed server left the queue within {skipped:?}", doomed.len());
-    assert!(skipped < SILENCE + MARGIN, "{skipped:?}");
+    assert!(skipped < SILENCE + CROWDED_MARGIN, "{skipped:?}");
 
     let began = Instant::now();
     stop.go_on.notify_one();
@@ -142,7 +144,9 @@ async fn crowd(store: Store, size: usize) {
     grants.sort_by_key(|(_, grant)| grant.fencing_token);
     let order: Vec<&String> = grants.iter().map(|(holder, _)| holder).collect();
     let expected: Vec<&String> = listed.iter().filter(|who| !doomed.contains(who)).collect();
-    assert_eq!(order, expected, "by their tokens, in the order of the queue; none is forgotten");
+    let out_of_place: Vec<_> = order.iter().zip(&expected).filter(|(is, should)| is != should).collect();
+    assert!(out_of_place.is_empty(), "by tokens, not in the order of the queue: {out_of_place:?}");
+    assert_eq!(order.len(), expected.len(), "none is forgotten");
     assert!(grants.iter().all(|(_, grant)| grant.fencing_token > first.fencing_token));
     let after = fleet.any(1).lock(LOCK).await.expect("shown");
     assert_eq!((after.mode, after.queue_length, after.holders.len()), (None, 0, 0), "nobody is left");

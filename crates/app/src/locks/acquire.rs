@@ -8,6 +8,7 @@ use ade_domain::lock::saga::{Failure, Next, Saga};
 use ade_domain::lock::{Command, LockName, Outcome, Patience, Request, RequestKey};
 use ade_store::coordination::{Memory, Ticket};
 use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
 
 use super::served::Serving;
 use super::{Acquired, Granted, LockError, LockService, Waiting};
@@ -15,6 +16,11 @@ use super::{Acquired, Granted, LockError, LockService, Waiting};
 /// How often an open answer asks again although nobody told it to: hints may get lost.
 /// Well within the time that a grant waits for its claim, and that locks which were won so far are kept.
 const POLL: Duration = Duration::from_secs(1);
+
+/// How long coordination may fail before those who wait are told: a stall or a failover costs nobody its place.
+const STALL: Duration = Duration::from_secs(5);
+/// Between two attempts meanwhile.
+const ATTEMPT: Duration = Duration::from_millis(200);
 
 impl LockService {
     /// Takes the locks of a request, or waits for them as it says, or learns how a repeated request stands.
@@ -90,19 +96,36 @@ impl LockService {
     async fn wait_open(&self, request: &Request, deadline: Moment) -> Result<Acquired, LockError> {
         let watch = self.coordination.watch(request.key);
         let mut saga = Saga::new(request.clone(), self.server.clone());
+        // Since when it waits and coordination answers; nothing before it waits.
+        let mut answered: Option<Instant> = None;
         loop {
-            match self.advance(&mut saga, deadline).await? {
+            let next = match self.advance(&mut saga, deadline).await {
+                // Every command of a saga may be repeated.
+                Err(LockError::Unavailable(_)) if answered.is_some_and(|at| at.elapsed() < STALL) => {
+                    sleep(ATTEMPT).await;
+                    continue;
+                }
+                next => next?,
+            };
+            match next {
                 Next::Ready => saga.begin_leases(),
                 Next::Granted(grants) => return Ok(Acquired::Granted(granted(request, grants))),
                 Next::Failed(failure) => return Err(self.failed(failure).await?),
                 Next::Wait { lock, .. } => {
+                    answered = Some(Instant::now());
                     let _serving = self.served.begin(&lock);
                     let keeps = saga.keep(self.coordination.rules());
                     let left = Duration::from_millis(deadline.ms_since(self.coordination.now()));
                     // Whether woken or not, the next question is the same.
                     let _ = tokio::time::timeout(POLL.min(left), watch.changed()).await;
-                    self.keep(&mut saga, keeps).await?;
-                    self.coordination.heard(request.holder.agent_id().to_owned()).await?;
+                    match self.keep(&mut saga, keeps).await {
+                        // Asked again, it will be seen whether anything was lost.
+                        Err(LockError::Unavailable(_)) => {}
+                        kept => kept?,
+                    }
+                    if let Err(error) = self.coordination.heard(request.holder.agent_id().to_owned()).await {
+                        tracing::debug!(%error, "not written down that an agent waits");
+                    }
                     if self.coordination.now() >= deadline { saga.time_out() } else { saga.poll() }
                 }
                 Next::Step(..) => {}
