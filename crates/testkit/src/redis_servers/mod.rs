@@ -91,8 +91,23 @@ impl Redis {
         self.wait_ready(mark)
     }
 
-    /// Kills it (SIGKILL) for good.
+    /// Kills it (SIGKILL), until [`Self::start_again`] or for good.
     pub fn kill(&self) -> Result<(), StartError> {
         self.process.kill()
+    }
+
+    /// Starts it again after a kill, on the same port and folder, and waits until it answers.
+    pub fn start_again(&self) -> Result<(), StartError> {
+        let mark = self.process.mark();
+        self.process.begin()?;
+        self.wait_ready(mark)
+    }
+
+    /// Says one command to this very server.
+    pub fn tell<T: redis::FromRedisValue>(&self, words: &[&str]) -> Result<T, StartError> {
+        let mut command = redis::Cmd::new();
+        command.arg(words);
+        let doing = || format!("{} on port {}", words.join(" "), self.port());
+        command.query(&mut self.connect()?).map_err(StartError::redis(doing()))
     }
 }
