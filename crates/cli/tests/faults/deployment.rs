@@ -65,10 +65,11 @@ impl Deployment {
         }
     }
 
-    /// What can happen to it.
+    /// What happens to it in one round; what costs little, twice.
     pub(crate) fn faults(&self) -> Vec<Fault> {
         use Fault::{Disconnect, FailOver, FlushAll, FlushScripts, RestartEmpty, Stop};
-        let mut faults = vec![Stop, RestartEmpty, FlushAll, FlushScripts, Disconnect];
+        let mut faults = vec![Stop, RestartEmpty];
+        faults.extend([FlushAll, FlushScripts, Disconnect].repeat(2));
         if !matches!(self, Self::Standalone(_)) {
             faults.push(FailOver);
         }
@@ -138,8 +139,9 @@ impl Deployment {
                     Err(error) => Err(error.to_string()),
                 })?;
                 primary.start_again()?;
-                // As its configuration file would say, had it one: sentinels rewrite it.
-                primary.tell(&["REPLICAOF", "127.0.0.1", &successor.port().to_string()])
+                // The sentinels would do the same, some ten seconds later.
+                primary.tell::<()>(&["REPLICAOF", "127.0.0.1", &successor.port().to_string()])?;
+                primary.tell(&["CONFIG", "REWRITE"])
             }
             Self::Cluster(redis, slot) => {
                 redis.owner(*slot, &[primary.port()])?;

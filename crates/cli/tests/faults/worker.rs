@@ -21,10 +21,10 @@ use tokio::time::sleep;
 use super::counter::{Accepted, Counter, appended, numbers};
 
 const ORDER: &str = "ADE_FAULTS_ORDER";
-const LEASE: Duration = Duration::from_millis(1_200);
+const LEASE: Duration = Duration::from_secs(1);
 const WAIT: Duration = Duration::from_secs(10);
 /// One of so many increments takes longer than its lease.
-const DAWDLES: u64 = 25;
+const DAWDLES: u64 = 20;
 
 /// What one worker is told.
 #[derive(Debug, Clone)]
@@ -217,7 +217,7 @@ impl Working {
     async fn increment(&mut self, token: u64) {
         let (fenced, unfenced) = (self.counter.read(token), self.counter.read_unfenced());
         let pause = if self.dice.below(DAWDLES) == 0 {
-            LEASE + Duration::from_millis(self.dice.below(800))
+            LEASE + Duration::from_millis(100 + self.dice.below(400))
         } else {
             Duration::from_micros(self.dice.below(5_000))
         };
