@@ -41,7 +41,7 @@ async fn nothing_is_lost_on_a_standalone_redis() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_behind_sentinel() {
-    Drill::begin("sentinel", Deployment::sentinel()).run(effort::rounds(2, 20)).await;
+    Drill::begin("sentinel", Deployment::sentinel()).run(effort::rounds(1, 20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,7 +94,7 @@ impl Drill {
             while !left.is_empty() {
                 let at = usize::try_from(self.dice.below(left.len() as u64)).expect("few");
                 let fault = left.swap_remove(at);
-                let calm = 5 + self.dice.below(10);
+                let calm = 4 + self.dice.below(8);
                 self.expect_updates(calm, PATIENCE, "before a fault");
                 let primary = self.redis.primary().port();
                 self.redis.suffer(fault).await.expect("it happens");

@@ -24,7 +24,7 @@ const ORDER: &str = "ADE_FAULTS_ORDER";
 const LEASE: Duration = Duration::from_secs(1);
 const WAIT: Duration = Duration::from_secs(10);
 /// One of so many increments takes longer than its lease.
-const DAWDLES: u64 = 20;
+const DAWDLES: u64 = 30;
 
 /// What one worker is told.
 #[derive(Debug, Clone)]
