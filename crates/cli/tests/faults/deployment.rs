@@ -94,13 +94,17 @@ impl Deployment {
         found.expect("there is one")
     }
 
-    /// The same, once somebody could take its place.
+    /// The same, once somebody could take its place. It may change meanwhile: a failover that an earlier fault caused may
+    /// come late.
     fn replaceable_primary(&self) -> &Redis {
-        let primary = self.primary();
-        if !matches!(self, Self::Standalone(_)) {
-            eventually("a replica is in sync", PATIENCE, || has_replica(primary)).expect("replicates");
-        }
-        primary
+        let found = eventually("the primary has a replica in sync", PATIENCE, || {
+            let primary = self.primary();
+            if !matches!(self, Self::Standalone(_)) {
+                has_replica(primary)?;
+            }
+            Ok(primary)
+        });
+        found.expect("replicates")
     }
 
     /// Lets it happen; returns when it is over.
