@@ -137,11 +137,7 @@ impl Deployment {
         match self {
             Self::Standalone(_) => primary.start_again(),
             Self::Sentinel(redis) => {
-                let successor = eventually("a replica took over", PATIENCE, || match redis.primary() {
-                    Ok(successor) if successor.port() != primary.port() => Ok(successor),
-                    Ok(_) => Err("not yet".to_owned()),
-                    Err(error) => Err(error.to_string()),
-                })?;
+                let successor = redis.primary().unwrap_or_else(|error| panic!("{error}\n{}", logs(redis)));
                 primary.start_again()?;
                 // The sentinels would do the same, some ten seconds later.
                 primary.tell::<()>(&["REPLICAOF", "127.0.0.1", &successor.port().to_string()])?;
@@ -153,6 +149,15 @@ impl Deployment {
             }
         }
     }
+}
+
+/// What sentinels and servers said last.
+fn logs(redis: &RedisSentinel) -> String {
+    let last = |lines: Vec<String>| {
+        let old = lines.len().saturating_sub(40);
+        lines.into_iter().skip(old).collect::<Vec<_>>().join("\n")
+    };
+    redis.processes().map(|process| last(process.lines_with(""))).collect::<Vec<_>>().join("\n---\n")
 }
 
 fn flush(redis: &Redis) -> Result<(), StartError> {
