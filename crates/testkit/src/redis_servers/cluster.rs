@@ -65,6 +65,21 @@ impl RedisCluster {
         format!("redis+cluster://{}", hosts.join(","))
     }
 
+    /// The primary of a slot, once all nodes that answer name the same, which is none of `gone`.
+    pub fn owner(&self, slot: u16, gone: &[u16]) -> Result<&Redis, StartError> {
+        eventually("the nodes agree about the owner of a slot", FORMING_TIMEOUT, || {
+            let alive = self.nodes.iter().filter(|node| !gone.contains(&node.port()));
+            let mut named: Vec<u16> = Vec::new();
+            for node in alive {
+                let nodes: String = node.tell(&["CLUSTER", "NODES"]).map_err(|error| error.to_string())?;
+                named.push(owner_in(&nodes, slot).ok_or(nodes)?);
+            }
+            let of = |node: &&Redis| named.iter().all(|port| *port == node.port());
+            let owner = self.nodes.iter().find(of).ok_or_else(|| format!("{named:?}"))?;
+            if gone.contains(&owner.port()) { Err(format!("{named:?}")) } else { Ok(owner) }
+        })
+    }
+
     /// Every process, for those who watch over them.
     pub fn processes(&self) -> impl Iterator<Item = &Guarded> {
         self.nodes.iter().map(Redis::process)
@@ -111,6 +126,21 @@ fn formed(link: &mut redis::Connection) -> Result<(), String> {
     let replicas = nodes.lines().filter(|line| line.contains("slave")).count();
     let is_formed = info.contains("cluster_state:ok") && connected == NODES && replicas == NODES - PRIMARIES;
     if is_formed { Ok(()) } else { Err(format!("{info}\n{nodes}")) }
+}
+
+/// The port of the primary that serves a slot, by an answer to CLUSTER NODES.
+fn owner_in(nodes: &str, slot: u16) -> Option<u16> {
+    let serves = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let ends = first.parse::<u16>().ok().zip(last.parse::<u16>().ok());
+        ends.is_some_and(|(first, last)| (first..=last).contains(&slot))
+    };
+    let fields = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let line = nodes.lines().map(fields).find(|fields| {
+        let is_primary = fields.get(2).is_some_and(|flags| flags.contains("master"));
+        is_primary && fields.iter().skip(8).any(|range| serves(range))
+    })?;
+    line.get(1)?.split('@').next()?.rsplit(':').next()?.parse().ok()
 }
 
 fn synced(link: &mut redis::Connection) -> Result<(), String> {

@@ -37,17 +37,17 @@ impl Redis {
     fn launch(name: &str, arguments: &[&str], bus_port: Option<Port>) -> Result<Self, StartError> {
         let port = Port::claim()?;
         let number = port.number().to_string();
-        let mut argv = vec![program("redis-server", "redis-server", &[])?];
         let fixed =
             ["--bind", "127.0.0.1", "--port", &number, "--save", "", "--daemonize", "no", "--dir", "."];
         // A primary would otherwise wait 5 s for more replicas before it serves the first.
         let at_once = ["--repl-diskless-sync-delay", "0"];
-        argv.extend(fixed.iter().chain(&at_once).chain(arguments).map(|argument| (*argument).to_owned()));
+        let config = in_a_file(fixed.iter().chain(&at_once).chain(arguments));
         let process = Guarded::start(Spec {
             name: format!("{name} on port {number}"),
-            files: Vec::new(),
+            // In a file, which sentinels rewrite: who became a replica or a primary comes back as one.
+            files: vec![("redis.conf", config)],
             preparation: String::new(),
-            argv,
+            argv: vec![program("redis-server", "redis-server", &[])?, "redis.conf".to_owned()],
             stop_signal: "KILL",
             owner: None,
         })?;
@@ -91,8 +91,35 @@ impl Redis {
         self.wait_ready(mark)
     }
 
-    /// Kills it (SIGKILL) for good.
+    /// Kills it (SIGKILL), until [`Self::start_again`] or for good.
     pub fn kill(&self) -> Result<(), StartError> {
         self.process.kill()
     }
+
+    /// Starts it again after a kill, on the same port and folder, and waits until it answers.
+    pub fn start_again(&self) -> Result<(), StartError> {
+        let mark = self.process.mark();
+        self.process.begin()?;
+        self.wait_ready(mark)
+    }
+
+    /// Says one command to this very server.
+    pub fn tell<T: redis::FromRedisValue>(&self, words: &[&str]) -> Result<T, StartError> {
+        let mut command = redis::Cmd::new();
+        command.arg(words);
+        let doing = || format!("{} on port {}", words.join(" "), self.port());
+        command.query(&mut self.connect()?).map_err(StartError::redis(doing()))
+    }
+}
+
+/// Configuration as on the command line, as a file has it.
+fn in_a_file<'a>(arguments: impl Iterator<Item = &'a &'a str>) -> String {
+    let mut text = String::new();
+    for argument in arguments {
+        match argument.strip_prefix("--") {
+            Some(name) => text.push_str(&format!("\n{name}")),
+            None => text.push_str(&format!(" \"{argument}\"")),
+        }
+    }
+    text + "\n"
 }

@@ -7,6 +7,7 @@ use crate::error::StartError;
 use crate::guard::{Guarded, Spec};
 use crate::ports::Port;
 use crate::process::program;
+use crate::wait::eventually;
 
 const MASTER_NAME: &str = "ade";
 const REPLICAS: usize = 2;
@@ -77,6 +78,24 @@ impl RedisSentinel {
                 client.get_connection().map_err(StartError::redis("connect to a sentinel"))
             })
             .collect()
+    }
+
+    /// The primary, once every sentinel names the same and it knows that it is one.
+    pub fn primary(&self) -> Result<&Redis, StartError> {
+        let mut sentinels = self.connect_sentinels()?;
+        eventually("the sentinels agree about the primary", MEETING_TIMEOUT, || {
+            let mut named: Vec<String> = Vec::new();
+            for sentinel in &mut sentinels {
+                let mut question = redis::cmd("SENTINEL");
+                let answer: Result<(String, String), _> =
+                    question.arg("get-master-addr-by-name").arg(MASTER_NAME).query(sentinel);
+                named.push(answer.map_err(|error| error.to_string())?.1);
+            }
+            let of = |server: &&Redis| named.iter().all(|port| *port == server.port().to_string());
+            let primary = self.servers.iter().find(of).ok_or_else(|| format!("{named:?}"))?;
+            let role: String = primary.tell(&["INFO", "replication"]).map_err(|error| error.to_string())?;
+            if role.contains("role:master") { Ok(primary) } else { Err(role) }
+        })
     }
 
     /// Every process, for those who watch over them.
