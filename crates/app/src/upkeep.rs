@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ade_domain::lock::Command;
+use ade_store::coordination::Unavailable;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -14,6 +15,8 @@ use crate::notices::Notice;
 const SWEEP_EVERY: Duration = Duration::from_millis(200);
 /// A server that is silent for three of these does not serve its waiters any more.
 const MARK_EVERY: Duration = Duration::from_secs(1);
+/// How long after a failure of coordination its queues are compared with the requests that are open here.
+const DOUBT_FOR: Duration = Duration::from_secs(10);
 
 /// The tasks beside the requests.
 #[derive(Debug)]
@@ -42,27 +45,37 @@ async fn sweep(locks: LockService) {
     let mut tick = interval(SWEEP_EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut marked: Option<Instant> = None;
+    let mut failed: Option<Instant> = None;
     loop {
         tick.tick().await;
         if marked.is_none_or(|marked| marked.elapsed() >= MARK_EVERY) {
             marked = Some(Instant::now());
-            mark(&locks).await;
+            if let Err(error) = mark(&locks).await {
+                tracing::warn!(%error, "cannot renew the marks of waiting requests; trying again");
+                failed = Some(Instant::now());
+            } else if failed.is_some_and(|failed| failed.elapsed() < DOUBT_FOR)
+                && let Err(error) = locks.disown().await
+            {
+                tracing::warn!(%error, "cannot look for requests that are not open any more; trying again");
+            }
         }
         match locks.coordination().sweep().await {
             Ok(deadlocks) => deadlocks.iter().for_each(|found| locks.notices().tell(Notice::Deadlock(found))),
-            Err(error) => tracing::warn!(%error, "cannot sweep locks; trying again"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot sweep locks; trying again");
+                failed = Some(Instant::now());
+            }
         }
     }
 }
 
-async fn mark(locks: &LockService) {
+async fn mark(locks: &LockService) -> Result<(), Unavailable> {
     let mark = || Command::Mark { server: locks.server().clone() };
     let marks: Vec<_> = locks.served().all().into_iter().map(|lock| (lock, mark())).collect();
-    if !marks.is_empty()
-        && let Err(error) = locks.coordination().commands(marks).await
-    {
-        tracing::warn!(%error, "cannot renew the marks of waiting requests; trying again");
+    if !marks.is_empty() {
+        locks.coordination().commands(marks).await?;
     }
+    Ok(())
 }
 
 async fn pass_on(locks: LockService) {
