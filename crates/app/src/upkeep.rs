@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use ade_domain::lock::Command;
+use ade_store::coordination::Unavailable;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -14,6 +16,8 @@ use crate::notices::Notice;
 const SWEEP_EVERY: Duration = Duration::from_millis(200);
 /// A server that is silent for three of these does not serve its waiters any more.
 const MARK_EVERY: Duration = Duration::from_secs(1);
+/// How long after a failure of coordination its queues are compared with the requests that are open here.
+const DOUBT_FOR: Duration = Duration::from_secs(10);
 
 /// Between two sweeps so much passes only if the process stood still.
 const PAUSE: Duration = Duration::from_millis(1_500);
@@ -29,8 +33,9 @@ impl Upkeep {
     #[must_use]
     pub fn start(locks: &LockService) -> Self {
         let mut tasks = JoinSet::new();
-        tasks.spawn(renew_marks(locks.clone()));
-        tasks.spawn(sweep(locks.clone()));
+        let (failed, failures) = watch::channel(None);
+        tasks.spawn(renew_marks(locks.clone(), failures));
+        tasks.spawn(sweep(locks.clone(), failed));
         tasks.spawn(pass_on(locks.clone()));
         Self { tasks }
     }
@@ -41,42 +46,58 @@ impl Upkeep {
     }
 }
 
-/// Marks have a task of their own: a sweep that takes long must not make live waiters look abandoned.
-async fn renew_marks(locks: LockService) {
+/// Marks have a task of their own: a sweep that takes long must not make live waiters look abandoned. For a while after
+/// coordination failed, queues may hold waits that ended here meanwhile: those are taken back.
+async fn renew_marks(locks: LockService, failed: watch::Receiver<Option<Instant>>) {
     let mut tick = interval(MARK_EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last_failure: Option<Instant> = None;
     loop {
         tick.tick().await;
-        mark(&locks).await;
+        if let Err(error) = mark(&locks).await {
+            tracing::warn!(%error, "cannot renew the marks of waiting requests; trying again");
+            last_failure = Some(Instant::now());
+            continue;
+        }
+        let swept = *failed.borrow();
+        if last_failure.max(swept).is_some_and(|failed| failed.elapsed() < DOUBT_FOR)
+            && let Err(error) = locks.disown().await
+        {
+            tracing::warn!(%error, "cannot look for requests that are not open any more; trying again");
+        }
     }
 }
 
 /// After a pause of the whole process its own waiters must not look abandoned to its own sweep: marks come first then.
-async fn sweep(locks: LockService) {
+async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
     let mut tick = interval(SWEEP_EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last = Instant::now();
     loop {
         tick.tick().await;
-        if last.elapsed() >= PAUSE {
-            mark(&locks).await;
+        if last.elapsed() >= PAUSE
+            && let Err(error) = mark(&locks).await
+        {
+            tracing::warn!(%error, "cannot renew the marks of waiting requests; trying again");
         }
         last = Instant::now();
         match locks.coordination().sweep().await {
             Ok(deadlocks) => deadlocks.iter().for_each(|found| locks.notices().tell(Notice::Deadlock(found))),
-            Err(error) => tracing::warn!(%error, "cannot sweep locks; trying again"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot sweep locks; trying again");
+                failed.send_replace(Some(Instant::now()));
+            }
         }
     }
 }
 
-async fn mark(locks: &LockService) {
+async fn mark(locks: &LockService) -> Result<(), Unavailable> {
     let mark = || Command::Mark { server: locks.server().clone() };
     let marks: Vec<_> = locks.served().all().into_iter().map(|lock| (lock, mark())).collect();
-    if !marks.is_empty()
-        && let Err(error) = locks.coordination().commands(marks).await
-    {
-        tracing::warn!(%error, "cannot renew the marks of waiting requests; trying again");
+    if !marks.is_empty() {
+        locks.coordination().commands(marks).await?;
     }
+    Ok(())
 }
 
 async fn pass_on(locks: LockService) {

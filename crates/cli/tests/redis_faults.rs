@@ -171,7 +171,7 @@ impl Drill {
     }
 }
 
-/// Only one, who is a worker, and whose lease is not over.
+/// Only one, who is a worker; all of them live.
 fn expect_live_holder(lock: &Lock) {
     assert!(lock.holders.len() <= 1, "{lock:?}");
     for holder in &lock.holders {

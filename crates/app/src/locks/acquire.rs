@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::lock::saga::{Failure, Next, Saga};
-use ade_domain::lock::{Command, LockName, Outcome, Patience, Request, RequestKey};
-use ade_store::coordination::{Memory, Ticket};
+use ade_domain::lock::{Command, LockName, Outcome, Patience, Request, RequestKey, Waiter};
+use ade_store::coordination::{Memory, Ticket, Unavailable};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
@@ -175,6 +175,29 @@ impl LockService {
         Ok(())
     }
 
+    /// Takes back the waits that name this server although nobody waits here. Hanging up could not do it while coordination
+    /// was away; or they come from the past: a replica that took over has queues of before. As others wait here for the
+    /// same lock, the mark is renewed, and each of them would be granted in turn and keep the lock unclaimed.
+    pub(crate) async fn disown(&self) -> Result<(), Unavailable> {
+        for lock in self.served.all() {
+            let queue = self.coordination.look(lock.clone()).await?.queue;
+            // Whoever waits here was open before it was queued: it is asked after the queue was seen.
+            let is_gone = |waiter: &Waiter| {
+                waiter.served_by.as_ref() == Some(&self.server) && !self.open.serves(&waiter.request)
+            };
+            let hang_up = |waiter: Waiter| {
+                let (holder, request, server) = (waiter.holder, waiter.request, self.server.clone());
+                (lock.clone(), Command::HangUp { holder, request, server })
+            };
+            let commands: Vec<_> = queue.into_iter().filter(is_gone).map(hang_up).collect();
+            if !commands.is_empty() {
+                tracing::info!(%lock, waits = commands.len(), "waits of requests that are not open any more end");
+                self.coordination.commands(commands).await?;
+            }
+        }
+        Ok(())
+    }
+
     pub(super) async fn failed(&self, failure: Failure) -> Result<LockError, LockError> {
         let now = match &failure {
             Failure::TimedOut(lock) => Some(Box::new(self.coordination.look(lock.clone()).await?)),
@@ -218,7 +241,8 @@ impl Drop for HangUp<'_> {
                     // Its repetition was faster than this.
                     return;
                 }
-                // If coordination does not answer, the grant stays unclaimed and the mark is not renewed: both end soon.
+                // If coordination does not answer, the grant stays unclaimed and ends soon; a wait ends when the mark is
+                // not renewed, or, if others wait here for the same lock, when it is disowned.
                 if let Err(error) = service.run(commands).await {
                     tracing::warn!(%error, "cannot take back the request of a caller that hung up");
                 }
