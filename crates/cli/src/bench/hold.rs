@@ -27,18 +27,18 @@ pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar)
     // Two rounds of heartbeats at least, unless it has to be quick.
     let window =
         Duration::from_secs_f64(if sizes.quick { sizes.seconds } else { sizes.seconds.max(10.0) * 2.0 });
-    let usage = || {
+    let usage = async || {
         let unseen = || {
             Failure::new(Kind::Input, "a server that somebody else runs cannot be looked into")
                 .hint("leave --server out, or choose other rows with --only")
         };
-        subject.usage()?.ok_or_else(unseen)
+        subject.usage().await?.ok_or_else(unseen)
     };
     bar.set_length(agents as u64 + window.as_secs());
     let mut link = subject.target.link().await?;
-    let idle_began = usage()?;
+    let idle_began = usage().await?;
     sleep_until(Instant::now() + window / 4).await;
-    let before = usage()?;
+    let before = usage().await?;
     let idle = before.cpu_percent_since(&idle_began);
     let mut heartbeats = Vec::with_capacity(agents);
     for agent in 0..agents {
@@ -53,7 +53,7 @@ pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar)
         beat.tick().await;
         link.post("/api/v1/locks/heartbeat", body.clone()).await?.expect(200)?;
     }
-    let (began, start) = (usage()?, Instant::now());
+    let (began, start) = (usage().await?, Instant::now());
     let mut calls = 0;
     for body in rounds {
         beat.tick().await;
@@ -64,20 +64,29 @@ pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar)
         calls += 1;
         bar.set_position(agents as u64 + start.elapsed().as_secs());
     }
-    let end = usage()?;
+    let end = usage().await?;
     let busy = end.cpu_percent_since(&began);
+    let (redis_busy, redis_idle) = (end.redis_percent_since(&began), before.redis_percent_since(&idle_began));
+    let on_redis = subject.redis.is_some();
+    let bytes = if on_redis {
+        end.redis_bytes - before.redis_bytes
+    } else {
+        end.resident_bytes - before.resident_bytes
+    };
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
-    let each = (end.resident_bytes - before.resident_bytes) / locks as f64;
+    let each = bytes / locks as f64;
     Ok(Row {
         row: "hold",
         what: format!(
             "{locks} locks of {agents} agents held with {} s heartbeats, {PER_AGENT} locks in a call: processor time \
-             of the server beyond idle, resident memory beyond empty",
-            HEARTBEAT.as_secs()
+             of the server{} beyond idle, {} memory beyond empty",
+            HEARTBEAT.as_secs(),
+            if on_redis { " and of Redis" } else { "" },
+            if on_redis { "Redis'" } else { "resident" },
         ),
         figures: vec![
-            Figure::aim("processor", busy - idle, "% of a core", 30.0),
-            Figure::aim("memory per lock", each, "bytes", 1024.0),
+            Figure::aim("processor", busy - idle + redis_busy - redis_idle, "% of a core", 30.0),
+            Figure::aim("memory per lock", each, "bytes", if on_redis { 2048.0 } else { 1024.0 }),
         ],
         details: json!({
             "locks": locks,
@@ -86,6 +95,10 @@ pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar)
             "heartbeat_calls": calls,
             "processor_percent": busy,
             "processor_percent_idle": idle,
+            "redis_processor_percent": redis_busy,
+            "redis_processor_percent_idle": redis_idle,
+            "redis_bytes_before": before.redis_bytes,
+            "redis_bytes_after": end.redis_bytes,
             "resident_bytes_before": before.resident_bytes,
             "resident_bytes_after": end.resident_bytes,
         }),

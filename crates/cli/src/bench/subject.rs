@@ -44,6 +44,12 @@ impl OnARedis {
         Ok(Self { url, address: address.to_owned(), bare })
     }
 
+    /// What its servers have used so far: processor time in seconds, and bytes of data.
+    pub(super) async fn usage(&self) -> Result<(f64, f64), Failure> {
+        let cpu = self.bare.cpu_seconds().await.map_err(away)?;
+        Ok((cpu, self.bare.memory_bytes().await.map_err(away)?))
+    }
+
     pub(super) async fn clear(&self) -> Result<(), Failure> {
         self.bare.clear().await.map_err(away)
     }
@@ -59,6 +65,8 @@ fn away(error: Unavailable) -> Failure {
 pub(super) struct Subject {
     pub(super) target: Target,
     process: Option<Process>,
+    /// Where its locks are, if not in the process.
+    pub(super) redis: Option<OnARedis>,
 }
 
 /// Dropping it ends the process and removes its folder, in this order.
@@ -74,13 +82,16 @@ pub(super) struct Usage {
     at: Instant,
     cpu_seconds: f64,
     pub(super) resident_bytes: f64,
+    /// Of Redis, where there is one.
+    pub(super) redis_cpu_seconds: f64,
+    pub(super) redis_bytes: f64,
 }
 
 impl Choice {
     pub(super) fn start(&self) -> Result<Subject, Failure> {
         match self {
             Self::Own(parent, redis) => Subject::start(parent, redis.as_ref()),
-            Self::Running(target) => Ok(Subject { target: target.clone(), process: None }),
+            Self::Running(target) => Ok(Subject { target: target.clone(), process: None, redis: None }),
         }
     }
 }
@@ -122,11 +133,11 @@ impl Subject {
             let message = format!("the server to measure did not start: {}", why.trim());
             return Err(Failure::new(Kind::Unavailable, message));
         };
-        Ok(Self { target: Target::new(url, &token)?, process: Some(process) })
+        Ok(Self { target: Target::new(url, &token)?, process: Some(process), redis: redis.cloned() })
     }
 
     /// What the process has used; nothing is known of a server that somebody else runs.
-    pub(super) fn usage(&self) -> Result<Option<Usage>, Failure> {
+    pub(super) async fn usage(&self) -> Result<Option<Usage>, Failure> {
         let Some(process) = &self.process else { return Ok(None) };
         let path = PathBuf::from(format!("/proc/{}", process.child.id()));
         let read = |file: &str| {
@@ -143,7 +154,12 @@ impl Subject {
         #[expect(clippy::cast_precision_loss, reason = "small numbers")]
         let (tick, page) =
             (rustix::param::clock_ticks_per_second() as f64, rustix::param::page_size() as f64);
-        Ok(Some(Usage { at: Instant::now(), cpu_seconds: ticks / tick, resident_bytes: pages * page }))
+        let (redis_cpu_seconds, redis_bytes) = match &self.redis {
+            Some(redis) => redis.usage().await?,
+            None => (0.0, 0.0),
+        };
+        let (cpu_seconds, resident_bytes) = (ticks / tick, pages * page);
+        Ok(Some(Usage { at: Instant::now(), cpu_seconds, resident_bytes, redis_cpu_seconds, redis_bytes }))
     }
 }
 
@@ -151,6 +167,12 @@ impl Usage {
     /// Percent of one core that were used since.
     pub(super) fn cpu_percent_since(&self, earlier: &Self) -> f64 {
         100.0 * (self.cpu_seconds - earlier.cpu_seconds) / self.at.duration_since(earlier.at).as_secs_f64()
+    }
+
+    /// The same of Redis.
+    pub(super) fn redis_percent_since(&self, earlier: &Self) -> f64 {
+        let used = self.redis_cpu_seconds - earlier.redis_cpu_seconds;
+        100.0 * used / self.at.duration_since(earlier.at).as_secs_f64()
     }
 }
 

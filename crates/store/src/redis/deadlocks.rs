@@ -159,7 +159,7 @@ impl Inner {
             match self.step(&name, &abort(None)).await {
                 Ok(said) => freed.extend(freed_here(&name, &said.changed)),
                 Err(error) => {
-                    tracing::warn!(lock = %name, %error, "a lock of a deadlock's victim cannot be freed")
+                    tracing::warn!(lock = %name, %error, "a lock of a deadlock's victim cannot be freed");
                 }
             }
         }
