@@ -24,7 +24,7 @@ pub(crate) enum Fault {
     RestartEmpty,
     /// All data is deleted.
     FlushAll,
-    /// All scripts are forgotten.
+    /// All scripts and functions are forgotten.
     FlushScripts,
     /// All connections end.
     Disconnect,
@@ -121,7 +121,9 @@ impl Deployment {
                 self.servers().into_iter().filter(|redis| is_primary(redis)).try_for_each(flush)
             }
             Fault::FlushScripts => {
-                self.servers().iter().try_for_each(|redis| redis.tell(&["SCRIPT", "FLUSH"]))
+                self.servers().iter().try_for_each(|redis| redis.tell(&["SCRIPT", "FLUSH"]))?;
+                let primaries = self.servers().into_iter().filter(|redis| is_primary(redis));
+                primaries.into_iter().try_for_each(|redis| redis.tell(&["FUNCTION", "FLUSH"]))
             }
             Fault::Disconnect => self.servers().iter().try_for_each(|redis| {
                 redis.tell::<u64>(&["CLIENT", "KILL", "TYPE", "normal"])?;

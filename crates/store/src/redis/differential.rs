@@ -12,7 +12,7 @@ use ade_domain::lock::{
     Acquire, Change, Command, Edge, End, Holder, Lock, LockName, Mode, RequestKey, Rules, Token, Wait,
 };
 use ade_testkit::effort::{rounds, seed};
-use ade_testkit::{Dice, Redis, RedisCluster};
+use ade_testkit::{Dice, Redis, RedisCluster, RedisSentinel};
 use redis::Value;
 
 use super::step::{list, plain, text};
@@ -295,4 +295,10 @@ async fn the_scripts_are_the_machine() {
 async fn the_scripts_are_the_machine_on_a_cluster() {
     let cluster = RedisCluster::start().expect("starts");
     compare(&cluster.url(), narrow(), rounds(30, 2_000)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_scripts_are_the_machine_behind_sentinel() {
+    let sentinel = RedisSentinel::start().expect("starts");
+    compare(&sentinel.url(), narrow(), rounds(10, 500)).await;
 }

@@ -25,8 +25,6 @@ const MOST_BATCHES: usize = 20;
 const PUT_OFF_MS: u64 = 1_000;
 /// When an idle lock of a cluster is looked at once more before it leaves the registry: longer than a call may take.
 const IDLE_AGAIN_MS: u64 = 5_000;
-/// Idle locks that are kept in mind.
-const MOST_IDLE: usize = 20_000;
 /// How often what is not urgent is done.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// How often the waiters of one lock are searched for cycles that nobody closed by queueing, and its indexes repaired.
@@ -52,11 +50,20 @@ pub(super) struct Rounds {
     names_from: String,
     /// What is left to a task of its own.
     later: Vec<Later>,
-    /// Locks of a cluster that were idle when they were last looked at, with the score that they were given.
-    idle: HashMap<String, String>,
     /// Cycles that were ended by a call which does not answer with them; the next sweep does.
     pub(super) untold: Vec<Deadlock>,
     pub(super) counted: Option<(Counts, Instant)>,
+}
+
+/// The score of a lock that was idle when it was looked at: a tenth of a millisecond that no other score has, so that any
+/// server sees it.
+fn idle_until(again: Moment) -> String {
+    seconds(again) + "5"
+}
+
+fn was_idle(score: &str) -> bool {
+    let tenths = score.parse::<f64>().map_or(0.0, |score| (score * 10_000.0).round() % 10.0);
+    (tenths - 5.0).abs() < 0.5
 }
 
 /// Work that may wait.
@@ -157,17 +164,9 @@ impl Inner {
     /// leaves if it is idle again a while later, and nobody touched its entry meanwhile.
     async fn leave_registry(&self, key: &str, score: &str, name: &LockName) -> Result<(), Unavailable> {
         if self.in_cluster() {
-            let was_idle = locked(&self.rounds).idle.remove(key);
-            let number = |score: &str| score.parse::<f64>().ok();
-            if was_idle.is_none_or(|seen| number(&seen) != number(score)) {
-                let again = seconds(self.clock.now().plus_ms(IDLE_AGAIN_MS));
-                self.revise(&self.keys.registry, key, score, &again).await?;
-                let mut rounds = locked(&self.rounds);
-                if rounds.idle.len() >= MOST_IDLE {
-                    rounds.idle.clear();
-                }
-                rounds.idle.insert(key.to_owned(), again);
-                return Ok(());
+            if !was_idle(score) {
+                let again = self.clock.now().plus_ms(IDLE_AGAIN_MS);
+                return self.revise(&self.keys.registry, key, score, &idle_until(again)).await;
             }
             self.revise(&self.keys.registry, key, score, "").await?;
         }
@@ -410,5 +409,23 @@ impl Inner {
             self.remove_agent(&agent).await?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_score_tells_whether_its_lock_was_idle() {
+        let now = Moment::from_micros(1_794_764_406_206_898);
+        assert_eq!(idle_until(now), "1794764406.2065");
+        assert!(was_idle(&idle_until(now)) && was_idle("1794764406.2065001"));
+        assert!(
+            !was_idle(&seconds(now))
+                && !was_idle("1794764406.205")
+                && !was_idle("1794764406")
+                && !was_idle("")
+        );
     }
 }
