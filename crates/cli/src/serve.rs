@@ -31,6 +31,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut flags = Vec::new();
     flags.extend(args.listen.clone().map(|listen| ("server.listen", "listen", listen)));
     flags.extend(args.data.as_ref().map(|data| ("server.data", "data", data.to_string_lossy().into_owned())));
+    if args.redis.as_deref() == Some("") {
+        let message = "--redis is empty: locks would not be shared";
+        return Err(Failure::new(Kind::Input, message)
+            .hint("name a Redis, or leave the option out to keep locks in this process"));
+    }
     flags.extend(args.redis.clone().map(|redis| ("server.redis", "redis", redis)));
     let config = config::load(&args.file, flags)?;
     start_logging(&config.log_format, &config.log_level).map_err(|error| Failure::new(Kind::Input, error))?;

@@ -50,11 +50,12 @@ pub(crate) fn lock_request(outcome: &'static str) {
 }
 
 /// The text for a scrape.
-pub(crate) fn render(counts: Counts) -> Option<String> {
+pub(crate) fn render(counts: Option<Counts>) -> Option<String> {
     let recorder = recorder()?;
-    for (name, count) in
+    gauge!("ade_coordination_up").set(if counts.is_some() { 1.0 } else { 0.0 });
+    for (name, count) in counts.into_iter().flat_map(|counts| {
         [("ade_lock_held", counts.held), ("ade_lock_waiting", counts.waiting), ("ade_agents", counts.agents)]
-    {
+    }) {
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
         gauge!(name).set(count as f64);
     }

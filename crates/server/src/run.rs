@@ -65,6 +65,7 @@ async fn coordination(config: &Config) -> Result<(Arc<dyn Coordination>, Option<
     let Some(url) = &config.redis else {
         let options = embedded::Options { rules, ..embedded::Options::default() };
         let backend = Embedded::open(&config.data, options, Arc::new(SystemClock::start()))?;
+        tracing::info!(data = %config.data.display(), "locks are kept in this process");
         return Ok((Arc::new(backend), None));
     };
     let folder = DataFolder::claim(&config.data)?;

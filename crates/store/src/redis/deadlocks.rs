@@ -10,9 +10,11 @@ use std::sync::Arc;
 use ade_domain::Moment;
 use ade_domain::lock::graph::{self, Candidate};
 use ade_domain::lock::{Command, Cycle, Deadlock, Entry, Holder, LockName, Outcome, Table};
+use ade_keyspace::RedisKey;
 use futures_util::future::try_join_all;
 use redis::Value;
 
+use super::keys::LockKeys;
 use super::step::Changed;
 use super::{Inner, foreign, locked, record, step};
 use crate::coordination::Unavailable;
@@ -73,11 +75,38 @@ impl Inner {
         let keys = self.agent_keys(holder.agent_id())?;
         let (held, waits) = tokio::join!(self.members(&keys.by_agent), self.members(&keys.waitfor));
         let (held, waits) = (held?, waits?);
+        let held = self.those_with(holder, held, |keys| (keys.lock().clone(), "h:")).await?;
         if !self.with_queue(&held).await?.is_empty() {
             return Ok(true);
         }
         let waits: Vec<LockName> = waits.into_iter().filter(|other| other != name).collect();
+        let waits = self.those_with(holder, waits, |keys| (keys.waiting().clone(), "")).await?;
         Ok(self.queue_lengths(&waits).await?.into_iter().any(|length| length > 1))
+    }
+
+    /// Those of the locks where this holder has a field of its own in a hash, not only another one of its agent.
+    async fn those_with(
+        &self,
+        holder: &Holder,
+        names: Vec<LockName>,
+        hash: impl Fn(&LockKeys) -> (RedisKey, &'static str),
+    ) -> Result<Vec<LockName>, Unavailable> {
+        let who = record::who(holder);
+        let mut questions = Vec::with_capacity(names.len());
+        for name in &names {
+            let (key, prefix) = hash(&*self.lock_keys(name)?);
+            let mut ask = redis::cmd("HEXISTS");
+            ask.arg(key.as_str()).arg(format!("{prefix}{who}"));
+            questions.push((key, ask));
+        }
+        let answers = self.ask_each(questions).await?;
+        let is_there = |answer: &Value| matches!(answer, Value::Int(1) | Value::Boolean(true));
+        Ok(names
+            .into_iter()
+            .zip(&answers)
+            .filter(|(_, answer)| is_there(answer))
+            .map(|(name, _)| name)
+            .collect())
     }
 
     /// Everything that can be reached from a lock: its holders and waiters, what their agents wait for, and so on.

@@ -3,6 +3,7 @@
 //! A hint says that it is worth asking, never what the answer is.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ade_domain::lock::RequestKey;
@@ -12,12 +13,17 @@ use super::link::{Hint, Link};
 use super::locked;
 use crate::coordination::Watchers;
 
+/// Messages name an agent, not a request: of an agent that waits many times for one lock, those who came first are woken. Who
+/// came later asks by itself.
+const WOKEN_AT_ONCE: usize = 4;
+
 /// Requests that wait, by channel.
 #[derive(Clone)]
 pub(super) struct Hearing {
     link: Link,
     watchers: Watchers,
     followed: Arc<Mutex<HashMap<String, Followed>>>,
+    numbers: Arc<AtomicU64>,
 }
 
 /// A channel, and for whom it is followed.
@@ -31,6 +37,8 @@ struct Followed {
 
 struct Follower {
     agent: String,
+    /// Who came earlier has a smaller one.
+    number: u64,
     /// Whether it was told that it waits, not only that it may have to.
     waits: bool,
 }
@@ -43,7 +51,11 @@ impl Followed {
 
 impl Hearing {
     pub(super) fn new(link: Link, watchers: Watchers) -> Self {
-        Self { link, watchers, followed: Arc::default() }
+        Self { link, watchers, followed: Arc::default(), numbers: Arc::default() }
+    }
+
+    fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Whether a request is known to wait there: then it was announced when it began to.
@@ -61,7 +73,8 @@ impl Hearing {
         let mut followed = locked(&self.followed);
         match followed.get_mut(channel.as_str()) {
             Some(of_channel) if of_channel.heard => {
-                let new = || Follower { agent: agent.to_owned(), waits: false };
+                let number = self.next_number();
+                let new = || Follower { agent: agent.to_owned(), number, waits: false };
                 of_channel.requests.entry(request).or_insert_with(new);
                 true
             }
@@ -91,7 +104,8 @@ impl Hearing {
                 self.link.subscribe(channel);
                 Followed { channel: channel.clone(), heard: false, requests: HashMap::new() }
             });
-            of_channel.requests.insert(request, Follower { agent: agent.to_owned(), waits: true }).is_none()
+            let follower = Follower { agent: agent.to_owned(), number: self.next_number(), waits: true };
+            of_channel.requests.insert(request, follower).is_none()
         };
         if is_new {
             match self.link.subscribed(channel).await {
@@ -131,11 +145,14 @@ impl Hearing {
                         continue;
                     }
                     let followed = locked(&self.followed);
-                    let requests =
-                        followed.get(&*channel).into_iter().flat_map(|of_channel| &of_channel.requests);
-                    requests
+                    let of_channel = followed.get(&*channel);
+                    let requests = of_channel.into_iter().flat_map(|of_channel| &of_channel.requests);
+                    let mut meant: Vec<(u64, RequestKey)> = requests
                         .filter(|(_, follower)| follower.agent == of)
-                        .for_each(|(request, _)| self.watchers.wake(*request));
+                        .map(|(request, follower)| (follower.number, *request))
+                        .collect();
+                    meant.sort_unstable();
+                    meant.iter().take(WOKEN_AT_ONCE).for_each(|(_, request)| self.watchers.wake(*request));
                 }
                 Hint::Again => {
                     let followed = locked(&self.followed);

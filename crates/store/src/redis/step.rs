@@ -204,17 +204,20 @@ pub(super) struct Said {
     pub(super) changed: Vec<Changed>,
     /// To a sweep: when to come back, in seconds; nothing if the lock is idle.
     pub(super) due: Option<String>,
+    /// How many wait; the quick steps are for locks that nobody waits for.
+    pub(super) queued: usize,
 }
 
 impl Said {
     pub(super) fn read(value: &Value) -> Result<Self, Foreign> {
         let parts = list(value)?;
-        let [now, outcome, changed, due] = parts else {
+        let [now, outcome, changed, due, rest @ ..] = parts else {
             return Err(Foreign::new("an answer", format!("{value:?}")));
         };
         let changed = list(changed)?.iter().map(read_change).collect::<Result<_, _>>()?;
         let due = Some(text(due)?.to_owned()).filter(|due| !due.is_empty());
-        Ok(Self { now: moment(now)?, outcome: read_outcome(list(outcome)?)?, changed, due })
+        let queued = rest.first().map_or(Ok(0), number)?;
+        Ok(Self { now: moment(now)?, outcome: read_outcome(list(outcome)?)?, changed, due, queued })
     }
 }
 

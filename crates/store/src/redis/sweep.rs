@@ -153,7 +153,8 @@ impl Inner {
             }
         }
         let mut rounds = locked(&self.rounds);
-        if is_due(rounds.inspected.get(name).copied(), INSPECT) {
+        // Nobody who waits, no cycle; the indexes of a lock that is merely held are renewed by its heartbeats.
+        if said.queued > 0 && is_due(rounds.inspected.get(name).copied(), INSPECT) {
             rounds.inspected.insert(name.clone(), Instant::now());
             rounds.later.push(Later::Inspect(name.clone()));
         }

@@ -442,7 +442,9 @@ local COMMANDS = {
 
 local function step(keys, args)
   local said
-  if args[2] == 'acquire' then said = quick_take(keys, args) elseif args[2] == 'release' then said = quick_give(keys, args) end
+  if args[2] == 'acquire' then said = quick_take(keys, args)
+  elseif args[2] == 'extend' then said = quick_keep(keys, args)
+  elseif args[2] == 'release' then said = quick_give(keys, args) end
   if said then return said end
   begin(keys, args)
   load()
@@ -472,5 +474,5 @@ local function step(keys, args)
   end
   local publish = args[1] == '' and 'PUBLISH' or 'SPUBLISH'
   for _, message in ipairs(messages) do call(publish, CHANNEL, message) end
-  return { digits(now), outcome, changes, next_due }
+  return { digits(now), outcome, changes, next_due, queued }
 end

@@ -1,5 +1,5 @@
--- The two steps that nearly all are: taking a lock that nobody holds, waits for or asked for before, and giving a lock back
--- that nobody waits for and whose request is not remembered. The rest of the library would do the same, at twice the cost;
+-- The three steps that nearly all are: taking a lock that nobody holds, waits for or asked for before, keeping a lock that
+-- nobody shares or waits for, and giving such a lock back if its request is not remembered. The rest of the library would do the same, at twice the cost;
 -- the differential tests compare both with the machine. `nil`: it is not that simple.
 
 local function quick_take(keys, args)
@@ -61,4 +61,26 @@ local function quick_give(keys, args)
   end
   call(args[1] == '' and 'PUBLISH' or 'SPUBLISH', args[7], 'released:' .. args[5])
   return { now_text, { 'done' }, { { 'freed', args[5], args[6], 1, token, 'released' } }, '' }
+end
+
+local function quick_keep(keys, args)
+  local call = redis.call
+  local lock, key = keys[1], args[4]
+  local seen = call('HMGET', lock, 'n', 'queue_length', 'h:' .. key, 'b:' .. key, 'r:' .. key, 'a:' .. key)
+  if seen[1] ~= '1' or seen[2] ~= '0' or not seen[3] or seen[4] then return nil end
+  local head, token, ends, tail, beats = seen[3]:match('^(%a (%d+) %d+) (%d+) (%d %d %-?%d+) (%d+)$')
+  begin_time(call)
+  ends, beats = tonumber(ends), tonumber(beats) + 1
+  if token ~= args[8] or ends <= now then return nil end
+  ends = max(ends, now + args[9] * 1000)
+  local ends_text = format('%.0f', ends)
+  local of_numbers = head .. ' ' .. ends_text .. ' ' .. tail .. ' ' .. beats
+  call('HSET', lock, 'h:' .. key, of_numbers, 'next', ends_text, 'expires_at', iso(ends))
+  if sub(args[3], 1, 5) == 'task:' then call('HSET', lock, 'heartbeat_count', beats) end
+  call('PEXPIRE', lock, floor((ends - now) / 1000) + BACKSTOP_MS)
+  if keys[7] then
+    call('PEXPIRE', keys[8], INDEX_MS)
+    if keys[10] then call('PEXPIRE', keys[10], INDEX_MS) end
+  end
+  return { now_text, { 'kept', of_numbers .. ' ' .. seen[5] .. ' ' .. seen[6] }, {}, '' }
 end
