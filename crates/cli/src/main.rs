@@ -26,7 +26,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the server: embedded, with everything in one data folder
+    /// Run the server, with its locks in one data folder or on Redis
     Serve(serve::Args),
     /// Locks: take them, hold them while a command runs, see who holds and who waits
     Lock(lock::Args),

@@ -1,6 +1,6 @@
 //! `ade serve`: the server in the foreground.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ade_server::{Config, Server, StartError, start_logging};
 use clap::Args as ClapArgs;
@@ -10,6 +10,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::config::{self, ConfigFile};
 use crate::failure::{Failure, Kind};
 use crate::output;
+
+/// Where commands look for a token by themselves.
+const DEFAULT_DATA: &str = "./ade-data";
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
@@ -52,10 +55,14 @@ async fn serve(config: &Config) -> Result<(), Failure> {
     let (mut interrupt, mut terminate) =
         (listen_to(SignalKind::interrupt())?, listen_to(SignalKind::terminate())?);
     if let Some(path) = server.new_token() {
-        output::note(&format!(
-            "the administrator's token is in {}; commands run in this folder find it",
-            path.display()
-        ));
+        let how = if config.redis.is_some() {
+            "every server has its own unless ADE_ADMIN_TOKEN gives all of them the same"
+        } else if config.data == Path::new(DEFAULT_DATA) {
+            "commands run in this folder find it"
+        } else {
+            "give it to commands in ADE_TOKEN"
+        };
+        output::note(&format!("the administrator's token is in {}; {how}", path.display()));
     }
     output::line(&format!("listening on http://{}", server.address()))?;
     output::note(&format!(

@@ -25,7 +25,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Locks of the embedded server: latency, handover, heartbeats, deadlocks
+    /// Locks, embedded or on Redis: latency, handover, heartbeats, deadlocks
     Locks(locks::Args),
 }
 

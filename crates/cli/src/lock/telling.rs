@@ -19,11 +19,18 @@ pub(super) struct Telling {
     quiet: bool,
     tick: tokio::time::Interval,
     said: Vec<String>,
+    /// Whether it was said that the server cannot be asked.
+    away: bool,
 }
 
 impl Telling {
     pub(super) fn new(quiet: bool) -> Self {
-        Self { quiet, tick: interval_at(Instant::now() + LOOK_EVERY / 4, LOOK_EVERY), said: Vec::new() }
+        Self {
+            quiet,
+            tick: interval_at(Instant::now() + LOOK_EVERY / 4, LOOK_EVERY),
+            said: Vec::new(),
+            away: false,
+        }
     }
 
     pub(super) async fn look(&mut self, client: &Client, locks: &[String], holder_id: &str) {
@@ -32,17 +39,35 @@ impl Telling {
             return;
         }
         for lock in locks {
-            // Not seeing it is no reason to stop waiting for it.
-            let Ok(lock) = client.lock(lock).await else { continue };
+            let lock = match client.lock(lock).await {
+                Ok(lock) => lock,
+                // Not seeing it is no reason to stop waiting for it, but one to say so.
+                Err(error) => {
+                    if !self.away {
+                        self.away = true;
+                        say(&format!("{}; trying again", safe(&error.to_string())));
+                    }
+                    continue;
+                }
+            };
+            if self.away {
+                // Whatever was said before may not be true any more.
+                self.away = false;
+                self.said.clear();
+            }
             if let Some((key, text)) = tell(&lock, holder_id)
                 && !self.said.contains(&key)
             {
                 self.said.push(key);
-                // If standard error is gone there is nobody to tell.
-                let _ = writeln!(anstream::stderr().lock(), "{} {text}", "waiting:".yellow().bold());
+                say(&text);
             }
         }
     }
+}
+
+/// If standard error is gone there is nobody to tell.
+fn say(text: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "{} {text}", "waiting:".yellow().bold());
 }
 
 /// What to say about a lock that is waited for, and what would make it worth saying again.
