@@ -65,6 +65,11 @@ fn no_cycle_is_missed_and_none_invented() {
                 "round {round}, request {request}"
             );
             let Some(cycle) = cycle else { continue };
+            let suspects = graph::suspects(&world.table, [&start]);
+            assert!(
+                suspects.iter().any(|holder| cycle.iter().any(|edge| edge.holder == **holder)),
+                "round {round}, request {request}: none of {cycle:?} is suspected"
+            );
             assert_eq!(cycle.first().map(|edge| &edge.holder), Some(&start), "it begins with whoever asked");
             check_cycle(&world.table, &cycle);
             found += 1;

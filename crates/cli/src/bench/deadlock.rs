@@ -1,8 +1,8 @@
 //! How long it takes to find a deadlock in a large graph of waiting holders.
 //!
 //! The graph is a tree two levels deep, made of locks that many share, whose leaves wait in long queues. The closing
-//! request waits for the root; the one leaf that waits for the closer is looked at last. So the search has to walk through
-//! every waiting holder, and the cycle itself is short, as cycles in practice are.
+//! request waits for the root; the one leaf that waits for the closer is looked at last. So a search that goes from the closer
+//! to whom it waits for walks through every waiting holder, and the cycle itself is short, as cycles in practice are.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar)
         row: "deadlock",
         what: format!(
             "deadlock found with {waiting} waiting holders: from sending the closing request until the victim has its \
-             answer; the search walks all of them, the cycle has {edges} edges"
+             answer; a search from the closer alone walks through all of them, the cycle has {edges} edges"
         ),
         figures: vec![
             Figure::plain("p50", found.p50_ms, "ms"),

@@ -115,6 +115,67 @@ fn trace(reached: &HashMap<&Holder, Step<'_>, ByMark>, last: Step<'_>) -> Cycle 
     steps.iter().rev().map(edge).collect()
 }
 
+/// Holders to search cycles through, of those that can be reached from `starts`: at least one of every cycle. Some may turn
+/// out to wait for themselves alone, because a lock is walked through as one, whoever waits for it. Every holder and every
+/// lock is looked at once, however many the starts are.
+#[must_use]
+pub fn suspects<'a, S: Sight>(sight: &'a S, starts: impl IntoIterator<Item = &'a Holder>) -> Vec<&'a Holder> {
+    let mut found: HashSet<&Holder, ByMark> = HashSet::default();
+    // Whether what was met is still on the way from the start to where the walk is.
+    let mut on_the_way: HashMap<Node<'_>, bool> = HashMap::new();
+    for start in starts {
+        let mut way = vec![(Node::Holder(start), false)];
+        while let Some((node, is_done)) = way.pop() {
+            if is_done {
+                on_the_way.insert(node, false);
+                continue;
+            }
+            if on_the_way.contains_key(&node) {
+                continue;
+            }
+            on_the_way.insert(node, true);
+            way.push((node, true));
+            for next in nodes_after(sight, node) {
+                match on_the_way.get(&next) {
+                    None => way.push((next, false)),
+                    // The walk is back where it was. Every cycle has such a step, and one end of it is a holder.
+                    Some(true) => {
+                        let ((Node::Holder(holder), _) | (_, Node::Holder(holder))) = (next, node) else {
+                            continue;
+                        };
+                        found.insert(holder);
+                    }
+                    Some(false) => {}
+                }
+            }
+        }
+    }
+    let mut found: Vec<&Holder> = found.into_iter().collect();
+    found.sort();
+    found
+}
+
+/// Either kind of node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Node<'a> {
+    Holder(&'a Holder),
+    Lock(&'a LockName),
+}
+
+fn nodes_after<'a, S: Sight>(sight: &'a S, node: Node<'a>) -> Vec<Node<'a>> {
+    match node {
+        Node::Lock(lock) => sight.holders(lock).map(Node::Holder).collect(),
+        Node::Holder(holder) => {
+            let mut after = Vec::new();
+            for wait in sight.waits(holder) {
+                after.push(Node::Lock(wait.lock));
+                after.extend(wait.ahead.into_iter().map(Node::Holder));
+            }
+            after
+        }
+    }
+}
+
 /// What decides who gives way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {

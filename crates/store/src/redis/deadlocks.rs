@@ -1,28 +1,24 @@
-//! Deadlocks across slots: the part of the wait-for graph that a holder can reach is read, `domain` searches it, and a
+//! Deadlocks across slots: what matters of the wait-for graph is read, `domain` searches it, and a
 //! cycle counts only if a second reading, begun when the first was over, shows the same waits and the same grants.
 //!
 //! Then all its edges stood at one moment, and a cycle of waits does not open by itself. The victim's own wait is checked
 //! once more inside the script that ends it.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_domain::lock::graph::{self, Candidate};
+use ade_domain::lock::graph::Candidate;
 use ade_domain::lock::{Command, Cycle, Deadlock, Entry, Holder, LockName, Outcome, Table};
-use ade_keyspace::RedisKey;
-use futures_util::future::try_join_all;
+use futures_util::future::{try_join, try_join_all};
 use redis::Value;
 
-use super::keys::LockKeys;
 use super::step::Changed;
 use super::{Inner, foreign, locked, record, step};
 use crate::coordination::Unavailable;
 
 /// Searches for one holder before it is left to the next round.
 const MOST_SEARCHES: usize = 10;
-/// Locks that one search reads; what is beyond is not searched.
-const MOST_LOCKS: usize = 5_000;
 
 /// What one search came to.
 enum Search {
@@ -43,11 +39,11 @@ impl Inner {
         is_last: bool,
     ) -> Result<Vec<Deadlock>, Unavailable> {
         let mut ended = Vec::new();
-        if !self.rules().deadlock_detection || (is_last && !self.may_be_waited_for(through, name).await?) {
+        if !self.rules().deadlock_detection {
             return Ok(ended);
         }
         for _ in 0..MOST_SEARCHES {
-            match self.end_one(through, name).await {
+            match self.end_one(through, name, is_last).await {
                 Ok(Search::Free) => return Ok(ended),
                 Ok(Search::Again) => {}
                 Ok(Search::Ended(deadlock)) => ended.push(deadlock),
@@ -62,79 +58,12 @@ impl Inner {
         Ok(ended)
     }
 
-    async fn end_one(&self, through: &Holder, name: &LockName) -> Result<Search, Unavailable> {
-        let first = self.reach(name).await?;
-        let Some(cycle) = graph::cycle_through(&first, through) else { return Ok(Search::Free) };
+    async fn end_one(&self, through: &Holder, name: &LockName, is_last: bool) -> Result<Search, Unavailable> {
+        let Some((first, cycle)) = self.find_cycle(through, name, is_last).await? else {
+            return Ok(Search::Free);
+        };
         let Some(second) = self.read_again(&first, &cycle).await? else { return Ok(Search::Again) };
         Ok(self.abort_one(second, cycle).await?.map_or(Search::Again, Search::Ended))
-    }
-
-    /// Whether anybody waits for something that the holder's agent holds, or may stand behind it elsewhere. Most of those
-    /// who queue hold nothing that others want and wait for nothing else: no way leads back to them.
-    async fn may_be_waited_for(&self, holder: &Holder, name: &LockName) -> Result<bool, Unavailable> {
-        let keys = self.agent_keys(holder.agent_id())?;
-        let (held, waits) = tokio::join!(self.members(&keys.by_agent), self.members(&keys.waitfor));
-        let (held, waits) = (held?, waits?);
-        let held = self.those_with(holder, held, |keys| (keys.lock().clone(), "h:")).await?;
-        if !self.with_queue(&held).await?.is_empty() {
-            return Ok(true);
-        }
-        let waits: Vec<LockName> = waits.into_iter().filter(|other| other != name).collect();
-        let waits = self.those_with(holder, waits, |keys| (keys.waiting().clone(), "")).await?;
-        Ok(self.queue_lengths(&waits).await?.into_iter().any(|length| length > 1))
-    }
-
-    /// Those of the locks where this holder has a field of its own in a hash, not only another one of its agent.
-    async fn those_with(
-        &self,
-        holder: &Holder,
-        names: Vec<LockName>,
-        hash: impl Fn(&LockKeys) -> (RedisKey, &'static str),
-    ) -> Result<Vec<LockName>, Unavailable> {
-        let who = record::who(holder);
-        let mut questions = Vec::with_capacity(names.len());
-        for name in &names {
-            let (key, prefix) = hash(&*self.lock_keys(name)?);
-            let mut ask = redis::cmd("HEXISTS");
-            ask.arg(key.as_str()).arg(format!("{prefix}{who}"));
-            questions.push((key, ask));
-        }
-        let answers = self.ask_each(questions).await?;
-        let is_there = |answer: &Value| matches!(answer, Value::Int(1) | Value::Boolean(true));
-        Ok(names
-            .into_iter()
-            .zip(&answers)
-            .filter(|(_, answer)| is_there(answer))
-            .map(|(name, _)| name)
-            .collect())
-    }
-
-    /// Everything that can be reached from a lock: its holders and waiters, what their agents wait for, and so on.
-    async fn reach(&self, from: &LockName) -> Result<Table, Unavailable> {
-        let mut table = Table::new(self.rules().clone());
-        let mut known: HashSet<LockName> = HashSet::from([from.clone()]);
-        let mut agents: HashSet<String> = HashSet::new();
-        let mut next = vec![from.clone()];
-        while !next.is_empty() && known.len() <= MOST_LOCKS {
-            let mut met: BTreeSet<String> = BTreeSet::new();
-            for (name, seen) in next.iter().zip(self.see_all(&next, usize::MAX).await?) {
-                let of_lock = seen.holds.iter().map(|hold| &hold.holder);
-                for holder in of_lock.chain(seen.waiters.iter().map(|waiter| &waiter.holder)) {
-                    if !agents.contains(holder.agent_id()) {
-                        met.insert(holder.agent_id().to_owned());
-                    }
-                }
-                seen.changes().for_each(|change| table.apply(&Entry::Lock(name.clone(), change)));
-            }
-            let waits = try_join_all(met.iter().map(|agent| self.waited_for_by(agent))).await?;
-            next = waits.into_iter().flatten().filter(|name| known.insert(name.clone())).collect();
-            agents.extend(met);
-        }
-        Ok(table)
-    }
-
-    async fn waited_for_by(&self, agent: &str) -> Result<Vec<LockName>, Unavailable> {
-        self.members(&self.agent_keys(agent)?.waitfor).await
     }
 
     /// Lets happen what is due at the locks of a cycle, and reads them again with all that its holders hold. `None` if
@@ -142,14 +71,16 @@ impl Inner {
     async fn read_again(&self, first: &Table, cycle: &Cycle) -> Result<Option<Table>, Unavailable> {
         let own: BTreeSet<LockName> = cycle.iter().map(|edge| edge.waits_for.clone()).collect();
         try_join_all(own.iter().map(|name| self.step(name, &Command::Tick))).await?;
-        let mut names = own;
-        for edge in cycle {
-            names.extend(self.members(&self.agent_keys(edge.holder.agent_id())?.by_agent).await?);
-        }
-        let names: Vec<LockName> = names.into_iter().collect();
+        let held = try_join_all(cycle.iter().map(|edge| self.held_by(&edge.holder))).await?;
+        let held: BTreeSet<LockName> =
+            held.into_iter().flatten().filter(|name| !own.contains(name)).collect();
         let mut second = Table::new(self.rules().clone());
-        for (name, seen) in names.iter().zip(self.see_all(&names, usize::MAX).await?) {
-            seen.changes().for_each(|change| second.apply(&Entry::Lock(name.clone(), change)));
+        // Of what else they hold only the grants matter: they say who is the youngest.
+        for (names, most) in [(own, usize::MAX), (held, 0)] {
+            let names: Vec<LockName> = names.into_iter().collect();
+            for (name, seen) in names.iter().zip(self.see_all(&names, most).await?) {
+                seen.changes().for_each(|change| second.apply(&Entry::Lock(name.clone(), change)));
+            }
         }
         Ok(stands(first, &second, cycle).then_some(second))
     }
@@ -157,8 +88,9 @@ impl Inner {
     /// Ends the wait and the holds of whoever gives way; `None` if it stopped waiting meanwhile.
     async fn abort_one(&self, mut seen: Table, cycle: Cycle) -> Result<Option<Deadlock>, Unavailable> {
         let now = self.clock.now();
-        for edge in &cycle {
-            if let Some((since, until)) = self.age(&edge.holder).await? {
+        let ages = try_join_all(cycle.iter().map(|edge| self.age(&edge.holder))).await?;
+        for (edge, age) in cycle.iter().zip(ages) {
+            if let Some((since, until)) = age {
                 seen.apply(&Entry::Aged { holder: edge.holder.clone(), since, until });
             }
         }
@@ -179,9 +111,8 @@ impl Inner {
             changed.iter().any(of_victim).then(|| name.clone())
         };
         let mut freed: BTreeSet<LockName> = freed_here(&edge.waits_for, &said.changed).into_iter().collect();
-        let keys = self.agent_keys(holder.agent_id())?;
-        let mut others: BTreeSet<LockName> = self.members(&keys.waitfor).await?.into_iter().collect();
-        others.extend(self.members(&keys.by_agent).await?);
+        let (held, waits) = try_join(self.held_by(&holder), self.waits_of_holder(&holder)).await?;
+        let mut others: BTreeSet<LockName> = held.into_iter().chain(waits).collect();
         others.remove(&edge.waits_for);
         for name in others {
             // Its wait has ended, and that is told whatever happens to the rest; what cannot be reached ends with its lease.

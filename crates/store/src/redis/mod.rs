@@ -15,6 +15,7 @@ mod indexes;
 mod keys;
 mod link;
 mod locks;
+mod reach;
 mod record;
 mod requests;
 mod step;

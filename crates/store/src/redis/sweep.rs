@@ -1,14 +1,16 @@
 //! What happens without anybody asking: leases and waits that ended, agents that went silent, cycles that were left over,
 //! and indexes that lost something. Every server does all of it; doing it twice does no harm.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::agent::OFFLINE_AFTER_MS;
+use ade_domain::lock::graph;
 use ade_domain::lock::{Command, Deadlock, End, Holder, LockName, RequestKey, Waiter};
+use ade_keyspace::RedisKey;
 use futures_util::future::{join_all, try_join_all};
-use redis::Value;
+use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use super::indexes::{add_to_index, remove_from_index, seconds};
@@ -210,41 +212,44 @@ impl Inner {
         if let Some(by_type) = keys.by_type.as_ref().filter(|_| !seen.holds.is_empty()) {
             repairs.extend(add_to_index(by_type, keys.lock(), ttl));
         }
-        let mut waiting: BTreeMap<&str, Vec<&Holder>> = BTreeMap::new();
+        let mut waiting: BTreeSet<&str> = BTreeSet::new();
         for waiter in &seen.waiters {
             let ttl = step::QUEUE_MS.max(waiter.deadline.ms_since(seen.now) + 5_000);
-            let of_agent = waiting.entry(waiter.holder.agent_id()).or_default();
-            if of_agent.is_empty() {
-                repairs.extend(add_to_index(
-                    &self.agent_keys(waiter.holder.agent_id())?.waitfor,
-                    keys.lock(),
-                    ttl,
-                ));
+            let agent = waiter.holder.agent_id();
+            if waiting.insert(agent) {
+                repairs.extend(add_to_index(&self.agent_keys(agent)?.waitfor, keys.lock(), ttl));
             }
-            of_agent.push(&waiter.holder);
         }
         self.ask_each(repairs).await?;
         if !self.rules().deadlock_detection {
             return Ok(());
         }
         let mut checked = 0;
-        let agents: Vec<&str> = waiting.keys().copied().collect();
+        let agents: Vec<&str> = waiting.into_iter().collect();
         for agent in self.who_hold_what_others_want(&agents).await? {
             if checked >= CHECKED_AT_ONCE {
                 break;
             }
             if self.may_check(agent, seen.now).await? {
                 checked += 1;
-                for holder in waiting.get(agent).into_iter().flatten() {
-                    self.search(holder, name).await?;
-                }
-                // Nobody searches for this agent again soon, so whatever else it waits for is searched now.
-                for (other, holder, _) in self.waits_of(agent).await? {
-                    if other != *name {
-                        self.search(&holder, &other).await?;
-                    }
-                }
+                self.search_around(agent, seen.now).await?;
             }
+        }
+        Ok(())
+    }
+
+    /// Searches for every cycle that an agent's waits lead to. Whoever was met on the way has been searched too, and need not
+    /// be again soon.
+    async fn search_around(&self, agent: &str, now: Moment) -> Result<(), Unavailable> {
+        let (table, met, is_everything) = self.reach(agent).await?;
+        for holder in graph::suspects(&table, table.all_waiting().map(|(holder, _)| holder)) {
+            for name in table.waited_for_by(holder) {
+                self.search(holder, name).await?;
+            }
+        }
+        if is_everything {
+            let stamps = met.iter().map(|agent| self.stamp(agent, now)).collect::<Result<_, _>>()?;
+            self.ask_each(stamps).await?;
         }
         Ok(())
     }
@@ -271,19 +276,18 @@ impl Inner {
 
     /// Whether nobody searched an agent's waits lately; if so, we do.
     async fn may_check(&self, agent: &str, now: Moment) -> Result<bool, Unavailable> {
-        let check = self.agent_keys(agent)?.check.clone();
-        let mut stamp = redis::cmd("SET");
-        stamp.arg(check.as_str()).arg(now.to_string()).arg("NX").arg("EX").arg(CHECK_SECONDS);
+        let (check, stamp) = self.stamp(agent, now)?;
         Ok(self.ask(&check, stamp).await? == Value::Okay)
     }
 
-    async fn revise(
-        &self,
-        index: &ade_keyspace::RedisKey,
-        member: &str,
-        seen: &str,
-        new: &str,
-    ) -> Result<(), Unavailable> {
+    fn stamp(&self, agent: &str, now: Moment) -> Result<(RedisKey, Cmd), Unavailable> {
+        let check = self.agent_keys(agent)?.check.clone();
+        let mut stamp = redis::cmd("SET");
+        stamp.arg(check.as_str()).arg(now.to_string()).arg("NX").arg("EX").arg(CHECK_SECONDS);
+        Ok((check, stamp))
+    }
+
+    async fn revise(&self, index: &RedisKey, member: &str, seen: &str, new: &str) -> Result<(), Unavailable> {
         let args = [member.as_bytes(), seen.as_bytes(), new.as_bytes()];
         self.link.call(&self.scripts.revise, std::slice::from_ref(index), &args).await.map(drop)
     }

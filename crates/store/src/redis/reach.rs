@@ -1,0 +1,284 @@
+//! The part of the wait-for graph that matters to one holder, read from both of its ends: on to whom it waits for, and back to
+//! those who wait for it.
+//!
+//! Locks are read whole, one after the other, so what is read never was at one moment: a cycle found here is a suspicion.
+//! The indexes of agents lead from holder to lock; what they have lost is not found until the sweep has repaired them.
+
+use std::collections::hash_map::Entry as Slot;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use ade_domain::lock::graph::{self, Sight};
+use ade_domain::lock::{Cycle, Entry, Holder, LockName, Place, Rules, Table};
+use ade_keyspace::RedisKey;
+use futures_util::future::{try_join, try_join_all};
+use redis::Value;
+
+use super::keys::{AgentKeys, LockKeys};
+use super::{Inner, foreign, record, step};
+use crate::coordination::Unavailable;
+
+/// Locks that one search reads; what is beyond is not searched.
+const MOST_LOCKS: usize = 5_000;
+/// A lock that more holders than this may be found at is read without asking which of them are.
+const FEW: usize = 4;
+
+/// What was read of the graph.
+struct Graph {
+    table: Table,
+    read: HashSet<LockName>,
+    /// From where on everybody in a queue was met on the way back.
+    followed: HashMap<LockName, Option<Place>>,
+}
+
+/// One end of a search: holders whose next locks are not read yet.
+#[derive(Default)]
+struct End {
+    next: Vec<Holder>,
+    met: HashSet<Holder>,
+}
+
+impl End {
+    fn meet(&mut self, holders: impl IntoIterator<Item = Holder>) {
+        for holder in holders {
+            if self.met.insert(holder.clone()) {
+                self.next.push(holder);
+            }
+        }
+    }
+}
+
+impl Graph {
+    fn new(rules: &Rules) -> Self {
+        Self { table: Table::new(rules.clone()), read: HashSet::new(), followed: HashMap::new() }
+    }
+
+    /// Who stands in a holder's way.
+    fn blockers(&self, holder: &Holder) -> Vec<Holder> {
+        let mut found = Vec::new();
+        for wait in self.table.waits(holder) {
+            found.extend(self.table.holders(wait.lock).chain(wait.ahead).cloned());
+        }
+        found
+    }
+
+    /// In whose way a holder stands, and those behind them: whoever waits for what it holds or after it.
+    fn followers(&mut self, holder: &Holder) -> Vec<Holder> {
+        let held = self.table.held_by(holder).map(|name| (name, None));
+        let place = |name| Some(self.table.lock(name)?.wait_of(holder)?.place());
+        let waits = self.table.waited_for_by(holder).map(|name| (name, place(name)));
+        let mut found = Vec::new();
+        for (name, after) in held.chain(waits) {
+            match self.followed.entry(name.clone()) {
+                Slot::Occupied(mut from) if after < *from.get() => drop(from.insert(after)),
+                Slot::Occupied(_) => continue,
+                Slot::Vacant(free) => drop(free.insert(after)),
+            }
+            let waiters = self.table.lock(name).into_iter().flat_map(|lock| lock.waiters());
+            let behind = waiters.filter(|waiter| after.is_none_or(|after| waiter.place() > after));
+            found.extend(behind.map(|waiter| waiter.holder.clone()));
+        }
+        found
+    }
+}
+
+impl Inner {
+    /// The shortest cycle through a holder that waits for `name`, and all that was read to find it; `is_last`: nobody waits
+    /// behind it there.
+    pub(super) async fn find_cycle(
+        &self,
+        through: &Holder,
+        name: &LockName,
+        is_last: bool,
+    ) -> Result<Option<(Table, Cycle)>, Unavailable> {
+        let start = std::slice::from_ref(through);
+        let here = HashSet::from([name.clone()]);
+        // It may hold what it waits for, in the other mode.
+        let (wanted, waits) =
+            try_join(self.wanted_from(start, &HashSet::new()), self.not_alone_at(start, &here)).await?;
+        if is_last && wanted.is_empty() && waits.is_empty() {
+            // Most of those who queue hold nothing that others want: no way leads back to them.
+            return Ok(None);
+        }
+        let mut graph = Graph::new(self.rules());
+        let first: BTreeSet<LockName> = wanted.into_iter().chain(waits).chain(here).collect();
+        self.read_on(&mut graph, first.into_iter().collect()).await?;
+        let (mut on, mut back) = (End::default(), End::default());
+        for end in [&mut on, &mut back] {
+            end.met.insert(through.clone());
+        }
+        on.meet(graph.blockers(through));
+        back.meet(graph.followers(through));
+        // Every cycle of so many locks has been read.
+        let mut complete = 2;
+        loop {
+            let cycle = graph::cycle_through(&graph.table, through);
+            let is_over = on.next.is_empty() || back.next.is_empty() || graph.read.len() > MOST_LOCKS;
+            match cycle {
+                Some(cycle) if is_over || cycle.len() <= complete => return Ok(Some((graph.table, cycle))),
+                None if is_over => return Ok(None),
+                _ => {}
+            }
+            if on.next.len() < back.next.len() {
+                let from = std::mem::take(&mut on.next);
+                let names = self.where_they_wait(&from, &graph.read).await?;
+                self.read_on(&mut graph, names).await?;
+                on.meet(from.iter().flat_map(|holder| graph.blockers(holder)));
+            } else {
+                let from = std::mem::take(&mut back.next);
+                let names = self.where_others_wait(&from, &graph.read).await?;
+                self.read_on(&mut graph, names).await?;
+                back.meet(from.iter().flat_map(|holder| graph.followers(holder)));
+            }
+            complete += 1;
+        }
+    }
+
+    /// Everything that can be reached from the waits of an agent: its waits, the agents of all who hold or wait there, what
+    /// they wait for, and so on; and whether that is everything.
+    pub(super) async fn reach(&self, agent: &str) -> Result<(Table, BTreeSet<String>, bool), Unavailable> {
+        let mut graph =
+            Graph { table: Table::new(self.rules().clone()), read: HashSet::new(), followed: HashMap::new() };
+        let mut agents = BTreeSet::from([agent.to_owned()]);
+        let mut next = agents.clone();
+        while !next.is_empty() && graph.read.len() <= MOST_LOCKS {
+            let waits = try_join_all(next.iter().map(|agent| self.waited_for_by(agent))).await?;
+            let names: BTreeSet<LockName> =
+                waits.into_iter().flatten().filter(|name| !graph.read.contains(name)).collect();
+            let names: Vec<LockName> = names.into_iter().collect();
+            self.read_on(&mut graph, names.clone()).await?;
+            next.clear();
+            for lock in names.iter().filter_map(|name| graph.table.lock(name)) {
+                let holders = lock.holds().iter().map(|hold| &hold.holder);
+                for holder in holders.chain(lock.waiters().map(|waiter| &waiter.holder)) {
+                    if !agents.contains(holder.agent_id()) {
+                        agents.insert(holder.agent_id().to_owned());
+                        next.insert(holder.agent_id().to_owned());
+                    }
+                }
+            }
+        }
+        Ok((graph.table, agents, next.is_empty()))
+    }
+
+    async fn read_on(&self, graph: &mut Graph, names: Vec<LockName>) -> Result<(), Unavailable> {
+        for (name, seen) in names.iter().zip(self.see_all(&names, usize::MAX).await?) {
+            seen.changes().for_each(|change| graph.table.apply(&Entry::Lock(name.clone(), change)));
+        }
+        graph.read.extend(names);
+        Ok(())
+    }
+
+    /// Locks that the holders wait for, and that were not read yet.
+    async fn where_they_wait(
+        &self,
+        holders: &[Holder],
+        read: &HashSet<LockName>,
+    ) -> Result<Vec<LockName>, Unavailable> {
+        let waits = self.of_their_agents(holders, read, |keys| &keys.waitfor).await?;
+        self.where_found(waits, |keys| (keys.waiting(), "")).await
+    }
+
+    /// Locks that the holders hold while somebody waits, or where they do not wait alone, and that were not read yet.
+    async fn where_others_wait(
+        &self,
+        holders: &[Holder],
+        read: &HashSet<LockName>,
+    ) -> Result<Vec<LockName>, Unavailable> {
+        let both = try_join(self.wanted_from(holders, read), self.not_alone_at(holders, read)).await?;
+        let found: BTreeSet<LockName> = both.0.into_iter().chain(both.1).collect();
+        Ok(found.into_iter().collect())
+    }
+
+    async fn wanted_from(
+        &self,
+        holders: &[Holder],
+        read: &HashSet<LockName>,
+    ) -> Result<Vec<LockName>, Unavailable> {
+        let held = self.of_their_agents(holders, read, |keys| &keys.by_agent).await?;
+        self.with_queue(&self.where_held(held).await?).await
+    }
+
+    async fn not_alone_at(
+        &self,
+        holders: &[Holder],
+        read: &HashSet<LockName>,
+    ) -> Result<Vec<LockName>, Unavailable> {
+        let waits = self.where_they_wait(holders, read).await?;
+        let lengths = self.queue_lengths(&waits).await?;
+        Ok(waits.into_iter().zip(lengths).filter(|(_, length)| *length > 1).map(|(name, _)| name).collect())
+    }
+
+    /// Locks that a holder itself holds, and not only somebody else of its agent.
+    pub(super) async fn held_by(&self, holder: &Holder) -> Result<Vec<LockName>, Unavailable> {
+        let holders = std::slice::from_ref(holder);
+        self.where_held(self.of_their_agents(holders, &HashSet::new(), |keys| &keys.by_agent).await?).await
+    }
+
+    /// Locks that a holder itself waits for.
+    pub(super) async fn waits_of_holder(&self, holder: &Holder) -> Result<Vec<LockName>, Unavailable> {
+        self.where_they_wait(std::slice::from_ref(holder), &HashSet::new()).await
+    }
+
+    async fn where_held(&self, held: BTreeMap<LockName, Vec<&Holder>>) -> Result<Vec<LockName>, Unavailable> {
+        self.where_found(held, |keys| (keys.lock(), "h:")).await
+    }
+
+    async fn waited_for_by(&self, agent: &str) -> Result<Vec<LockName>, Unavailable> {
+        self.members(&self.agent_keys(agent)?.waitfor).await
+    }
+
+    /// What an index of the holders' agents names, each with those of the holders who may be meant.
+    async fn of_their_agents<'a>(
+        &self,
+        holders: &'a [Holder],
+        read: &HashSet<LockName>,
+        index: impl Fn(&AgentKeys) -> &RedisKey,
+    ) -> Result<BTreeMap<LockName, Vec<&'a Holder>>, Unavailable> {
+        let mut by_agent: BTreeMap<&str, Vec<&Holder>> = BTreeMap::new();
+        for holder in holders {
+            by_agent.entry(holder.agent_id()).or_default().push(holder);
+        }
+        let indexes: Vec<RedisKey> = by_agent
+            .keys()
+            .map(|agent| Ok(index(&*self.agent_keys(agent)?).clone()))
+            .collect::<Result<_, Unavailable>>()?;
+        let members = try_join_all(indexes.iter().map(|index| self.members(index))).await?;
+        let mut found: BTreeMap<LockName, Vec<&Holder>> = BTreeMap::new();
+        for (names, holders) in members.into_iter().zip(by_agent.into_values()) {
+            for name in names.into_iter().filter(|name| !read.contains(name)) {
+                found.entry(name).or_default().extend(&holders);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Those of the locks at which one of the holders has a field in a hash.
+    async fn where_found(
+        &self,
+        candidates: BTreeMap<LockName, Vec<&Holder>>,
+        hash: impl Fn(&LockKeys) -> (&RedisKey, &'static str),
+    ) -> Result<Vec<LockName>, Unavailable> {
+        let (mut found, mut asked, mut questions) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, holders) in candidates {
+            if holders.len() > FEW {
+                found.push(name);
+                continue;
+            }
+            let keys = self.lock_keys(&name)?;
+            let (key, prefix) = hash(&keys);
+            let mut ask = redis::cmd("HMGET");
+            ask.arg(key.as_str());
+            for holder in holders {
+                ask.arg(format!("{prefix}{}", record::who(holder)));
+            }
+            questions.push((key.clone(), ask));
+            asked.push(name);
+        }
+        for (name, answer) in asked.into_iter().zip(self.ask_each(questions).await?) {
+            if step::list(&answer).map_err(foreign)?.iter().any(|field| *field != Value::Nil) {
+                found.push(name);
+            }
+        }
+        Ok(found)
+    }
+}
