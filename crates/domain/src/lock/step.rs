@@ -60,6 +60,13 @@ impl Doing<'_> {
         }
         if let Some(hold) = self.lock.hold_of(&wish.holder).cloned() {
             if let Some(own) = hold.of_request(wish.request) {
+                // Its lease begins with the answer, if that is held open and nothing else is waited for.
+                let held_open = wish.wait.as_ref().is_some_and(|wait| wait.served_by.is_some());
+                if wish.claimed && held_open && !own.claimed && hold.requests.contains(&wish.request) {
+                    let expires_at = self.now.plus_ms(wish.ttl_ms);
+                    self.make(Change::Claimed { holder: wish.holder.clone(), expires_at });
+                    return self.held(&wish.holder);
+                }
                 return Standing::Held(own.grant());
             }
             if hold.mode >= wish.mode {

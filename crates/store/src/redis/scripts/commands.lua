@@ -134,7 +134,14 @@ local function acquire()
   local hold = hold_of(who)
   if hold then
     local own = hold_of_request(wish.request)
-    if own then return standing(own) end
+    if own then
+      -- Its lease begins with the answer, if that is held open and nothing else is waited for.
+      if wish.claimed and wish.served_by and own == hold and not hold.claimed then
+        claim_lease(hold, now + wish.ttl * 1000)
+        happened('claimed', agent, holder_id)
+      end
+      return standing(own)
+    end
     if hold.mode == 'x' or wish.mode == 's' then return join(hold) end
     if admits(wish.mode, who) then return hold_now(hold) end
   end
@@ -357,7 +364,7 @@ local function write_lock()
     else
       gone[#gone + 1], gone[#gone + 2], gone[#gone + 3] = 'h:' .. other, 'r:' .. other, 'a:' .. other
     end
-    if before then put('b:' .. other, write_hold(before)) elseif was_held then gone[#gone + 1] = 'b:' .. other end
+    if before then put('b:' .. other, write_hold(before)) elseif had_before[other] then gone[#gone + 1] = 'b:' .. other end
     if hold and (mode == 'x' or count == 1) then
       if is_task then put('heartbeat_count', hold.beats) end
       if hold.is_new then
@@ -390,8 +397,7 @@ local function due()
   if count == 0 and queued == 0 then return nil end
   local at = next_expiry or now + VISIT_MS * 1000
   if queued > 0 then
-    local first = call('ZRANGE', DEADLINES, 0, 0, 'WITHSCORES')
-    at = min(at, tonumber(first[2] or now), now + VISIT_MS * 1000, silent_by or at)
+    at = min(at, earliest_deadline(), now + VISIT_MS * 1000, silent_by or at)
   end
   return format('%.3f', at / 1000000)
 end
@@ -428,7 +434,8 @@ local function write_indexes()
   if BY_TYPE and was_changed then
     if is_free then
       if was_held then call('SREM', BY_TYPE, LOCK) end
-    else
+    elseif command ~= 'release' then
+      -- A lock that goes from hand to hand stays listed; whoever claims it prolongs that.
       call('SADD', BY_TYPE, LOCK)
       call('PEXPIRE', BY_TYPE, INDEX_MS)
     end

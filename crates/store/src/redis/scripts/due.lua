@@ -30,6 +30,7 @@ local function push(waiter)
   call('HINCRBY', WAITING, 'a:' .. waiter.agent_id, 1)
   call('ZADD', DEADLINES, digits(waiter.deadline), waiter.who)
   queued = queued + 1
+  first_deadline = first_deadline and min(first_deadline, waiter.deadline)
   -- The queue outlives its last waiter's deadline a little, so that there is somebody to tell of it.
   local ms = max(QUEUE_MS, floor((waiter.deadline - now) / 1000) + 5000)
   if call('PTTL', QUEUE) < ms then
@@ -45,6 +46,7 @@ local function pull(waiter)
   if call('ZREM', QUEUE, waiter.member) == 1 then queued = queued - 1 end
   call('HDEL', WAITING, waiter.who)
   call('ZREM', DEADLINES, waiter.who)
+  first_deadline = nil
   if call('HINCRBY', WAITING, 'a:' .. waiter.agent_id, -1) > 0 then return false end
   call('HDEL', WAITING, 'a:' .. waiter.agent_id)
   return true
@@ -63,7 +65,7 @@ local function leave(waiter, why)
   tell('left:' .. waiter.agent_id)
 end
 
--- Someone holds the lock from now on. A given token stays: what comes back is as it was.
+-- Someone holds the lock from now on, whose wait is over, if there was one. A given token stays: what comes back is as it was.
 local function grant(other, hold, promoted)
   if not hold.token then
     local fenced = last()
@@ -73,7 +75,7 @@ local function grant(other, hold, promoted)
   end
   local last_wait = 0
   if queued > 0 then
-    local waiter = wait_of(other)
+    local waiter = promoted or wait_of(other)
     if waiter and pull(waiter) then last_wait = 1 end
   end
   local held = hold_of(other)
@@ -150,6 +152,14 @@ local function each_by_holder(fits, most)
   return found
 end
 
+local function earliest_deadline()
+  if not first_deadline then
+    local first = call('ZRANGE', DEADLINES, 0, 0, 'WITHSCORES')
+    first_deadline = tonumber(first[2] or now)
+  end
+  return first_deadline
+end
+
 local function reap()
   if next_expiry and next_expiry <= now then
     local over = each_by_holder(function(hold) return hold.expires <= now end, BATCH)
@@ -160,11 +170,12 @@ local function reap()
     end
     was_changed = true
   end
-  if queued > 0 then
+  if queued > 0 and earliest_deadline() <= now then
     for _, other in ipairs(call('ZRANGEBYSCORE', DEADLINES, '-inf', digits(now), 'LIMIT', 0, BATCH)) do
       local waiter = wait_of(other)
       if waiter then leave(waiter, 'timed_out') else call('ZREM', DEADLINES, other) end
     end
+    first_deadline = nil
   end
 end
 
@@ -182,15 +193,20 @@ local function is_abandoned(waiter)
 end
 
 local function mark(server)
-  call('HSET', FENCE, 'm:' .. server, digits(now), 'name', name)
-  fence_touched = true
+  if last().kept + RENEW_FENCE_MS * 1000 > now then
+    call('HSET', FENCE, 'm:' .. server, digits(now))
+  else
+    call('HSET', FENCE, 'm:' .. server, digits(now), 'name', name)
+    fence_touched = true
+  end
 end
 
 local function claim_ms(served) return served and SERVED_CLAIM_MS or TICKET_CLAIM_MS end
 
 -- Grants to whoever is first and may hold, and skips those whom nobody serves any more.
 local function promote()
-  if queued == 0 then return end
+  -- Who holds it alone and waits for it does not exist: nobody can be next.
+  if queued == 0 or mode == 'x' then return end
   for _ = 1, BATCH do
     local head = call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
     if not head[1] then return end
@@ -209,7 +225,7 @@ local function promote()
         mode = wanted, acquired = now, expires = now + claim_ms(waiter.served_by) * 1000, claimed = false,
         remember = waiter.remember, priority = waiter.priority, beats = 0, requests = waiter.request,
         agent = waiter.agent_id, holder = waiter.holder_id == waiter.agent_id and '' or waiter.holder_id, purpose = waiter.purpose,
-      }, true)
+      }, waiter)
     end
   end
 end

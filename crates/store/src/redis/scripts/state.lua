@@ -80,13 +80,15 @@ local function shown(hold)
 end
 
 -- Holds are read when needed, changed in memory, and written at the end. `false`: known not to be there.
-local holds, befores, changed, was_changed
+local holds, befores, had_before, changed, was_changed
 local count, mode, next_expiry, queued
 local was_held, was_queued, was_mode, all_read
 local changes, messages, listed, unlisted
 -- The last token and score of this lock; whether any request is known to be over; the wish of an acquisition; when the
 -- next server will have been silent for too long, unless it is heard of.
 local fence, fence_touched, has_ended, wish, silent_by
+-- When the first waiter gives up, as long as that is known.
+local first_deadline
 
 local function begin_time(ask)
   if not format then
@@ -104,11 +106,16 @@ local function begin(keys, args)
   REGISTRY, BY_AGENT, WAITFOR, BY_TYPE = keys[7], keys[8], keys[9], keys[10]
   command, name, who, agent, holder_id, CHANNEL = args[2], args[3], args[4], args[5], args[6], args[7]
   is_task = sub(name, 1, 5) == 'task:'
-  holds, befores, changed, was_changed = {}, {}, {}, false
+  holds, befores, had_before, changed, was_changed = {}, {}, {}, {}, false
   count, mode, next_expiry, queued = 0, nil, nil, 0
   was_held, was_queued, was_mode, all_read = false, 0, nil, false
   changes, messages, listed, unlisted = {}, {}, {}, {}
   fence, fence_touched, has_ended, wish, silent_by = nil, false, nil, nil, nil
+  first_deadline = nil
+end
+
+local function read_before(other, text)
+  befores[other], had_before[other] = text and read_hold(text) or false, text and true
 end
 
 local function load()
@@ -123,14 +130,14 @@ local function load()
   end
   was_queued = seen[4] and tonumber(seen[4]) or 0
   holds[who] = seen[5] and read_fields(seen[5], seen[6], seen[7]) or false
-  befores[who] = seen[8] and read_hold(seen[8]) or false
+  read_before(who, seen[8])
 end
 
 local function hold_of(other)
   if holds[other] == nil then
     local seen = call('HMGET', LOCK, 'h:' .. other, 'r:' .. other, 'a:' .. other, 'b:' .. other)
     holds[other] = seen[1] and read_fields(seen[1], seen[2], seen[3]) or false
-    befores[other] = seen[4] and read_hold(seen[4]) or false
+    read_before(other, seen[4])
   end
   return holds[other] or nil
 end
@@ -144,8 +151,7 @@ local function read_all()
     local other = sub(field, 3)
     if sub(field, 1, 2) == 'h:' and holds[other] == nil then
       holds[other] = read_fields(text, found['r:' .. other], found['a:' .. other])
-      local before = found['b:' .. other]
-      befores[other] = before and read_hold(before) or false
+      read_before(other, found['b:' .. other])
     end
   end
 end
