@@ -55,7 +55,7 @@ async fn renew_marks(locks: LockService, failed: watch::Receiver<Option<Instant>
     loop {
         tick.tick().await;
         if let Err(error) = mark(&locks).await {
-            tracing::warn!(%error, "cannot renew the marks of waiting requests; trying again");
+            tracing::debug!(%error, "cannot renew the marks of waiting requests; trying again");
             last_failure = Some(Instant::now());
             continue;
         }
@@ -63,7 +63,7 @@ async fn renew_marks(locks: LockService, failed: watch::Receiver<Option<Instant>
         if last_failure.max(swept).is_some_and(|failed| failed.elapsed() < DOUBT_FOR)
             && let Err(error) = locks.disown().await
         {
-            tracing::warn!(%error, "cannot look for requests that are not open any more; trying again");
+            tracing::debug!(%error, "cannot look for requests that are not open any more; trying again");
         }
     }
 }
@@ -73,18 +73,28 @@ async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
     let mut tick = interval(SWEEP_EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last = Instant::now();
+    let mut failing: Option<Instant> = None;
     loop {
         tick.tick().await;
         if last.elapsed() >= PAUSE
             && let Err(error) = mark(&locks).await
         {
-            tracing::warn!(%error, "cannot renew the marks of waiting requests; trying again");
+            tracing::debug!(%error, "cannot renew the marks of waiting requests; trying again");
         }
         last = Instant::now();
         match locks.coordination().sweep().await {
-            Ok(deadlocks) => deadlocks.iter().for_each(|found| locks.notices().tell(Notice::Deadlock(found))),
+            Ok(deadlocks) => {
+                deadlocks.iter().for_each(|found| locks.notices().tell(Notice::Deadlock(found)));
+                if let Some(since) = failing.take() {
+                    tracing::info!(after = ?since.elapsed(), "locks are served again");
+                }
+            }
             Err(error) => {
-                tracing::warn!(%error, "cannot sweep locks; trying again");
+                // Said once, not five times a second.
+                if failing.is_none() {
+                    tracing::error!(%error, "locks cannot be served");
+                }
+                failing.get_or_insert_with(Instant::now);
                 failed.send_replace(Some(Instant::now()));
             }
         }

@@ -34,6 +34,10 @@ impl Failure {
         Self { kind, message: message.into(), hint: None }
     }
 
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self

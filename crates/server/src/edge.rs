@@ -30,7 +30,8 @@ pub(crate) async fn pass(State(app): State<App>, request: Request, next: Next) -
             Err(problem) => problem.into_response(),
         };
         let status = response.status().as_u16();
-        if response.status().is_server_error() {
+        // Whoever could not serve has said why.
+        if response.status().is_server_error() && status != 503 {
             tracing::warn!(status, took = ?began.elapsed(), "answered");
         } else {
             tracing::debug!(status, took = ?began.elapsed(), "answered");

@@ -125,11 +125,20 @@ pub(super) async fn show(client: &Client, args: &ShowArgs) -> Result<(), Failure
 pub(super) async fn watch(client: &Client, args: &WatchArgs) -> Result<(), Failure> {
     let terminal = std::io::stdout().is_terminal();
     let mut tick = tokio::time::interval(args.every.max(Duration::from_millis(100)));
+    let mut last = fetch(client, &args.filters).await?;
     loop {
         tick.tick().await;
-        let page = fetch(client, &args.filters).await?;
+        // A server that restarts is watched too: what was seen last stays, with the reason why it is old.
+        let trouble = match fetch(client, &args.filters).await {
+            Ok(page) => {
+                last = page;
+                String::new()
+            }
+            Err(failure) => format!("\n{}", safe(&format!("as it was; {}", failure.message()))),
+        };
         let now = now();
-        let mut text = format!("{}  {} locks\n{}\n", Time(now), page.items.len(), table(&page.items, now));
+        let locks = table(&last.items, now);
+        let mut text = format!("{}  {} locks\n{locks}{trouble}\n", Time(now), last.items.len());
         if terminal {
             // Home, the new text, and nothing of the old one below it.
             text = format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"));

@@ -91,7 +91,7 @@ impl Inner {
                 due.iter().map(|(key, score, name)| self.visit_or_put_off(key, score, name.as_ref()));
             let failed: Vec<Unavailable> = join_all(visits).await.into_iter().flatten().collect();
             if let Some(error) = failed.first() {
-                tracing::warn!(locks = failed.len(), %error, "some locks cannot be swept now; they are put off");
+                tracing::debug!(locks = failed.len(), %error, "some locks cannot be swept now; they are put off");
             }
             if due.len() < BATCH {
                 break;
@@ -308,7 +308,7 @@ impl Inner {
             locked(&self.rounds).enlisted = Some(Instant::now());
         }
         if let Some(error) = done.into_iter().find_map(Result::err) {
-            tracing::warn!(%error, "housekeeping of locks is not complete; the next round goes on");
+            tracing::debug!(%error, "housekeeping of locks is not complete; the next round goes on");
         }
     }
 

@@ -124,7 +124,7 @@ impl Connector {
         };
         let reaching = async {
             let mut connection = self.open(&address, pushed).await.map_err(|error| plain(&error))?;
-            let identity = identify(&mut connection).await?;
+            let identity = self.identify(&mut connection).await?;
             Ok((connection, identity))
         };
         let reached = timeout(within, reaching).await;
@@ -168,29 +168,42 @@ impl Connector {
             None => Err(format!("knows no master named {master:?}")),
         }
     }
-}
 
-/// Asks a server who it is; refuses one that is no primary.
-pub(super) async fn identify(connection: &mut MultiplexedConnection) -> Result<Identity, String> {
-    let mut questions = redis::pipe();
-    questions.cmd("INFO").arg("server").cmd("INFO").arg("replication");
-    let (server, replication): (String, String) =
-        questions.query_async(connection).await.map_err(|error| plain(&error))?;
-    let field = |text: &str, name: &str| {
-        text.lines()
-            .filter_map(|line| line.trim_end().split_once(':'))
-            .find(|(found, _)| *found == name)
-            .map(|(_, value)| value.to_owned())
-    };
-    match field(&replication, "role").as_deref() {
-        Some("master") => {}
-        Some(_) => return Err("is a replica; its primary is elsewhere".to_owned()),
-        None => return Err("does not say its role".to_owned()),
+    /// Asks a server who it is; refuses one that is no primary, or of another kind than the URL says.
+    pub(super) async fn identify(&self, connection: &mut MultiplexedConnection) -> Result<Identity, String> {
+        let mut questions = redis::pipe();
+        questions.cmd("INFO").arg("server").cmd("INFO").arg("replication");
+        let (server, replication): (String, String) =
+            questions.query_async(connection).await.map_err(|error| plain(&error))?;
+        let field = |text: &str, name: &str| {
+            text.lines()
+                .filter_map(|line| line.trim_end().split_once(':'))
+                .find(|(found, _)| *found == name)
+                .map(|(_, value)| value.to_owned())
+        };
+        self.check_kind(field(&server, "redis_mode").as_deref())?;
+        match field(&replication, "role").as_deref() {
+            Some("master") => {}
+            Some(_) => return Err("is a replica; its primary is elsewhere".to_owned()),
+            None => return Err("does not say its role".to_owned()),
+        }
+        Ok(Identity {
+            run_id: field(&server, "run_id").ok_or("does not say its run_id")?,
+            replication_id: field(&replication, "master_replid").unwrap_or_default(),
+        })
     }
-    Ok(Identity {
-        run_id: field(&server, "run_id").ok_or("does not say its run_id")?,
-        replication_id: field(&replication, "master_replid").unwrap_or_default(),
-    })
+
+    /// A server may lack the field; then what it cannot do shows later.
+    fn check_kind(&self, mode: Option<&str>) -> Result<(), String> {
+        match (&self.url.kind, mode) {
+            (Kind::Standalone { .. } | Kind::Sentinel { .. }, Some("cluster")) => {
+                Err("is a node of a cluster; say redis+cluster://".to_owned())
+            }
+            (_, Some("sentinel")) => Err("is a sentinel; say redis+sentinel://HOST:PORT/NAME".to_owned()),
+            (Kind::Cluster, Some("standalone")) => Err("is no cluster; say redis://".to_owned()),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// For connections whose end nobody needs to hear of.

@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use super::connect::{Connector, Identity, Reached, end_flag, identify, plain};
+use super::connect::{Connector, Identity, Reached, end_flag, plain};
 use crate::redis::url::Address;
 
 /// First pause after a failed attempt; doubles.
@@ -48,6 +48,8 @@ pub(super) struct Own {
 #[derive(Clone)]
 struct Fault {
     reason: Arc<str>,
+    /// Since when nothing else is heard of it.
+    since: Instant,
     again_at: Instant,
     pause: Duration,
 }
@@ -165,23 +167,29 @@ impl Node {
                 .unwrap_or_else(|_| Err(format!("no connection within {within:?}")));
             let Some(node) = node.upgrade() else { return };
             match result {
-                Ok(reached) => node.arrived(reached, generation, &ended),
+                Ok(reached) => node.arrived(reached, generation, &ended, fault_before),
                 Err(reason) => node.failed(reason, fault_before),
             }
         });
         *self.attempt.lock().unwrap_or_else(PoisonError::into_inner) = Some(attempt.abort_handle());
     }
 
-    fn arrived(&self, reached: Reached, generation: u64, ended: &AtomicBool) {
+    fn arrived(&self, reached: Reached, generation: u64, ended: &AtomicBool, before: Option<Fault>) {
         let Reached { connection, address, identity } = reached;
         {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            if known.as_ref() != Some(&identity) {
+            let is_other = known.as_ref().is_some_and(|known| *known != identity);
+            if is_other || known.is_none() {
                 self.hold();
                 *known = Some(identity.clone());
             }
+            let away = before.map(|fault| fault.since.elapsed());
+            match (is_other, away) {
+                (true, _) => tracing::warn!(%address, ?away, "redis was restarted or has another primary"),
+                (false, Some(away)) => tracing::info!(%address, ?away, "redis is back"),
+                (false, None) => tracing::debug!(%address, "connected to redis"),
+            }
         }
-        tracing::debug!(%address, "connected to redis");
         let idle = Mutex::new(Vec::new());
         let up = Up { connection, address, identity, generation, idle };
         self.state.send_replace(State::Up(Arc::new(up)));
@@ -191,10 +199,17 @@ impl Node {
     }
 
     fn failed(&self, reason: String, before: Option<Fault>) {
-        let pause = before.map_or(FIRST_PAUSE, |fault| (fault.pause * 2).min(LONGEST_PAUSE));
-        tracing::debug!(reason, "redis is out of reach");
-        let again_at = Instant::now() + pause;
-        self.state.send_replace(State::Away(Some(Fault { reason: reason.into(), again_at, pause })));
+        let now = Instant::now();
+        let (since, pause) = match before {
+            // Said once: it stays so until it is back.
+            Some(fault) => (fault.since, (fault.pause * 2).min(LONGEST_PAUSE)),
+            None => {
+                tracing::warn!(reason, "redis is out of reach; what needs it fails until it is back");
+                (now, FIRST_PAUSE)
+            }
+        };
+        let fault = Fault { reason: reason.into(), since, again_at: now + pause, pause };
+        self.state.send_replace(State::Away(Some(fault)));
     }
 
     /// The connection ended by itself: the server may well be there, so the next call connects at once.
@@ -209,18 +224,21 @@ impl Node {
 
     /// The same for a server that gave no answer: calls do not wait long for it until it is back.
     pub(super) fn gave_no_answer(&self, up: &Up, reason: &str) {
-        let fault = Fault { reason: reason.into(), again_at: Instant::now(), pause: FIRST_PAUSE };
-        self.leave(up.generation, Some(fault));
+        let now = Instant::now();
+        let fault = Fault { reason: reason.into(), since: now, again_at: now, pause: FIRST_PAUSE };
+        if self.leave(up.generation, Some(fault)) {
+            tracing::warn!(address = %up.address, reason, "redis gives no answer; what needs it fails until it does");
+        }
     }
 
-    fn leave(&self, generation: u64, fault: Option<Fault>) {
+    fn leave(&self, generation: u64, fault: Option<Fault>) -> bool {
         self.state.send_if_modified(|state| {
             let is_it = matches!(state, State::Up(up) if up.generation == generation);
             if is_it {
                 *state = State::Away(fault);
             }
             is_it
-        });
+        })
     }
 
     /// Closes the gate for the greatest difference of clocks.
@@ -259,7 +277,7 @@ impl Node {
             let pushed = end_flag(Arc::clone(&ended));
             let mut connection =
                 self.connector.open(&up.address, pushed).await.map_err(|error| plain(&error))?;
-            let identity = identify(&mut connection).await?;
+            let identity = self.connector.identify(&mut connection).await?;
             Ok::<_, String>((connection, identity))
         };
         match timeout_at(deadline, opening).await {
