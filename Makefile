@@ -36,6 +36,8 @@ soak: ## The long campaigns: the same randomised tests, many more rounds (ADE_SE
 bench: $(PEERS)/python/ready ## Measure locks on this machine, beside the bare minimum and beside peers
 	@scripts/deps bench
 	cargo run --quiet --locked --release -- bench locks
+	cargo run --quiet --locked -p ade-testkit -- redis -- \
+		sh -c 'exec cargo run --quiet --locked --release -- bench locks --redis "$$REDIS"'
 	cargo run --quiet --locked --release --manifest-path bench/Cargo.toml --target-dir $(PEERS) -- \
 		--python $(PEERS_PYTHON) --json $(PEERS)/peers.json
 

@@ -1,13 +1,14 @@
 //! `ade-servers redis sentinel cluster postgres`: throw-away servers by hand. Prints one line per server (kind and URL)
 //! and one per process (`pid`, `guardian`, `folder`), then runs until standard input closes or it is killed.
+//! `ade-servers redis -- COMMAND …` prints nothing and runs a command beside them, which finds each URL in a variable: `REDIS`.
 
 use std::io::{self, Read, Write};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use ade_testkit::guard::Guarded;
 use ade_testkit::{Postgres, Redis, RedisCluster, RedisSentinel, StartError};
 
-const USAGE: &str = "usage: ade-servers [redis] [sentinel] [cluster] [postgres]";
+const USAGE: &str = "usage: ade-servers [redis] [sentinel] [cluster] [postgres] [-- COMMAND ...]";
 
 enum Server {
     Redis(Redis),
@@ -48,7 +49,7 @@ impl Server {
 
 fn main() -> ExitCode {
     match run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             // If standard error is gone there is nobody left to tell.
             let _ = writeln!(io::stderr(), "error: {error}");
@@ -57,10 +58,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<(), Box<dyn std::error::Error>> {
-    let kinds: Vec<String> = std::env::args().skip(1).collect();
+fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
+    let mut args = std::env::args().skip(1);
+    let kinds: Vec<String> = args.by_ref().take_while(|arg| arg != "--").collect();
     if kinds.is_empty() {
         return Err(USAGE.into());
+    }
+    if let Some(program) = args.next() {
+        return run_beside(&kinds, &program, args);
     }
     let mut servers = Vec::new();
     let mut out = io::stdout().lock();
@@ -76,5 +81,22 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     writeln!(out, "ready")?;
     out.flush()?;
     io::stdin().lock().read_to_end(&mut Vec::new())?;
-    Ok(())
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_beside(
+    kinds: &[String],
+    program: &str,
+    args: impl Iterator<Item = String>,
+) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    let mut command = Command::new(program);
+    command.args(args);
+    let mut servers = Vec::new();
+    for kind in kinds {
+        let server = Server::start(kind)?.ok_or(USAGE)?;
+        command.env(kind.to_uppercase(), server.url());
+        servers.push(server);
+    }
+    let status = command.status()?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
