@@ -560,3 +560,34 @@ fn a_lock_without_holder_is_not_given_to_a_newcomer() {
     assert_eq!(world.position("p", wish("new", "1", Exclusive)), 1, "ben was first and holds now");
     assert_eq!(world.holders("p"), ["ben"]);
 }
+
+#[test]
+fn a_promoted_request_claims_with_its_next_question_if_its_answer_is_held_open() {
+    let mut world = new();
+    world.grant("p", wish("ann", "1", Exclusive));
+    world.acquire("p", patient("ben", "1", Exclusive, "here"));
+    world.acquire(
+        "p",
+        Acquire { wait: Some(Wait { ms: 60_000, served_by: None }), ..wish("cem", "1", Exclusive) },
+    );
+    world.release("p", "ann");
+    world.pass(1_000);
+    let grant = world.grant("p", patient("ben", "1", Exclusive, "here"));
+    assert!(grant.claimed, "the lease begins with the answer");
+    assert_eq!(grant.expires_at, world.now.plus_ms(30_000));
+    world.release("p", "ben");
+    let ticket = Acquire { wait: Some(Wait { ms: 60_000, served_by: None }), ..wish("cem", "1", Exclusive) };
+    assert!(!world.grant("p", ticket).claimed, "a ticket is claimed by itself");
+}
+
+#[test]
+fn hanging_up_ends_a_lease_of_which_nobody_can_have_been_told() {
+    for (begun, holders) in [(false, vec!["ann"]), (true, vec![])] {
+        let mut world = new();
+        world.grant("p", patient("ann", "1", Exclusive, "here"));
+        let request = RequestKey::of(&holder("ann"), "1");
+        let server = "here".into();
+        world.send(&lock("p"), &Command::HangUp { holder: holder("ann"), request, server, begun });
+        assert_eq!(world.holders("p"), holders, "begun: {begun}");
+    }
+}

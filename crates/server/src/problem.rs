@@ -140,6 +140,15 @@ impl Problem {
                     .fact("lock", lock)
                     .retry_after(seconds_until(retry_at, now))
             }
+            Refusal::Unconfirmed { acks, wanted } => {
+                let detail = format!(
+                    "only {acks} of {wanted} replicas had the grant of {lock} in time, so it was given back; try again when \
+                     they are there, or lower lock.min_replica_acks"
+                );
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", detail)
+                    .fact("lock", lock)
+                    .retry_after(1)
+            }
         }
     }
 

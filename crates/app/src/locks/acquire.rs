@@ -194,7 +194,7 @@ impl LockService {
             };
             let hang_up = |waiter: Waiter| {
                 let (holder, request, server) = (waiter.holder, waiter.request, self.server.clone());
-                (lock.clone(), Command::HangUp { holder, request, server })
+                (lock.clone(), Command::HangUp { holder, request, server, begun: false })
             };
             let commands: Vec<_> = queue.into_iter().filter(is_gone).map(hang_up).collect();
             if !commands.is_empty() {
@@ -248,8 +248,8 @@ impl Drop for HangUp<'_> {
                     // Its repetition was faster than this.
                     return;
                 }
-                // If coordination does not answer, the grant stays unclaimed and ends soon; a wait ends when the mark is
-                // not renewed, or, if others wait here for the same lock, when it is disowned.
+                // If coordination does not answer, a grant ends with its lease; a wait ends when the mark is not renewed, or,
+                // if others wait here for the same lock, when it is disowned.
                 if let Err(error) = service.run(commands).await {
                     tracing::warn!(%error, "cannot take back the request of a caller that hung up");
                 }

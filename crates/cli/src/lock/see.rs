@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use owo_colors::OwoColorize;
 
 use super::graph::draw;
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use crate::output::{self, safe};
 
 #[derive(Debug, Clone, ClapArgs)]
@@ -125,20 +125,22 @@ pub(super) async fn show(client: &Client, args: &ShowArgs) -> Result<(), Failure
 pub(super) async fn watch(client: &Client, args: &WatchArgs) -> Result<(), Failure> {
     let terminal = std::io::stdout().is_terminal();
     let mut tick = tokio::time::interval(args.every.max(Duration::from_millis(100)));
-    let mut last = fetch(client, &args.filters).await?;
+    let mut last: Option<(ade_client::wire::Page<Lock>, Time)> = None;
     loop {
         tick.tick().await;
         // A server that restarts is watched too: what was seen last stays, with the reason why it is old.
-        let trouble = match fetch(client, &args.filters).await {
-            Ok(page) => {
-                last = page;
+        let trouble = match (fetch(client, &args.filters).await, &last) {
+            (Ok(page), _) => {
+                last = Some((page, Time(now())));
                 String::new()
             }
-            Err(failure) => format!("\n{}", safe(&format!("as it was; {}", failure.message()))),
+            (Err(failure), Some((_, at))) if failure.kind == Kind::Unavailable => {
+                format!("\n{}", safe(&format!("as it was at {at}; {}", failure.message())))
+            }
+            (Err(failure), _) => return Err(failure),
         };
-        let now = now();
-        let locks = table(&last.items, now);
-        let mut text = format!("{}  {} locks\n{locks}{trouble}\n", Time(now), last.items.len());
+        let (now, locks) = (now(), last.as_ref().map_or(&[] as &[Lock], |(page, _)| &page.items));
+        let mut text = format!("{}  {} locks\n{}{trouble}\n", Time(now), locks.len(), table(locks, now));
         if terminal {
             // Home, the new text, and nothing of the old one below it.
             text = format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"));

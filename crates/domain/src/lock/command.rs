@@ -119,6 +119,8 @@ pub enum Command {
         request: RequestKey,
         /// The server that was hung up on.
         server: Text,
+        /// Whether nobody else can have been told that the lease began: then it ends too.
+        begun: bool,
     },
     /// Take it from all its holders.
     Break,
@@ -209,6 +211,13 @@ pub enum Refusal {
     Contention {
         /// When.
         retry_at: Moment,
+    },
+    /// It was granted, but too few replicas of the store had it in time, so it was given back.
+    Unconfirmed {
+        /// How many had it.
+        acks: u32,
+        /// How many must.
+        wanted: u32,
     },
 }
 

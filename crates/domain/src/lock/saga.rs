@@ -153,8 +153,11 @@ impl Saga {
     /// Commands that end the request wherever it stands, because its caller hung up on this server.
     #[must_use]
     pub fn hang_up(request: &Request, server: &Text) -> Vec<(LockName, Command)> {
-        let Request { holder, key, asks, .. } = request;
-        let hang_up = || Command::HangUp { holder: holder.clone(), request: *key, server: server.clone() };
+        let Request { holder, key, asks, repeatable, .. } = request;
+        // Whoever could repeat it may have been answered elsewhere.
+        let (holder, begun) = (holder.clone(), !repeatable);
+        let hang_up =
+            || Command::HangUp { holder: holder.clone(), request: *key, server: server.clone(), begun };
         asks.iter().map(|ask| (ask.lock.clone(), hang_up())).collect()
     }
 

@@ -45,7 +45,9 @@ impl Doing<'_> {
             Command::Verify { token } => self.verify(*token),
             Command::Inquire { holder, request } => self.inquire(holder, *request),
             Command::Cancel { holder, request, why, begun } => self.cancel(holder, *request, why, *begun),
-            Command::HangUp { holder, request, server } => self.hang_up(holder, *request, server),
+            Command::HangUp { holder, request, server, begun } => {
+                self.hang_up(holder, *request, server, *begun)
+            }
             Command::Break => self.break_holds(),
             Command::Abort { holder, waits_by, cycle } => {
                 self.abort(holder, *waits_by, &End::Deadlock(cycle.clone()))
@@ -293,12 +295,12 @@ impl Doing<'_> {
         Outcome::Done
     }
 
-    fn hang_up(&mut self, holder: &Holder, request: RequestKey, server: &Text) -> Outcome {
+    fn hang_up(&mut self, holder: &Holder, request: RequestKey, server: &Text, begun: bool) -> Outcome {
         let wait = self.lock.wait_of(holder).filter(|waiter| waiter.request == request);
         if wait.is_some_and(|waiter| waiter.served_by.as_ref() != Some(server)) {
             return Outcome::Done;
         }
-        self.cancel(holder, request, &End::HungUp, false)
+        self.cancel(holder, request, &End::HungUp, begun)
     }
 
     fn break_holds(&mut self) -> Outcome {

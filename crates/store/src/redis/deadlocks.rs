@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_domain::lock::graph::Candidate;
+use ade_domain::lock::graph::{self, Candidate};
 use ade_domain::lock::{Command, Cycle, Deadlock, Entry, Holder, LockName, Outcome, Table};
-use futures_util::future::{try_join, try_join_all};
+use futures_util::future::try_join_all;
 use redis::Value;
 
 use super::step::Changed;
@@ -58,11 +58,35 @@ impl Inner {
         Ok(ended)
     }
 
+    /// Ends the cycles among those whom an agent's waits lead to, as one reading shows them. Whether nobody is suspected any
+    /// more whom a closer look did not clear.
+    pub(super) async fn end_suspected(
+        &self,
+        table: &Table,
+        ended: &mut Vec<Deadlock>,
+    ) -> Result<bool, Unavailable> {
+        let mut is_clear = true;
+        let waiting = table.all_waiting().map(|(holder, _)| holder);
+        for holder in graph::suspects(table, waiting) {
+            let Some(cycle) = graph::cycle_through(table, holder) else { continue };
+            match self.end_found(table, cycle).await? {
+                Search::Ended(deadlock) => ended.push(deadlock),
+                Search::Free | Search::Again => is_clear = false,
+            }
+        }
+        Ok(is_clear)
+    }
+
     async fn end_one(&self, through: &Holder, name: &LockName, is_last: bool) -> Result<Search, Unavailable> {
         let Some((first, cycle)) = self.find_cycle(through, name, is_last).await? else {
             return Ok(Search::Free);
         };
-        let Some(second) = self.read_again(&first, &cycle).await? else { return Ok(Search::Again) };
+        self.end_found(&first, cycle).await
+    }
+
+    /// Ends a cycle that was found in a reading, if a second one shows the same.
+    async fn end_found(&self, first: &Table, cycle: Cycle) -> Result<Search, Unavailable> {
+        let Some(second) = self.read_again(first, &cycle).await? else { return Ok(Search::Again) };
         Ok(self.abort_one(second, cycle).await?.map_or(Search::Again, Search::Ended))
     }
 
@@ -111,11 +135,14 @@ impl Inner {
             changed.iter().any(of_victim).then(|| name.clone())
         };
         let mut freed: BTreeSet<LockName> = freed_here(&edge.waits_for, &said.changed).into_iter().collect();
-        let (held, waits) = try_join(self.held_by(&holder), self.waits_of_holder(&holder)).await?;
-        let mut others: BTreeSet<LockName> = held.into_iter().chain(waits).collect();
+        // Its wait has ended, and that is told whatever happens to the rest.
+        let mut others = self.all_of_holder(&holder).await.unwrap_or_else(|error| {
+            tracing::warn!(%holder, %error, "the locks of a deadlock's victim cannot be found; they end with their leases");
+            BTreeSet::new()
+        });
         others.remove(&edge.waits_for);
         for name in others {
-            // Its wait has ended, and that is told whatever happens to the rest; what cannot be reached ends with its lease.
+            // What cannot be reached ends with its lease.
             match self.step(&name, &abort(None)).await {
                 Ok(said) => freed.extend(freed_here(&name, &said.changed)),
                 Err(error) => {

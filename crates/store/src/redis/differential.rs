@@ -122,7 +122,7 @@ impl Trial<'_> {
                     .clone();
                 Command::Cancel { holder, request, why, begun: one_in(dice, 2) }
             }
-            20 => Command::HangUp { holder, request, server },
+            20 => Command::HangUp { holder, request, server, begun: one_in(dice, 2) },
             21 if one_in(dice, 3) => Command::Break,
             21 => {
                 let edge = Edge { holder: holder.clone(), waits_for: self.name.clone(), request };
@@ -224,9 +224,7 @@ impl Trial<'_> {
             let holds = lock.holds().iter().any(|hold| hold.holder.agent_id() == agent);
             let waits = lock.waiters().any(|waiter| waiter.holder.agent_id() == agent);
             assert_eq!(self.is_in(&of_agent.by_agent, &keys).await, holds, "{agent} holds, {what}");
-            // A wait is announced before it begins, and may not come to be.
-            let announced = self.is_in(&of_agent.waitfor, &keys).await;
-            assert!(announced == waits || (self.inner.in_cluster() && announced), "{agent} waits, {what}");
+            assert_eq!(self.is_in(&of_agent.waitfor, &keys).await, waits, "{agent} waits, {what}");
         }
         let mut score = redis::cmd("ZSCORE");
         score.arg(self.inner.keys.registry.as_str()).arg(keys.lock().as_str());

@@ -23,7 +23,8 @@ impl Inner {
     ) -> Result<Vec<(RedisKey, Cmd)>, Unavailable> {
         let mut updates = Vec::new();
         let (lock, ttl) = (keys.lock(), step::index_ms(self.rules()));
-        for change in changed {
+        for (number, change) in changed.iter().enumerate() {
+            let later = changed.get(number + 1..).unwrap_or_default();
             let (Changed::Granted { holder, .. }
             | Changed::Claimed { holder }
             | Changed::Freed { holder, .. }
@@ -41,19 +42,29 @@ impl Inner {
                     if let Some(by_type) = keys.by_type.as_ref().filter(|_| self.in_cluster()) {
                         updates.extend(add_to_index(by_type, lock, ttl));
                     }
-                    if *last_wait && !queues_again(changed, holder) {
+                    if *last_wait && !queues_again(later, holder) {
                         updates.push(remove_from_index(&of.waitfor, lock));
                     }
                 }
                 Changed::Claimed { .. } => updates.extend(add_to_index(&of.by_agent, lock, ttl)),
                 Changed::Freed { last_hold: true, .. } => updates.push(remove_from_index(&of.by_agent, lock)),
-                Changed::Left { last_wait: true, .. } if !queues_again(changed, holder) => {
+                Changed::Left { last_wait: true, .. } if !queues_again(later, holder) => {
                     updates.push(remove_from_index(&of.waitfor, lock));
                 }
                 _ => {}
             }
         }
         Ok(updates)
+    }
+
+    /// An agent is found to hold a lock for as long again.
+    pub(super) async fn keep_listed(&self, keys: &LockKeys, agent: &AgentKeys) {
+        let entry = add_to_index(&agent.by_agent, keys.lock(), step::index_ms(self.rules()));
+        for answer in self.link.ask_all(entry.into()).await {
+            if let Err(error) = answer {
+                tracing::debug!(%error, "an index of locks cannot be written; the next sign of life does");
+            }
+        }
     }
 
     /// What must be known before a lock is taken or waited for: on a cluster that the sweep has to look at it, and that
@@ -136,9 +147,9 @@ impl Inner {
     }
 }
 
-/// Whether somebody of the same agent queued in the same step.
-fn queues_again(changed: &[Changed], holder: &Holder) -> bool {
-    changed
+/// Whether somebody of the same agent queued later in the same step.
+fn queues_again(later: &[Changed], holder: &Holder) -> bool {
+    later
         .iter()
         .any(|change| matches!(change, Changed::Queued { holder: of } if of.agent_id() == holder.agent_id()))
 }

@@ -107,9 +107,13 @@ impl Inner {
     /// A lock as it is, with so many of its waiters.
     pub(super) async fn see(&self, name: &LockName, most: usize) -> Result<Seen, Unavailable> {
         let keys = self.lock_keys(name)?;
-        let last = if most == usize::MAX { -1 } else { i64::try_from(most).unwrap_or(i64::MAX) - 1 };
+        let last = match most {
+            0 => String::new(),
+            usize::MAX => "-1".to_owned(),
+            most => (most - 1).to_string(),
+        };
         let pair = [keys.lock().clone(), keys.queue().clone()];
-        let value = self.link.call(&self.scripts.look, &pair, &[last.to_string().as_bytes()]).await?;
+        let value = self.link.call(&self.scripts.look, &pair, &[last.as_bytes()]).await?;
         let seen = Seen::read(&value).map_err(foreign)?;
         self.clock.heard(seen.now);
         Ok(seen)

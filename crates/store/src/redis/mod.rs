@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ade_domain::Moment;
-use ade_domain::lock::{Answer, Command, Deadlock, End, Holder, LockName, Outcome, Rules, Standing};
+use ade_domain::lock::{Answer, Command, Deadlock, End, Holder, LockName, Outcome, Refusal, Rules, Standing};
 use ade_keyspace::{Layout, RedisKey};
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
@@ -46,6 +46,7 @@ use keys::{AgentKeys, Built, LockKeys, SingleKeys};
 use link::{Link, Script};
 use record::Foreign;
 use step::{Changed, Said};
+use sweep::Later;
 
 /// Events that may wait for a slow listener.
 const EVENT_BACKLOG: usize = 4_096;
@@ -293,15 +294,21 @@ impl Inner {
             Said::read(&self.link.call(self.scripts.of(command), &all, &args).await?).map_err(foreign)?
         };
         self.follow_up(name, &keys, agent, &said).await;
+        if let Some(of_agent) = of_agent.as_deref().filter(|_| holds_while_it_waits(command, &said)) {
+            self.keep_listed(&keys, of_agent).await;
+        }
         if let Command::Acquire(wish) = command {
             let of_agent = of_agent.as_deref();
             let done = if announced {
                 self.announced(name, &keys, of_agent, wish, &said).await
-            } else if said.changed.is_empty() {
-                Ok(())
+            } else if said.changed.iter().any(|change| change.begins_for(&wish.holder)) {
+                // It had lost its place without knowing, and begins anew.
+                match self.announce(name, &keys, of_agent, wish).await {
+                    Ok(()) => self.announced(name, &keys, of_agent, wish, &said).await,
+                    failed => failed,
+                }
             } else {
-                // It had lost its place without knowing, and stands anew.
-                self.announce(name, &keys, of_agent, wish).await
+                Ok(())
             };
             if let Err(error) = done {
                 tracing::warn!(%error, "indexes of locks cannot be written; the sweep repairs them");
@@ -333,10 +340,16 @@ impl Inner {
             _ => return Ok(said),
         };
         let why = End::Refused;
-        Box::pin(self.step(name, &Command::Cancel { holder, request, why, begun: true })).await?;
-        Err(Unavailable(format!(
-            "only {acks} of {wanted} replicas have the grant of {name}, so it was given back"
-        )))
+        let given_back =
+            Box::pin(self.step(name, &Command::Cancel { holder, request, why, begun: true })).await?;
+        tracing::warn!(lock = %name, acks, wanted, "too few replicas had a grant in time; it was given back");
+        let outcome = match command {
+            Command::Acquire(_) => {
+                Outcome::Standing(Standing::Refused(Refusal::Unconfirmed { acks, wanted }))
+            }
+            _ => Outcome::Lost,
+        };
+        Ok(Said { outcome, changed: Vec::new(), ..given_back })
     }
 
     /// Tells those who wait or listen, and writes what the script could not reach.
@@ -449,7 +462,14 @@ impl Inner {
             if let Changed::Queued { holder } | Changed::Back { holder } = change {
                 let is_last = matches!(change, Changed::Queued { .. });
                 let is_last = is_last && !took_a_place(&said.changed, holder);
-                deadlocks.extend(self.end_deadlocks(holder, name, is_last).await?);
+                match self.end_deadlocks(holder, name, is_last).await {
+                    Ok(ended) => deadlocks.extend(ended),
+                    // A part of the graph is away. Whoever queued stands in the queue all the same; the search is repeated.
+                    Err(error) => {
+                        tracing::debug!(%holder, %error, "waits cannot be searched now; later");
+                        locked(&self.rounds).later.push(Later::Search(holder.clone(), name.clone()));
+                    }
+                }
             }
         }
         let acquires = matches!(command, Command::Acquire(_));
@@ -467,12 +487,23 @@ impl Inner {
             }
         }
         if let (Command::Extend { .. }, Outcome::Kept(_)) = (command, &outcome) {
-            locked(&self.rounds).alive.insert(name.clone());
+            let agent = command.holder().map(|holder| holder.agent_id().to_owned()).unwrap_or_default();
+            locked(&self.rounds).alive.insert((name.clone(), agent));
         }
         if let (Command::Release { holder, .. }, Outcome::Done) = (command, &outcome) {
             self.forget_age(holder).await;
         }
         Ok(Answer { outcome, deadlocks })
+    }
+}
+
+/// Whether a command is of a request that holds this lock already while it waits for another: what it holds must be found by
+/// whoever searches for deadlocks, and whoever granted it may not have been able to write it down.
+fn holds_while_it_waits(command: &Command, said: &Said) -> bool {
+    match (command, &said.outcome) {
+        (Command::Acquire(wish), Outcome::Standing(Standing::Held(grant))) => !wish.claimed && !grant.claimed,
+        (Command::Keep { .. }, Outcome::Kept(_)) => true,
+        _ => false,
     }
 }
 

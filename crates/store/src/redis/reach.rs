@@ -7,7 +7,7 @@
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use ade_domain::lock::graph::{self, Sight};
+use ade_domain::lock::graph;
 use ade_domain::lock::{Cycle, Entry, Holder, LockName, Place, Rules, Table};
 use ade_keyspace::RedisKey;
 use futures_util::future::{try_join, try_join_all};
@@ -22,41 +22,69 @@ const MOST_LOCKS: usize = 5_000;
 /// A lock that more holders than this may be found at is read without asking which of them are.
 const FEW: usize = 4;
 
+/// So many locks are read forwards before the word of the other end is taken that nobody stands behind: it knows that only
+/// from the indexes of what agents hold, which may have lost something for a while.
+const DOUBTED: usize = 64;
+
 /// What was read of the graph.
 struct Graph {
     table: Table,
     read: HashSet<LockName>,
-    /// From where on everybody in a queue was met on the way back.
+    /// From where on everybody in a queue was met on the way back, and up to where on the way on.
     followed: HashMap<LockName, Option<Place>>,
+    preceded: HashMap<LockName, Place>,
 }
 
 /// One end of a search: holders whose next locks are not read yet.
-#[derive(Default)]
 struct End {
     next: Vec<Holder>,
     met: HashSet<Holder>,
 }
 
 impl End {
-    fn meet(&mut self, holders: impl IntoIterator<Item = Holder>) {
+    fn at(holder: &Holder) -> Self {
+        Self { next: vec![holder.clone()], met: HashSet::from([holder.clone()]) }
+    }
+
+    /// Whether one of them was met from the other end too.
+    fn meet(&mut self, holders: Vec<Holder>, other: &Self) -> bool {
+        let mut both = false;
         for holder in holders {
             if self.met.insert(holder.clone()) {
+                both |= other.met.contains(&holder);
                 self.next.push(holder);
             }
         }
+        both
     }
 }
 
 impl Graph {
     fn new(rules: &Rules) -> Self {
-        Self { table: Table::new(rules.clone()), read: HashSet::new(), followed: HashMap::new() }
+        let table = Table::new(rules.clone());
+        Self { table, read: HashSet::new(), followed: HashMap::new(), preceded: HashMap::new() }
     }
 
-    /// Who stands in a holder's way.
-    fn blockers(&self, holder: &Holder) -> Vec<Holder> {
+    /// Who stands in a holder's way, and those in theirs at the same locks: whoever holds what it waits for or waits before
+    /// it. All at once, so that a long queue is one step.
+    fn blockers(&mut self, holder: &Holder) -> Vec<Holder> {
         let mut found = Vec::new();
-        for wait in self.table.waits(holder) {
-            found.extend(self.table.holders(wait.lock).chain(wait.ahead).cloned());
+        for name in self.table.waited_for_by(holder) {
+            let Some((lock, place)) =
+                self.table.lock(name).and_then(|lock| Some((lock, lock.wait_of(holder)?.place())))
+            else {
+                continue;
+            };
+            let before = self.preceded.get(name).copied();
+            if before.is_none_or(|until| until < place) {
+                self.preceded.insert(name.clone(), place);
+                let ahead = lock.waiters().take_while(|waiter| waiter.place() < place);
+                let ahead = ahead.skip_while(|waiter| before.is_some_and(|until| waiter.place() < until));
+                found.extend(ahead.map(|waiter| waiter.holder.clone()));
+            }
+            if before.is_none() {
+                found.extend(lock.holds().iter().map(|hold| hold.holder.clone()));
+            }
         }
         found
     }
@@ -99,35 +127,47 @@ impl Inner {
             // Most of those who queue hold nothing that others want: no way leads back to them.
             return Ok(None);
         }
+        let mut behind = Some(wanted.into_iter().chain(waits).filter(|other| other != name).collect());
         let mut graph = Graph::new(self.rules());
-        let first: BTreeSet<LockName> = wanted.into_iter().chain(waits).chain(here).collect();
-        self.read_on(&mut graph, first.into_iter().collect()).await?;
-        let (mut on, mut back) = (End::default(), End::default());
-        for end in [&mut on, &mut back] {
-            end.met.insert(through.clone());
-        }
-        on.meet(graph.blockers(through));
-        back.meet(graph.followers(through));
-        // Every cycle of so many locks has been read.
-        let mut complete = 2;
+        self.read_on(&mut graph, vec![name.clone()]).await?;
+        let (mut on, mut back) = (End::at(through), End::at(through));
+        on.next.clear();
+        let mut both = on.meet(graph.blockers(through), &back);
+        // Every cycle of so many locks has been read, and from how many the way on was read.
+        let (mut complete, mut forwards) = (1, 1);
         loop {
-            let cycle = graph::cycle_through(&graph.table, through);
-            let is_over = on.next.is_empty() || back.next.is_empty() || graph.read.len() > MOST_LOCKS;
-            match cycle {
-                Some(cycle) if is_over || cycle.len() <= complete => return Ok(Some((graph.table, cycle))),
-                None if is_over => return Ok(None),
-                _ => {}
+            let is_over = on.next.is_empty()
+                || (back.next.is_empty() && forwards >= DOUBTED)
+                || graph.read.len() >= MOST_LOCKS;
+            if both || is_over {
+                let cycle = graph::cycle_through(&graph.table, through);
+                match cycle {
+                    Some(cycle) if is_over || cycle.len() <= complete => {
+                        return Ok(Some((graph.table, cycle)));
+                    }
+                    // A longer one than may be hidden still: it is looked at again with every level.
+                    cycle => both = cycle.is_some(),
+                }
             }
-            if on.next.len() < back.next.len() {
+            if is_over {
+                return Ok(None);
+            }
+            if back.next.is_empty() || on.next.len() <= back.next.len() {
                 let from = std::mem::take(&mut on.next);
                 let names = self.where_they_wait(&from, &graph.read).await?;
+                forwards += names.len();
                 self.read_on(&mut graph, names).await?;
-                on.meet(from.iter().flat_map(|holder| graph.blockers(holder)));
+                let met = from.iter().flat_map(|holder| graph.blockers(holder)).collect();
+                both |= on.meet(met, &back);
             } else {
                 let from = std::mem::take(&mut back.next);
-                let names = self.where_others_wait(&from, &graph.read).await?;
+                let names = match behind.take() {
+                    Some(names) => names,
+                    None => self.where_others_wait(&from, &graph.read).await?,
+                };
                 self.read_on(&mut graph, names).await?;
-                back.meet(from.iter().flat_map(|holder| graph.followers(holder)));
+                let met = from.iter().flat_map(|holder| graph.followers(holder)).collect();
+                both |= back.meet(met, &on);
             }
             complete += 1;
         }
@@ -136,11 +176,10 @@ impl Inner {
     /// Everything that can be reached from the waits of an agent: its waits, the agents of all who hold or wait there, what
     /// they wait for, and so on; and whether that is everything.
     pub(super) async fn reach(&self, agent: &str) -> Result<(Table, BTreeSet<String>, bool), Unavailable> {
-        let mut graph =
-            Graph { table: Table::new(self.rules().clone()), read: HashSet::new(), followed: HashMap::new() };
+        let mut graph = Graph::new(self.rules());
         let mut agents = BTreeSet::from([agent.to_owned()]);
         let mut next = agents.clone();
-        while !next.is_empty() && graph.read.len() <= MOST_LOCKS {
+        while !next.is_empty() && graph.read.len() < MOST_LOCKS {
             let waits = try_join_all(next.iter().map(|agent| self.waited_for_by(agent))).await?;
             let names: BTreeSet<LockName> =
                 waits.into_iter().flatten().filter(|name| !graph.read.contains(name)).collect();
@@ -160,7 +199,8 @@ impl Inner {
         Ok((graph.table, agents, next.is_empty()))
     }
 
-    async fn read_on(&self, graph: &mut Graph, names: Vec<LockName>) -> Result<(), Unavailable> {
+    async fn read_on(&self, graph: &mut Graph, mut names: Vec<LockName>) -> Result<(), Unavailable> {
+        names.truncate(MOST_LOCKS.saturating_sub(graph.read.len()));
         for (name, seen) in names.iter().zip(self.see_all(&names, usize::MAX).await?) {
             seen.changes().for_each(|change| graph.table.apply(&Entry::Lock(name.clone(), change)));
         }
@@ -214,9 +254,29 @@ impl Inner {
         self.where_held(self.of_their_agents(holders, &HashSet::new(), |keys| &keys.by_agent).await?).await
     }
 
-    /// Locks that a holder itself waits for.
-    pub(super) async fn waits_of_holder(&self, holder: &Holder) -> Result<Vec<LockName>, Unavailable> {
-        self.where_they_wait(std::slice::from_ref(holder), &HashSet::new()).await
+    /// Locks that a holder itself holds or waits for, or that cannot tell now. Waits are looked up first: what is granted
+    /// meanwhile is found by either of both.
+    pub(super) async fn all_of_holder(&self, holder: &Holder) -> Result<BTreeSet<LockName>, Unavailable> {
+        let keys = self.agent_keys(holder.agent_id())?;
+        let mut names = self.members(&keys.waitfor).await?;
+        names.extend(self.members(&keys.by_agent).await?);
+        let who = record::who(holder);
+        let mut questions = Vec::with_capacity(2 * names.len());
+        for name in &names {
+            let keys = self.lock_keys(name)?;
+            for (key, field) in [(keys.waiting(), who.clone()), (keys.lock(), format!("h:{who}"))] {
+                let mut ask = redis::cmd("HEXISTS");
+                ask.arg(key.as_str()).arg(field);
+                questions.push((key.clone(), ask));
+            }
+        }
+        let is_there = |answer: &Result<Value, Unavailable>| {
+            answer.as_ref().map_or(true, |found| !matches!(found, Value::Int(0) | Value::Boolean(false)))
+        };
+        let answers = self.link.ask_all(questions).await;
+        let (pairs, _) = answers.as_chunks::<2>();
+        let found = names.into_iter().zip(pairs).filter(|(_, pair)| pair.iter().any(is_there));
+        Ok(found.map(|(name, _)| name).collect())
     }
 
     async fn where_held(&self, held: BTreeMap<LockName, Vec<&Holder>>) -> Result<Vec<LockName>, Unavailable> {

@@ -110,8 +110,8 @@ pub(super) fn arguments<'a>(name: &'a LockName, channel: &'a str, command: &'a C
         Command::Cancel { request, why, begun, .. } => {
             args.extend([request.to_string().into(), record::write_end(why).into(), flag(*begun)]);
         }
-        Command::HangUp { request, server, .. } => {
-            args.extend([request.to_string().into(), "hung_up".into(), flag(false), (&**server).into()]);
+        Command::HangUp { request, server, begun, .. } => {
+            args.extend([request.to_string().into(), "hung_up".into(), flag(*begun), (&**server).into()]);
         }
         Command::Abort { waits_by, cycle, .. } => {
             let why = End::Deadlock(cycle.clone());
@@ -184,6 +184,11 @@ pub(super) enum Changed {
 }
 
 impl Changed {
+    /// Whether somebody stands in the queue or holds the lock who did not before.
+    pub(super) fn begins_for(&self, who: &Holder) -> bool {
+        matches!(self, Self::Queued { holder } | Self::Granted { holder, .. } if holder == who)
+    }
+
     pub(super) fn event(&self) -> Option<Event> {
         Some(match self {
             Self::Granted { holder, token, .. } => Event::Acquired(holder.clone(), *token),

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::agent::OFFLINE_AFTER_MS;
-use ade_domain::lock::graph;
 use ade_domain::lock::{Command, Deadlock, End, Holder, LockName, RequestKey, Waiter};
 use ade_keyspace::RedisKey;
 use futures_util::future::{join_all, try_join_all};
@@ -45,16 +44,18 @@ const IDLE_MS: u64 = 86_400_000;
 pub(super) struct Rounds {
     housekept: Option<Instant>,
     inspected: HashMap<LockName, Instant>,
-    /// Locks with heartbeats since the registry was last looked at.
-    pub(super) alive: HashSet<LockName>,
+    /// Locks with heartbeats since the registry was last looked at, and whose they are.
+    pub(super) alive: HashSet<(LockName, String)>,
     enlisted: Option<Instant>,
     /// How far the names of locks were looked through.
     names_from: String,
     /// What is left to a task of its own.
-    later: Vec<Later>,
+    pub(super) later: Vec<Later>,
     /// Cycles that were ended by a call which does not answer with them; the next sweep does.
     pub(super) untold: Vec<Deadlock>,
     pub(super) counted: Option<(Counts, Instant)>,
+    /// Why a lock could not be swept, as it was told last.
+    failure: Option<String>,
 }
 
 /// The score of a lock that was idle when it was looked at: a tenth of a millisecond that no other score has, so that any
@@ -69,7 +70,7 @@ fn was_idle(score: &str) -> bool {
 }
 
 /// Work that may wait.
-enum Later {
+pub(super) enum Later {
     Inspect(LockName),
     Search(Holder, LockName),
 }
@@ -90,14 +91,25 @@ impl Inner {
             let visits =
                 due.iter().map(|(key, score, name)| self.visit_or_put_off(key, score, name.as_ref()));
             let failed: Vec<Unavailable> = join_all(visits).await.into_iter().flatten().collect();
-            if let Some(error) = failed.first() {
-                tracing::debug!(locks = failed.len(), %error, "some locks cannot be swept now; they are put off");
-            }
+            self.tell_failure(&failed);
             if due.len() < BATCH {
                 break;
             }
         }
         Ok(std::mem::take(&mut locked(&self.rounds).untold))
+    }
+
+    /// What fails the same way again and again is said once.
+    fn tell_failure(&self, failed: &[Unavailable]) {
+        let now = failed.first().map(ToString::to_string);
+        let mut rounds = locked(&self.rounds);
+        if let Some(error) = now.as_ref().filter(|_| now != rounds.failure) {
+            tracing::warn!(locks = failed.len(), %error, "some locks cannot be swept; they are tried again every second");
+        }
+        // Those that were put off are not due in every round.
+        if now.is_some() {
+            rounds.failure = now;
+        }
     }
 
     /// What need not be done at once, for a task of its own: a long search must not keep leases from ending.
@@ -242,12 +254,10 @@ impl Inner {
     /// be again soon.
     async fn search_around(&self, agent: &str, now: Moment) -> Result<(), Unavailable> {
         let (table, met, is_everything) = self.reach(agent).await?;
-        for holder in graph::suspects(&table, table.all_waiting().map(|(holder, _)| holder)) {
-            for name in table.waited_for_by(holder) {
-                self.search(holder, name).await?;
-            }
-        }
-        if is_everything {
+        let mut ended = Vec::new();
+        let searched = self.end_suspected(&table, &mut ended).await;
+        locked(&self.rounds).untold.extend(ended);
+        if searched? && is_everything {
             let stamps = met.iter().map(|agent| self.stamp(agent, now)).collect::<Result<_, _>>()?;
             self.ask_each(stamps).await?;
         }
@@ -312,18 +322,28 @@ impl Inner {
         }
     }
 
-    /// Locks that are held and that the registry has lost, with a part of the cluster perhaps, come back.
+    /// Locks that are held and that the registry has lost, with a part of the cluster perhaps, come back. On a cluster the
+    /// indexes are prolonged too; elsewhere each heartbeat does that itself.
     async fn enlist_again(&self) -> Result<(), Unavailable> {
-        let alive: Vec<LockName> = std::mem::take(&mut locked(&self.rounds).alive).into_iter().collect();
+        let alive: Vec<(LockName, String)> =
+            std::mem::take(&mut locked(&self.rounds).alive).into_iter().collect();
+        let ttl = step::index_ms(self.rules());
         for some in alive.chunks(BATCH) {
             let mut lock_keys = Vec::with_capacity(some.len());
             let mut ask = redis::cmd("ZMSCORE");
             ask.arg(self.keys.registry.as_str());
-            for name in some {
-                let key = self.lock_keys(name)?.lock().clone();
-                ask.arg(key.as_str());
-                lock_keys.push(key);
+            let mut entries = Vec::new();
+            for (name, agent) in some {
+                let keys = self.lock_keys(name)?;
+                if self.in_cluster() {
+                    entries.extend(add_to_index(&self.agent_keys(agent)?.by_agent, keys.lock(), ttl));
+                    let by_type = keys.by_type.iter();
+                    entries.extend(by_type.flat_map(|by_type| add_to_index(by_type, keys.lock(), ttl)));
+                }
+                ask.arg(keys.lock().as_str());
+                lock_keys.push(keys.lock().clone());
             }
+            self.ask_each(entries).await?;
             let scores = self.ask(&self.keys.registry, ask).await?;
             let scores = step::list(&scores).map_err(foreign)?;
             for (key, _) in lock_keys.iter().zip(scores).filter(|(_, score)| **score == Value::Nil) {

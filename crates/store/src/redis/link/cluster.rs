@@ -255,7 +255,13 @@ async fn nodes(
 ) -> Result<Vec<Seen>, String> {
     let mut question = redis::cmd("CLUSTER");
     let answer: Result<String, _> = question.arg("NODES").query_async(&mut connection).await;
-    let view = view::read(&answer.map_err(|error| plain(&error))?, address, tls);
+    let answer = answer.map_err(|error| match plain(&error) {
+        said if said.contains("cluster support disabled") => {
+            "is no node of a cluster; say redis://".to_owned()
+        }
+        said => said,
+    });
+    let view = view::read(&answer?, address, tls);
     if view.iter().all(|seen| seen.slots.is_empty()) {
         return Err("knows no owner of any slot".to_owned());
     }

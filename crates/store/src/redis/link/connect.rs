@@ -200,7 +200,6 @@ impl Connector {
                 Err("is a node of a cluster; say redis+cluster://".to_owned())
             }
             (_, Some("sentinel")) => Err("is a sentinel; say redis+sentinel://HOST:PORT/NAME".to_owned()),
-            (Kind::Cluster, Some("standalone")) => Err("is no cluster; say redis://".to_owned()),
             _ => Ok(()),
         }
     }

@@ -201,8 +201,12 @@ impl Node {
     fn failed(&self, reason: String, before: Option<Fault>) {
         let now = Instant::now();
         let (since, pause) = match before {
-            // Said once: it stays so until it is back.
-            Some(fault) => (fault.since, (fault.pause * 2).min(LONGEST_PAUSE)),
+            // Said once, as long as it is the same.
+            Some(fault) if *fault.reason == *reason => (fault.since, (fault.pause * 2).min(LONGEST_PAUSE)),
+            Some(fault) => {
+                tracing::warn!(reason, "redis is still out of reach");
+                (fault.since, (fault.pause * 2).min(LONGEST_PAUSE))
+            }
             None => {
                 tracing::warn!(reason, "redis is out of reach; what needs it fails until it is back");
                 (now, FIRST_PAUSE)

@@ -430,7 +430,10 @@ local function write_indexes()
       end
     end
   end
-  if command == 'extend' then call('PEXPIRE', BY_AGENT, INDEX_MS) end
+  if command == 'extend' and hold_of(who) then
+    call('SADD', BY_AGENT, LOCK)
+    call('PEXPIRE', BY_AGENT, INDEX_MS)
+  end
   if BY_TYPE and was_changed then
     if is_free then
       if was_held then call('SREM', BY_TYPE, LOCK) end
@@ -477,7 +480,7 @@ local function step(keys, args)
     elseif command == 'sweep' or #changes > 0 then
       if count == 0 and queued == 0 then call('ZREM', REGISTRY, LOCK) end
     end
-    if #changes > 0 or command == 'extend' then write_indexes() end
+    if #changes > 0 or was_changed and command == 'extend' then write_indexes() end
   end
   local publish = args[1] == '' and 'PUBLISH' or 'SPUBLISH'
   for _, message in ipairs(messages) do call(publish, CHANNEL, message) end

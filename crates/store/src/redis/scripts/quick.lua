@@ -79,6 +79,8 @@ local function quick_keep(keys, args)
   if sub(args[3], 1, 5) == 'task:' then call('HSET', lock, 'heartbeat_count', beats) end
   call('PEXPIRE', lock, floor((ends - now) / 1000) + BACKSTOP_MS)
   if keys[7] then
+    -- Whoever took it away late, after somebody else's lease, is set right.
+    call('SADD', keys[8], lock)
     call('PEXPIRE', keys[8], INDEX_MS)
     if keys[10] then call('PEXPIRE', keys[10], INDEX_MS) end
   end

@@ -7,10 +7,11 @@ local function time()
 end
 
 -- One lock as it is at one moment: its fields, the first of its queue with their scores, and how many wait. Changes nothing.
+-- Arguments: node, the last place of the queue that is wanted, or nothing.
 local function look(keys, args)
   return {
     time(), redis.call('HGETALL', keys[1]),
-    redis.call('ZRANGE', keys[2], 0, args[2], 'WITHSCORES'), redis.call('ZCARD', keys[2]),
+    args[2] == '' and {} or redis.call('ZRANGE', keys[2], 0, args[2], 'WITHSCORES'), redis.call('ZCARD', keys[2]),
   }
 end
 
