@@ -1,10 +1,18 @@
-//! What a lock, a request for locks and an agent are, and how each of them decides.
+//! What a lock, a task, a review and an agent are, and how each of them decides.
 //!
 //! Everything here is a pure function of a state, a command and a time: no I/O, no async, no clock. A backend runs these
 //! functions and keeps their results; it never decides anything by itself.
 
 pub mod agent;
+pub mod audit;
+pub mod glob;
+mod invalid;
 pub mod lock;
+pub mod people;
+pub mod permission;
+pub mod review;
+pub mod task;
 pub mod time;
 
+pub use invalid::Invalid;
 pub use time::{Clock, Moment};

@@ -31,7 +31,7 @@ pub use machine::{Hold, Lock, MAX_REQUESTS};
 pub use name::{Holder, InvalidName, LockKind, LockName, Mode, Text};
 pub use queue::{Place, Score, Waiter};
 pub use repeats::{NoKey, RequestKey, digest};
-pub use request::{Ask, Draft, Invalid, MAX_LOCKS, Patience, Request, ttl_ms};
+pub use request::{Ask, Draft, MAX_LOCKS, Patience, Request, ttl_ms};
 pub use rules::Rules;
 pub use step::{LONGER_MS, SHOWN_HOLDERS};
 pub use table::{Answer, Entry, Table};

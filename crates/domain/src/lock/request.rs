@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::{Holder, LockName, Mode, RequestKey, Rules, Text, digest};
+use crate::Invalid;
 
 /// Locks that one request may name.
 pub const MAX_LOCKS: usize = 100;
@@ -78,22 +79,6 @@ pub struct Draft<'a> {
     pub purpose: Option<&'a str>,
     /// The caller's own id.
     pub request_id: Option<&'a str>,
-}
-
-/// A part of a request that cannot be, and where it stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Invalid {
-    /// A JSON pointer into the body.
-    pub pointer: String,
-    /// What is wrong.
-    pub detail: String,
-}
-
-impl Invalid {
-    /// A fault at a place.
-    pub fn at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { pointer: pointer.into(), detail: detail.into() }
-    }
 }
 
 impl Request {

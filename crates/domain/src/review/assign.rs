@@ -1,0 +1,249 @@
+//! Who is asked about a task, and why: policies that match, people that they want, those who stand in for them, and what was
+//! passed by. The answer explains itself, and submitting and simulating give the same one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::delegation::{self, Delegation, Resolved, Step, Ways};
+use super::policy::{Policy, Priority};
+use super::quorum::Requirement;
+use crate::Moment;
+use crate::people::{AuthorSet, People, REVIEWER, User, UserId};
+use crate::task::Config;
+
+/// What people are chosen by.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// What is to be done.
+    pub config: &'a Config,
+    /// How dangerous it is.
+    pub risk: u8,
+    /// Who wants it.
+    pub author: Option<&'a User>,
+    /// Who can never decide about it.
+    pub author_set: &'a AuthorSet,
+    /// Everybody.
+    pub people: &'a People,
+    /// Every policy in force.
+    pub policies: &'a [Policy],
+    /// What counts if none of them matches.
+    pub default_policy: &'a Policy,
+    /// Every delegation, in order.
+    pub delegations: &'a [Delegation],
+    /// When people are asked.
+    pub now: Moment,
+}
+
+/// What a policy has to do with a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Considered {
+    /// Which one.
+    pub policy: String,
+    /// Whether it is about this task.
+    pub applies: bool,
+    /// Why, or why not.
+    pub why: String,
+}
+
+/// Somebody who is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// Who.
+    pub reviewer_id: UserId,
+    /// For which policies.
+    pub policies: Vec<String>,
+    /// In whose place, itself included if it was wanted by itself.
+    pub stands_for: BTreeSet<UserId>,
+    /// How it came to that, if somebody handed on.
+    pub chain: Vec<Step>,
+    /// With whom it agrees without being asked.
+    pub follows: Option<UserId>,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// Why it was chosen.
+    pub why: Vec<String>,
+}
+
+/// Who is asked, and everything that led to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// Every policy that was looked at.
+    pub considered: Vec<Considered>,
+    /// Why nobody needs to be asked, if so.
+    pub auto_approved: Option<String>,
+    /// What must be satisfied; empty if nobody needs to be asked.
+    pub requirements: Vec<Requirement>,
+    /// Who is asked.
+    pub wanted: Vec<Wanted>,
+    /// Who or what was passed by, and why.
+    pub passed_by: Vec<String>,
+}
+
+/// There are not enough people.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("policy {policy} cannot be satisfied: {why}")]
+pub struct NoQuorum {
+    /// Which policy.
+    pub policy: String,
+    /// What is missing.
+    pub why: String,
+    /// Who was passed by, and why.
+    pub passed_by: Vec<String>,
+}
+
+/// Who is asked about a task.
+///
+/// # Errors
+/// After delegation, and without those who can never decide, there are too few people.
+pub fn assign(question: &Question<'_>) -> Result<Assignment, NoQuorum> {
+    let (matching, considered) = matching(question);
+    let auto_approved = auto_approved(question, &matching);
+    let mut assignment = Assignment {
+        considered,
+        auto_approved,
+        requirements: Vec::new(),
+        wanted: Vec::new(),
+        passed_by: Vec::new(),
+    };
+    if assignment.auto_approved.is_some() {
+        return Ok(assignment);
+    }
+    let mut wanted: BTreeMap<UserId, Wanted> = BTreeMap::new();
+    for policy in matching {
+        let requirement = ask(question, policy, &mut wanted, &mut assignment.passed_by);
+        if let Some(why) = requirement.missing() {
+            let passed_by = assignment.passed_by;
+            return Err(NoQuorum { policy: policy.name.clone(), why, passed_by });
+        }
+        assignment.requirements.push(requirement);
+    }
+    let asked: BTreeSet<UserId> = wanted.keys().cloned().collect();
+    assignment.wanted = wanted.into_values().collect();
+    for one in &mut assignment.wanted {
+        one.follows = follows(question, one, &asked);
+    }
+    Ok(assignment)
+}
+
+fn matching<'a>(question: &Question<'a>) -> (Vec<&'a Policy>, Vec<Considered>) {
+    let (mut matching, mut considered) = (Vec::new(), Vec::new());
+    for policy in question.policies {
+        let why_not = policy.why_not(question.config, question.risk, question.now);
+        let applies = why_not.is_none();
+        if applies {
+            matching.push(policy);
+        }
+        let why = why_not.unwrap_or_else(|| "it matches type, resources, risk and time".to_owned());
+        considered.push(Considered { policy: policy.name.clone(), applies, why });
+    }
+    if matching.is_empty() {
+        let policy = question.default_policy;
+        matching.push(policy);
+        let why = "no other policy is about this task".to_owned();
+        considered.push(Considered { policy: policy.name.clone(), applies: true, why });
+    }
+    (matching, considered)
+}
+
+/// Why nobody needs to be asked: every policy that matches must say so.
+fn auto_approved(question: &Question<'_>, matching: &[&Policy]) -> Option<String> {
+    let mut reasons = Vec::new();
+    for policy in matching {
+        let why = policy.auto_approves(question.config, question.risk, question.author).ok()?;
+        reasons.push(format!("{}: {why}", policy.name));
+    }
+    Some(reasons.join("; "))
+}
+
+/// Whom a policy wants, before anybody stands in: each with why.
+fn named_by<'a>(question: &Question<'a>, policy: &'a Policy) -> BTreeMap<&'a UserId, String> {
+    let mut named = BTreeMap::new();
+    if !policy.reviewers.is_empty() {
+        for id in &policy.reviewers {
+            named.insert(id, format!("{} names {id} as reviewer", policy.name));
+        }
+        return named;
+    }
+    let roles: Vec<&str> = match policy.required_roles.as_slice() {
+        [] => vec![REVIEWER],
+        roles => roles.iter().map(String::as_str).collect(),
+    };
+    for role in roles {
+        for user in question.people.with_role(role) {
+            let why = format!("{} asks for {role}, which {} is", policy.name, user.user_id);
+            named.entry(&user.user_id).or_insert(why);
+        }
+    }
+    named
+}
+
+/// Adds whom a policy wants, and says what would satisfy it.
+fn ask(
+    question: &Question<'_>,
+    policy: &Policy,
+    wanted: &mut BTreeMap<UserId, Wanted>,
+    passed_by: &mut Vec<String>,
+) -> Requirement {
+    let ways = Ways {
+        people: question.people,
+        delegations: question.delegations,
+        config: question.config,
+        risk: question.risk,
+        now: question.now,
+    };
+    let mut requirement = Requirement::of(policy);
+    for (named, why) in named_by(question, policy) {
+        let Resolved { reviewer, chain, passed_by: on_the_way } = delegation::resolve(named, &ways);
+        passed_by.extend(on_the_way);
+        if let Some(why) = question.author_set.why(&reviewer) {
+            passed_by.push(format!("{reviewer} cannot decide about this task: {why}"));
+            continue;
+        }
+        if question.people.active(&reviewer).is_none() {
+            passed_by.push(format!("{reviewer} is not active"));
+            continue;
+        }
+        let roles = [named, &reviewer]
+            .into_iter()
+            .filter_map(|id| question.people.get(id))
+            .flat_map(|user| user.roles.iter().cloned());
+        requirement.counts(reviewer.clone(), roles);
+        let one = wanted.entry(reviewer.clone()).or_insert_with(|| Wanted {
+            reviewer_id: reviewer,
+            policies: Vec::new(),
+            stands_for: BTreeSet::new(),
+            chain: chain.clone(),
+            follows: None,
+            priority: policy.priority,
+            why: Vec::new(),
+        });
+        if !one.policies.contains(&policy.name) {
+            one.policies.push(policy.name.clone());
+        }
+        one.stands_for.insert(named.clone());
+        one.priority = one.priority.max(policy.priority);
+        // Whoever is wanted by itself needs no chain to be there.
+        if chain.len() < one.chain.len() {
+            one.chain = chain.clone();
+        }
+        let why = chain.last().map_or_else(|| why.clone(), |last| format!("{why}; {} stands in", last.to));
+        if !one.why.contains(&why) {
+            one.why.push(why);
+        }
+    }
+    requirement
+}
+
+/// With whom somebody agrees, if that one is asked as well.
+fn follows(question: &Question<'_>, one: &Wanted, asked: &BTreeSet<UserId>) -> Option<UserId> {
+    let ways = Ways {
+        people: question.people,
+        delegations: question.delegations,
+        config: question.config,
+        risk: question.risk,
+        now: question.now,
+    };
+    delegation::follows(&one.reviewer_id, &ways)
+        .filter(|leader| asked.contains(leader) && *leader != one.reviewer_id)
+}

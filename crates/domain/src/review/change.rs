@@ -1,0 +1,205 @@
+//! From draft to review, and back into review when what was reviewed is not what would be done any more.
+
+use super::assign::{Assignment, NoQuorum, Wanted};
+use super::risk::Risk;
+use super::{Actor, Approval, Refusal, RequestStatus, Review};
+use crate::Moment;
+use crate::people::UserId;
+use crate::permission::Act;
+use crate::task::{Config, Digest, State, Verb, next};
+
+/// What was found out about a task before people are asked about it.
+pub struct Plan<'a> {
+    /// How dangerous it is.
+    pub risk: Risk,
+    /// Of which preview.
+    pub fingerprint: Option<String>,
+    /// Who is asked.
+    pub assignment: Result<Assignment, NoQuorum>,
+    /// How long people have.
+    pub due_after_ms: u64,
+    /// A new id for each request.
+    pub ids: &'a mut dyn FnMut() -> String,
+}
+
+impl std::fmt::Debug for Plan<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plan")
+            .field("risk", &self.risk)
+            .field("assignment", &self.assignment)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Review {
+    /// Whose task it is may change it: somebody of its authors, or an administrator.
+    fn own(&self, actor: &Actor, act: Act) -> Result<Option<UserId>, Refusal> {
+        Self::permit(actor, act)?;
+        let own = actor.user.as_ref().is_some_and(|who| self.author_set.contains(who));
+        if own || actor.is_admin() { Ok(actor.user.clone()) } else { Err(Refusal::Forbidden) }
+    }
+
+    /// The author wants it decided.
+    ///
+    /// # Errors
+    /// It is somebody else's, or no draft, or nobody could decide about it.
+    pub fn submit(&mut self, plan: Plan<'_>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+        let by = self.own(actor, Act::Submit)?;
+        next(self.state, Verb::Submit)?;
+        let Plan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
+        let assignment = assignment?;
+        self.go(Verb::Submit, by, now)?;
+        self.risk = Some(risk);
+        self.fingerprint = fingerprint;
+        self.begin_review(assignment, due_after_ms, ids, now)
+    }
+
+    /// Its author changes a draft, or something that is under review or approved: then the review begins anew, and what was
+    /// said before does not count.
+    ///
+    /// # Errors
+    /// It is somebody else's, too late, or nobody could decide about what it is now.
+    pub fn modify(
+        &mut self,
+        config: Config,
+        digest: Digest,
+        plan: Plan<'_>,
+        actor: &Actor,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        let by = self.own(actor, Act::CreateTask)?;
+        next(self.state, Verb::Modify)?;
+        let was_draft = self.state == State::Draft;
+        let Plan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
+        let assignment = if was_draft { None } else { Some(assignment?) };
+        // Whoever changes it, an administrator perhaps, has a part in what it is now.
+        if let Some(by) = &by {
+            self.author_set.add(by.clone(), "changed it");
+        }
+        self.config = config;
+        self.digest = digest;
+        self.risk = Some(risk);
+        self.fingerprint = fingerprint;
+        self.forced = false;
+        self.override_asked = None;
+        self.go(Verb::Modify, by, now)?;
+        match assignment {
+            None => Ok(()),
+            Some(assignment) => {
+                self.invalidate();
+                self.ask_anew(assignment, due_after_ms, ids, now)
+            }
+        }
+    }
+
+    /// What reviewers saw is not what would be done any more.
+    ///
+    /// # Errors
+    /// It is not under review or approved, or nobody could decide about it now.
+    pub fn go_stale(&mut self, plan: Plan<'_>, now: Moment) -> Result<(), Refusal> {
+        self.back_to_review(Verb::GoStale, plan, now)
+    }
+
+    /// It was approved too long ago.
+    ///
+    /// # Errors
+    /// It is not approved, or nobody could decide about it now.
+    pub fn expire(&mut self, plan: Plan<'_>, now: Moment) -> Result<(), Refusal> {
+        self.back_to_review(Verb::Expire, plan, now)
+    }
+
+    fn back_to_review(&mut self, verb: Verb, plan: Plan<'_>, now: Moment) -> Result<(), Refusal> {
+        next(self.state, verb)?;
+        let Plan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
+        let assignment = assignment?;
+        self.risk = Some(risk);
+        self.fingerprint = fingerprint;
+        self.forced = false;
+        self.override_asked = None;
+        self.go(verb, None, now)?;
+        self.invalidate();
+        self.ask_anew(assignment, due_after_ms, ids, now)
+    }
+
+    /// Whatever was said before was said about something else.
+    fn invalidate(&mut self) {
+        for approval in self.approvals.iter_mut().filter(|approval| approval.is_answerable()) {
+            approval.become_one(RequestStatus::Invalidated);
+        }
+    }
+
+    fn begin_review(
+        &mut self,
+        assignment: Assignment,
+        due_after_ms: u64,
+        ids: &mut dyn FnMut() -> String,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        if let Some(why) = assignment.auto_approved.clone() {
+            self.take_over(assignment);
+            self.go(Verb::Approve, None, now)?.reason = Some(why);
+            return Ok(());
+        }
+        self.go(Verb::Assign, None, now)?;
+        self.ask_anew(assignment, due_after_ms, ids, now)
+    }
+
+    /// A review that began anew ends at once if nobody needs to be asked about what it is now.
+    fn ask_anew(
+        &mut self,
+        assignment: Assignment,
+        due_after_ms: u64,
+        ids: &mut dyn FnMut() -> String,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        let auto_approved = assignment.auto_approved.clone();
+        let wanted = self.take_over(assignment);
+        for one in wanted {
+            let approval = self.request(one, ids(), now, now.plus_ms(due_after_ms));
+            let (id, reviewer) = (approval.approval_id.clone(), approval.reviewer_id.clone());
+            self.approvals.push(approval);
+            let record = self.record("approval.request", self.state, None);
+            record.approval_id = Some(id);
+            record.tell = vec![reviewer];
+        }
+        if let Some(why) = auto_approved {
+            self.go(Verb::Approve, None, now)?.reason = Some(why);
+        }
+        Ok(())
+    }
+
+    fn take_over(&mut self, assignment: Assignment) -> Vec<Wanted> {
+        self.requirements = assignment.requirements;
+        self.considered = assignment.considered;
+        self.passed_by = assignment.passed_by;
+        self.auto_approved = assignment.auto_approved;
+        assignment.wanted
+    }
+
+    fn request(&self, one: Wanted, id: String, now: Moment, due_at: Moment) -> Approval {
+        Approval {
+            approval_id: id,
+            task_id: self.task_id.clone(),
+            revision: 1,
+            reviewer_id: one.reviewer_id,
+            policies: one.policies,
+            stands_for: one.stands_for,
+            delegation_chain: one.chain,
+            follows: one.follows,
+            status: RequestStatus::Pending,
+            priority: one.priority,
+            score: one.priority.score(self.risk_score()),
+            delegated_to: None,
+            created_at: now,
+            due_at,
+            escalation_level: 0,
+            digest: self.digest,
+            fingerprint: self.fingerprint.clone(),
+            responded_at: None,
+            response_action: None,
+            response_reason: None,
+            reviewed_by: None,
+            why: one.why,
+        }
+    }
+}

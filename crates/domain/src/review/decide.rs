@@ -1,0 +1,238 @@
+//! Deciding: answers of reviewers, what they add up to, and what administrators do beside them.
+
+use super::quorum::is_reached;
+use super::{Action, Actor, CONFIRM_WITHIN_MS, OverrideAsked, Refusal, RequestStatus, Review};
+use crate::Moment;
+use crate::people::UserId;
+use crate::permission::Act;
+use crate::task::{Digest, State, Verb, next};
+
+/// What somebody answers to a request.
+#[derive(Debug, Clone)]
+pub struct Answer<'a> {
+    /// Which request.
+    pub approval_id: &'a str,
+    /// Yes, no, or not like this.
+    pub action: Action,
+    /// Why.
+    pub reason: Option<&'a str>,
+    /// For what exactly, if the caller says so.
+    pub digest: Option<Digest>,
+}
+
+fn said(reason: Option<&str>) -> Option<&str> {
+    reason.map(str::trim).filter(|reason| !reason.is_empty())
+}
+
+impl Review {
+    /// A reviewer answers, or an administrator in its place. The last answer before the task is decided counts.
+    ///
+    /// # Errors
+    /// Whoever answers may not, or there is nothing to be answered like this.
+    pub fn respond(&mut self, answer: &Answer<'_>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+        Self::permit(actor, Act::Decide)?;
+        let by = self.not_ones_own(actor)?;
+        if self.state != State::Reviewing {
+            return Err(self.too_late(answer.action));
+        }
+        if answer.digest.is_some_and(|digest| digest != self.digest) {
+            return Err(Refusal::DigestMismatch { now: self.digest });
+        }
+        let reason = said(answer.reason);
+        if answer.action != Action::Approve && reason.is_none() {
+            return Err(Refusal::ReasonRequired);
+        }
+        let (digest, fingerprint) = (self.digest, self.fingerprint.clone());
+        let approval = self.approval_mut(answer.approval_id)?;
+        let reviewer = approval.reviewer_id.clone();
+        if reviewer != by && !actor.is_admin() {
+            return Err(Refusal::NotAsked { reviewer });
+        }
+        if !approval.is_answerable() {
+            return Err(Refusal::NotAnswerable { status: approval.status });
+        }
+        if approval.digest != digest || approval.fingerprint != fingerprint {
+            return Err(Refusal::DigestMismatch { now: digest });
+        }
+        approval.answer(answer.action, &by, reason, now);
+        self.follow(&reviewer, answer.action, now);
+        let record = self.record(&format!("approval.{}", answer.action.word()), State::Reviewing, Some(by));
+        record.approval_id = Some(answer.approval_id.to_owned());
+        record.reason = reason.map(str::to_owned);
+        self.settle(now)
+    }
+
+    fn too_late(&self, action: Action) -> Refusal {
+        let verb = if action == Action::Approve { Verb::Approve } else { Verb::Reject };
+        match next(self.state, verb) {
+            _ if self.state > State::Reviewing => Refusal::AlreadyDecided { state: self.state },
+            Err(refused) => refused.into(),
+            Ok(_) => Refusal::AlreadyDecided { state: self.state },
+        }
+    }
+
+    /// Those who follow somebody agree when it does, and take that back when it does.
+    fn follow(&mut self, leader: &UserId, action: Action, now: Moment) {
+        let Some(decided_by) = self
+            .approvals
+            .iter()
+            .find(|approval| approval.reviewer_id == *leader && approval.is_answerable())
+            .and_then(|approval| approval.reviewed_by.clone())
+        else {
+            return;
+        };
+        let (digest, fingerprint) = (self.digest, self.fingerprint.clone());
+        for approval in &mut self.approvals {
+            if approval.follows.as_ref() != Some(leader)
+                || approval.digest != digest
+                || approval.fingerprint != fingerprint
+            {
+                continue;
+            }
+            let by_following = approval.reviewed_by.as_ref().is_some_and(|by| *by != approval.reviewer_id);
+            if action == Action::Approve && decided_by == *leader && approval.status == RequestStatus::Pending
+            {
+                let reason = format!("follows {leader}");
+                approval.answer(Action::Approve, leader, Some(&reason), now);
+            } else if action != Action::Approve && approval.status == RequestStatus::Approved && by_following
+            {
+                approval.become_one(RequestStatus::Pending);
+                approval.responded_at = None;
+                approval.response_action = None;
+                approval.response_reason = None;
+                approval.reviewed_by = None;
+            }
+        }
+    }
+
+    /// What the answers add up to.
+    pub(super) fn settle(&mut self, now: Moment) -> Result<(), Refusal> {
+        let votes = self.votes();
+        let rejected = self.requirements.iter().any(|requirement| requirement.is_rejected(&votes));
+        let blocked = self.approvals.iter().any(|approval| {
+            approval.status == RequestStatus::ChangesRequested && approval.digest == self.digest
+        });
+        let verb = if rejected {
+            Verb::Reject
+        } else if !blocked && is_reached(&self.requirements, &votes) {
+            Verb::Approve
+        } else {
+            return Ok(());
+        };
+        self.override_asked = None;
+        let told = self.close_open();
+        self.go(verb, None, now)?.tell = told;
+        Ok(())
+    }
+
+    /// One who approved, or an administrator, takes the approval back before anything was done.
+    ///
+    /// # Errors
+    /// It is neither, or it is too late.
+    pub fn revoke(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+        Self::permit(actor, Act::Decide)?;
+        let by = self.not_ones_own(actor)?;
+        let reason = said(reason).ok_or(Refusal::ReasonRequired)?;
+        let approved = self.approvals.iter().any(|approval| {
+            approval.status == RequestStatus::Approved && approval.reviewed_by.as_ref() == Some(&by)
+        });
+        if !approved && !actor.is_admin() {
+            return Err(Refusal::Forbidden);
+        }
+        let author = self.author_id.clone();
+        let record = self.go(Verb::Revoke, Some(by), now)?;
+        record.reason = Some(reason.to_owned());
+        record.tell = vec![author];
+        self.forced = false;
+        Ok(())
+    }
+
+    /// The author, an administrator or the service gives it up.
+    ///
+    /// # Errors
+    /// It is somebody else's, or it is too late.
+    pub fn cancel(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+        Self::permit(actor, Act::Cancel)?;
+        let own = actor.user.as_ref().is_some_and(|who| self.author_set.contains(who));
+        if actor.user.is_some() && !own && !actor.is_admin() {
+            return Err(Refusal::Forbidden);
+        }
+        next(self.state, Verb::Cancel)?;
+        let told = self.close_open();
+        self.override_asked = None;
+        let record = self.go(Verb::Cancel, actor.user.clone(), now)?;
+        record.reason = said(reason).map(str::to_owned);
+        record.tell = told;
+        Ok(())
+    }
+
+    /// An administrator asks for a decision past the policies.
+    ///
+    /// # Errors
+    /// It may not, or says not why and for which incident.
+    pub fn ask_override(
+        &mut self,
+        reason: Option<&str>,
+        ticket: Option<&str>,
+        actor: &Actor,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        Self::permit(actor, Act::Override)?;
+        let by = self.not_ones_own(actor)?;
+        let reason = said(reason).ok_or(Refusal::ReasonRequired)?.to_owned();
+        let ticket = said(ticket).ok_or(Refusal::TicketRequired)?.to_owned();
+        let record = self.go(Verb::Override, Some(by.clone()), now)?;
+        record.reason = Some(reason.clone());
+        record.ticket = Some(ticket.clone());
+        self.override_asked = Some(OverrideAsked { by, reason, incident_ticket: ticket, at: now });
+        Ok(())
+    }
+
+    /// A second administrator agrees.
+    ///
+    /// # Errors
+    /// It may not, is the same one, or comes too late.
+    pub fn confirm_override(&mut self, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+        Self::permit(actor, Act::Override)?;
+        let by = self.not_ones_own(actor)?;
+        next(self.state, Verb::ConfirmOverride)?;
+        let in_time = |asked: &OverrideAsked| asked.at.plus_ms(CONFIRM_WITHIN_MS) > now;
+        let asked = self.override_asked.clone().filter(in_time).ok_or(Refusal::NoOverride)?;
+        if asked.by == by {
+            return Err(Refusal::SameAdmin { who: by });
+        }
+        let why =
+            format!("{} and {by} passed it by for {}: {}", asked.by, asked.incident_ticket, asked.reason);
+        let votes = self.votes();
+        let open: Vec<bool> = self
+            .requirements
+            .iter()
+            .map(|requirement| requirement.progress(&votes).status == super::quorum::Status::Unsatisfied)
+            .collect();
+        for (requirement, open) in self.requirements.iter_mut().zip(open) {
+            if open {
+                requirement.overridden = Some(why.clone());
+            }
+        }
+        self.override_asked = None;
+        let told = self.close_open();
+        let record = self.go(Verb::ConfirmOverride, Some(by), now)?;
+        record.reason = Some(asked.reason);
+        record.ticket = Some(asked.incident_ticket);
+        record.tell = told;
+        Ok(())
+    }
+
+    /// An administrator puts it before all others.
+    ///
+    /// # Errors
+    /// It may not, says not why, or nothing is approved.
+    pub fn force_apply(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+        Self::permit(actor, Act::ForceApply)?;
+        let by = self.not_ones_own(actor)?;
+        let reason = said(reason).ok_or(Refusal::ReasonRequired)?.to_owned();
+        self.go(Verb::ForceApply, Some(by), now)?.reason = Some(reason);
+        self.forced = true;
+        Ok(())
+    }
+}

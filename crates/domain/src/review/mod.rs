@@ -1,0 +1,339 @@
+//! The review of a task: who is asked, what they said, and what follows from it.
+//!
+//! Each command is a pure function of the review, whoever acts, facts that were looked up before, and the time. It changes the
+//! review and leaves records of what happened, or refuses and changes nothing. An approval never counts for anything else than
+//! the digest it was given for, and nobody of the author set decides on any path.
+
+pub mod assign;
+mod change;
+mod decide;
+pub mod delegation;
+mod move_on;
+pub mod policy;
+pub mod quorum;
+mod request;
+pub mod risk;
+pub mod window;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use change::Plan;
+pub use decide::Answer;
+pub use move_on::{MOST_ESCALATIONS, Successor};
+pub use request::{Action, Approval, RequestStatus};
+
+use crate::Moment;
+use crate::people::{AuthorSet, UserId};
+use crate::permission::{Act, Part, may};
+use crate::task::{Config, Digest, InvalidTransition, State, Verb, next};
+use assign::{Considered, NoQuorum};
+use quorum::{Progress, Requirement, Vote};
+use risk::Risk;
+
+/// How long the second administrator has to agree to an override.
+pub const CONFIRM_WITHIN_MS: u64 = 3_600_000;
+
+/// A task with its review.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Review {
+    /// What it is known by.
+    pub task_id: String,
+    /// How far it has come.
+    pub state: State,
+    /// Grows with every change.
+    pub revision: u64,
+    /// What is to be done.
+    pub config: Config,
+    /// What an approval is given for.
+    pub digest: Digest,
+    /// Of which preview.
+    pub fingerprint: Option<String>,
+    /// Who wants it.
+    pub author_id: UserId,
+    /// Who can never decide about it.
+    pub author_set: AuthorSet,
+    /// How dangerous it is.
+    pub risk: Option<Risk>,
+    /// What must be satisfied.
+    pub requirements: Vec<Requirement>,
+    /// Which policies were looked at, and what they have to do with it.
+    pub considered: Vec<Considered>,
+    /// Who or what was passed by when people were chosen.
+    pub passed_by: Vec<String>,
+    /// Why nobody had to be asked, if so.
+    pub auto_approved: Option<String>,
+    /// Who is asked.
+    pub approvals: Vec<Approval>,
+    /// An administrator wants it decided past its policies.
+    pub override_asked: Option<OverrideAsked>,
+    /// Whether it goes before all others.
+    pub forced: bool,
+    /// When it came into each state for the last time.
+    pub since: BTreeMap<State, Moment>,
+    /// What happened since it was loaded; not part of what is stored with it.
+    #[serde(skip)]
+    pub records: Vec<Record>,
+}
+
+/// An override that waits for a second administrator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OverrideAsked {
+    /// By whom.
+    pub by: UserId,
+    /// Why.
+    pub reason: String,
+    /// For which incident.
+    pub incident_ticket: String,
+    /// When.
+    pub at: Moment,
+}
+
+/// Whoever acts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Actor {
+    /// Who; nobody for the service itself.
+    pub user: Option<UserId>,
+    /// In which parts.
+    pub parts: Vec<Part>,
+    /// Who made the token that it acts with.
+    pub token_made_by: Option<UserId>,
+}
+
+impl Actor {
+    /// The service itself.
+    #[must_use]
+    pub fn system() -> Self {
+        Self { user: None, parts: vec![Part::System], token_made_by: None }
+    }
+
+    fn is_admin(&self) -> bool {
+        self.parts.contains(&Part::Admin)
+    }
+}
+
+/// Something that happened: one entry of the audit log, and one event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// As `task.submit`.
+    pub action: String,
+    /// By whom; nobody for the service itself.
+    pub actor: Option<UserId>,
+    /// Out of which state.
+    pub from: State,
+    /// Into which.
+    pub to: State,
+    /// About which request, if about one.
+    pub approval_id: Option<String>,
+    /// Why.
+    pub reason: Option<String>,
+    /// For which ticket.
+    pub ticket: Option<String>,
+    /// Who should be told.
+    pub tell: Vec<UserId>,
+}
+
+/// Why nothing happened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Not in this state.
+    #[error(transparent)]
+    InvalidTransition(#[from] InvalidTransition),
+    /// Nobody who can decide.
+    #[error(transparent)]
+    NoQuorum(#[from] NoQuorum),
+    /// Not in this part.
+    #[error("your roles do not permit this; ask somebody who may, or an administrator for the role")]
+    Forbidden,
+    /// Not about one's own.
+    #[error("{who} cannot decide about this task: {why}")]
+    OwnTask {
+        /// Who.
+        who: UserId,
+        /// Why.
+        why: String,
+    },
+    /// Not without saying why.
+    #[error("say why: a reason is required")]
+    ReasonRequired,
+    /// Not without an incident.
+    #[error("name the incident: an incident_ticket is required")]
+    TicketRequired,
+    /// Not about this any more.
+    #[error("the task is not what it was when you looked: it has the digest {now}; look again")]
+    DigestMismatch {
+        /// What it is.
+        now: Digest,
+    },
+    /// Too late.
+    #[error("the task has been decided: it is {state}")]
+    AlreadyDecided {
+        /// How.
+        state: State,
+    },
+    /// No such request.
+    #[error("there is no such request")]
+    UnknownApproval,
+    /// Somebody else was asked.
+    #[error("{reviewer} was asked, and only an administrator can answer in another's place")]
+    NotAsked {
+        /// Who.
+        reviewer: UserId,
+    },
+    /// It cannot be answered any more.
+    #[error("the request cannot be answered any more: it is {status:?}")]
+    NotAnswerable {
+        /// What became of it.
+        status: RequestStatus,
+    },
+    /// Nothing to confirm.
+    #[error("nobody asked for an override within the last hour; ask for one first")]
+    NoOverride,
+    /// The same one twice.
+    #[error("an override needs two administrators, and {who} asked for it already")]
+    SameAdmin {
+        /// Who.
+        who: UserId,
+    },
+    /// To nobody.
+    #[error("{who} cannot be asked: {why}")]
+    CannotBeAsked {
+        /// Who.
+        who: UserId,
+        /// Why.
+        why: String,
+    },
+}
+
+impl Review {
+    /// A new draft.
+    #[must_use]
+    pub fn draft(
+        task_id: impl Into<String>,
+        config: Config,
+        digest: Digest,
+        author_id: UserId,
+        author_set: AuthorSet,
+        now: Moment,
+    ) -> Self {
+        let mut review = Self {
+            task_id: task_id.into(),
+            state: State::Draft,
+            revision: 1,
+            config,
+            digest,
+            fingerprint: None,
+            author_id: author_id.clone(),
+            author_set,
+            risk: None,
+            requirements: Vec::new(),
+            considered: Vec::new(),
+            passed_by: Vec::new(),
+            auto_approved: None,
+            approvals: Vec::new(),
+            override_asked: None,
+            forced: false,
+            since: BTreeMap::from([(State::Draft, now)]),
+            records: Vec::new(),
+        };
+        review.author_set.add(author_id.clone(), "is its author");
+        review.record("task.create", State::Draft, Some(author_id));
+        review
+    }
+
+    /// How far each requirement has come.
+    #[must_use]
+    pub fn progress(&self) -> Vec<Progress> {
+        let votes = self.votes();
+        self.requirements.iter().map(|requirement| requirement.progress(&votes)).collect()
+    }
+
+    /// The score that people are asked by.
+    #[must_use]
+    pub fn risk_score(&self) -> u8 {
+        self.risk.as_ref().map_or(0, |risk| risk.score)
+    }
+
+    /// The answers that count: given for exactly what is proposed.
+    fn votes(&self) -> Vec<Vote<'_>> {
+        let counts = |approval: &&Approval| {
+            approval.digest == self.digest
+                && approval.fingerprint == self.fingerprint
+                && matches!(approval.status, RequestStatus::Approved | RequestStatus::Rejected)
+        };
+        self.approvals
+            .iter()
+            .filter(counts)
+            .filter_map(|approval| {
+                let agrees = approval.status == RequestStatus::Approved;
+                let decided_by = approval.reviewed_by.as_ref()?;
+                Some(Vote { reviewer: &approval.reviewer_id, decided_by, agrees })
+            })
+            .collect()
+    }
+
+    fn approval_mut(&mut self, id: &str) -> Result<&mut Approval, Refusal> {
+        self.approvals.iter_mut().find(|approval| approval.approval_id == id).ok_or(Refusal::UnknownApproval)
+    }
+
+    /// Whether somebody is asked already and can still answer.
+    fn is_asked(&self, who: &UserId) -> bool {
+        self.approvals.iter().any(|approval| approval.reviewer_id == *who && approval.is_answerable())
+    }
+
+    fn permit(actor: &Actor, act: Act) -> Result<(), Refusal> {
+        if may(&actor.parts, act) { Ok(()) } else { Err(Refusal::Forbidden) }
+    }
+
+    /// Nobody of the author set decides, and nobody by a token that one of them made.
+    fn not_ones_own(&self, actor: &Actor) -> Result<UserId, Refusal> {
+        let Some(who) = &actor.user else { return Err(Refusal::Forbidden) };
+        if let Some(why) = self.author_set.why(who) {
+            return Err(Refusal::OwnTask { who: who.clone(), why: why.to_owned() });
+        }
+        if let Some(maker) = actor.token_made_by.as_ref().filter(|maker| self.author_set.contains(maker)) {
+            let why = format!("the token was made by {maker}, who belongs to its authors");
+            return Err(Refusal::OwnTask { who: who.clone(), why });
+        }
+        Ok(who.clone())
+    }
+
+    /// Into the state where a verb leads, with one record.
+    fn go(&mut self, verb: Verb, actor: Option<UserId>, now: Moment) -> Result<&mut Record, Refusal> {
+        let to = next(self.state, verb)?;
+        let from = std::mem::replace(&mut self.state, to);
+        if from != to {
+            self.since.insert(to, now);
+        }
+        Ok(self.record(&format!("task.{verb}"), from, actor))
+    }
+
+    fn record(&mut self, action: &str, from: State, actor: Option<UserId>) -> &mut Record {
+        let record = Record {
+            action: action.to_owned(),
+            actor,
+            from,
+            to: self.state,
+            approval_id: None,
+            reason: None,
+            ticket: None,
+            tell: Vec::new(),
+        };
+        self.revision += 1;
+        self.records.push(record);
+        let last = self.records.len() - 1;
+        #[expect(clippy::indexing_slicing, reason = "it was pushed just now")]
+        &mut self.records[last]
+    }
+
+    /// Requests that nobody needs to answer any more.
+    fn close_open(&mut self) -> Vec<UserId> {
+        let mut told = Vec::new();
+        for approval in self.approvals.iter_mut().filter(|approval| approval.is_open()) {
+            approval.become_one(RequestStatus::Closed);
+            told.push(approval.reviewer_id.clone());
+        }
+        told
+    }
+}

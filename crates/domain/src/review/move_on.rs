@@ -1,0 +1,242 @@
+//! Requests that go on to somebody else: by hand, because nobody answered in time, or because somebody left.
+
+use super::{Actor, Approval, Refusal, RequestStatus, Review};
+use crate::Moment;
+use crate::people::{ADMIN, People, UserId};
+use crate::permission::Act;
+use crate::task::State;
+
+/// How often a request goes on because nobody answered; after that it stays with administrators, and somebody is alarmed.
+pub const MOST_ESCALATIONS: u8 = 3;
+
+/// Who takes over, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Successor {
+    /// Who.
+    pub user: UserId,
+    /// Why.
+    pub why: String,
+}
+
+impl Review {
+    /// A reviewer hands one request on.
+    ///
+    /// # Errors
+    /// It was not asked, or whom it names cannot decide.
+    pub fn delegate(
+        &mut self,
+        approval_id: &str,
+        to: &UserId,
+        people: &People,
+        id: String,
+        actor: &Actor,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        Self::permit(actor, Act::Decide)?;
+        let by = self.not_ones_own(actor)?;
+        if self.state != State::Reviewing {
+            return Err(Refusal::AlreadyDecided { state: self.state });
+        }
+        let approval = self.approval_mut(approval_id)?.clone();
+        if approval.reviewer_id != by && !actor.is_admin() {
+            return Err(Refusal::NotAsked { reviewer: approval.reviewer_id });
+        }
+        if !approval.is_open() {
+            return Err(Refusal::NotAnswerable { status: approval.status });
+        }
+        self.can_take_over(to, people)?;
+        let successor = Successor { user: to.clone(), why: format!("{by} handed it on") };
+        self.hand_on(approval_id, &successor, people, id, now)?;
+        let record = self.record("approval.delegate", State::Reviewing, Some(by));
+        record.approval_id = Some(approval_id.to_owned());
+        record.tell = vec![to.clone()];
+        Ok(())
+    }
+
+    fn can_take_over(&self, who: &UserId, people: &People) -> Result<(), Refusal> {
+        let cannot = |why: String| Err(Refusal::CannotBeAsked { who: who.clone(), why });
+        if people.active(who).is_none() {
+            return cannot("is not an active user".to_owned());
+        }
+        if let Some(why) = self.author_set.why(who) {
+            return cannot(why.to_owned());
+        }
+        if self.is_asked(who) {
+            return cannot("is asked already".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Somebody else is asked in the place of a reviewer, whose own request is over.
+    fn hand_on(
+        &mut self,
+        approval_id: &str,
+        to: &Successor,
+        people: &People,
+        id: String,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        let old = self.approval_mut(approval_id)?;
+        old.become_one(RequestStatus::Delegated);
+        old.delegated_to = Some(to.user.clone());
+        let old = old.clone();
+        self.ask_instead(&old, to, people, id, now);
+        Ok(())
+    }
+
+    /// One more request, for somebody who stands for the same people and roles.
+    fn ask_instead(&mut self, old: &Approval, to: &Successor, people: &People, id: String, now: Moment) {
+        for requirement in &mut self.requirements {
+            if let Some(represented) = requirement.reviewers.get(&old.reviewer_id).cloned() {
+                let own = people.get(&to.user).map(|user| user.roles.clone()).unwrap_or_default();
+                requirement.counts(to.user.clone(), represented.into_iter().chain(own));
+            }
+        }
+        let mut stands_for = old.stands_for.clone();
+        stands_for.insert(old.reviewer_id.clone());
+        let due_at = now.plus_ms(old.due_at.ms_since(old.created_at));
+        self.approvals.push(Approval {
+            approval_id: id,
+            revision: 1,
+            reviewer_id: to.user.clone(),
+            stands_for,
+            follows: None,
+            status: RequestStatus::Pending,
+            delegated_to: None,
+            created_at: now,
+            due_at,
+            responded_at: None,
+            response_action: None,
+            response_reason: None,
+            reviewed_by: None,
+            why: vec![format!("in the place of {}: {}", old.reviewer_id, to.why)],
+            ..old.clone()
+        });
+    }
+
+    /// Nobody answered in time: the reviewer's manager is asked, else whoever has the policy's role for that, else
+    /// administrators. The reviewer can still answer. Whether anything happened: each step happens once.
+    ///
+    /// # Errors
+    /// There is no such request.
+    pub fn escalate(
+        &mut self,
+        approval_id: &str,
+        people: &People,
+        ids: &mut dyn FnMut() -> String,
+        now: Moment,
+    ) -> Result<bool, Refusal> {
+        let approval = self.approval_mut(approval_id)?.clone();
+        let is_due = self.state == State::Reviewing
+            && approval.status == RequestStatus::Pending
+            && approval.due_at <= now;
+        if !is_due {
+            return Ok(false);
+        }
+        let level = approval.escalation_level + 1;
+        let successors = if level > MOST_ESCALATIONS {
+            Vec::new()
+        } else {
+            self.successors(&approval, people, level == MOST_ESCALATIONS)
+        };
+        let waited = approval.due_at.ms_since(approval.created_at);
+        {
+            let own = self.approval_mut(approval_id)?;
+            own.due_at = now.plus_ms(waited);
+            own.escalation_level = level.min(MOST_ESCALATIONS + 1);
+            own.revision += 1;
+        }
+        if level > MOST_ESCALATIONS + 1 {
+            return Ok(false);
+        }
+        let mut told = Vec::new();
+        for successor in successors {
+            let mut old = approval.clone();
+            old.escalation_level = level;
+            self.ask_instead(&old, &successor, people, ids(), now);
+            told.push(successor.user);
+        }
+        let alarm = told.is_empty();
+        let action = if alarm { "approval.unanswered" } else { "approval.escalate" };
+        let record = self.record(action, State::Reviewing, None);
+        record.approval_id = Some(approval_id.to_owned());
+        record.tell = told;
+        Ok(true)
+    }
+
+    /// Who is asked when somebody does not answer: those of one kind, the nearest first.
+    fn successors(&self, approval: &Approval, people: &People, last: bool) -> Vec<Successor> {
+        let can = |who: &UserId| self.can_take_over(who, people).is_ok();
+        if !last {
+            let manager = people.get(&approval.reviewer_id).and_then(|user| user.manager_id.clone());
+            if let Some(manager) = manager.filter(|manager| can(manager)) {
+                let why =
+                    format!("{} did not answer in time, and {manager} is the manager", approval.reviewer_id);
+                return vec![Successor { user: manager, why }];
+            }
+            let roles = self
+                .requirements
+                .iter()
+                .filter(|requirement| approval.policies.contains(&requirement.policy))
+                .filter_map(|requirement| requirement.escalation_role.clone());
+            for role in roles {
+                let found: Vec<Successor> = people
+                    .with_role(&role)
+                    .filter(|user| can(&user.user_id))
+                    .map(|user| Successor {
+                        user: user.user_id.clone(),
+                        why: format!(
+                            "{} did not answer in time, and the policy escalates to {role}",
+                            approval.reviewer_id
+                        ),
+                    })
+                    .collect();
+                if !found.is_empty() {
+                    return found;
+                }
+            }
+        }
+        let why = format!("{} did not answer in time, and nobody else is left", approval.reviewer_id);
+        let admins = people.with_role(ADMIN).filter(|user| can(&user.user_id));
+        admins.map(|user| Successor { user: user.user_id.clone(), why: why.clone() }).collect()
+    }
+
+    /// Somebody left: each of its open requests goes to whoever stands in for it, else to its manager, else to
+    /// administrators.
+    ///
+    /// # Errors
+    /// Never: where nobody is left, the request stays, and whoever is on call sees it when it is due.
+    pub fn replace(
+        &mut self,
+        leaver: &UserId,
+        stands_in: Option<&UserId>,
+        people: &People,
+        ids: &mut dyn FnMut() -> String,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        if self.state != State::Reviewing {
+            return Ok(());
+        }
+        let open: Vec<String> = self
+            .approvals
+            .iter()
+            .filter(|approval| approval.reviewer_id == *leaver && approval.is_open())
+            .map(|approval| approval.approval_id.clone())
+            .collect();
+        let manager = people.get(leaver).and_then(|user| user.manager_id.as_ref());
+        let admins = people.with_role(ADMIN).map(|user| &user.user_id);
+        let candidates: Vec<UserId> = stands_in.into_iter().chain(manager).chain(admins).cloned().collect();
+        for approval_id in open {
+            let Some(user) = candidates.iter().find(|who| self.can_take_over(who, people).is_ok()).cloned()
+            else {
+                continue;
+            };
+            let successor = Successor { user: user.clone(), why: format!("{leaver} left") };
+            self.hand_on(&approval_id, &successor, people, ids(), now)?;
+            let record = self.record("approval.reassign", State::Reviewing, None);
+            record.approval_id = Some(approval_id);
+            record.tell = vec![user];
+        }
+        Ok(())
+    }
+}

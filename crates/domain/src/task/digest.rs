@@ -1,0 +1,102 @@
+//! The digest of what is approved: SHA-256 over the one canonical form of a config (RFC 8785).
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// What an approval is given for. Two configs have the same digest only if they mean the same.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of a value's canonical form; none if it has no form as JSON, such as a number that is none.
+    #[must_use]
+    pub fn of(value: &impl Serialize) -> Option<Self> {
+        let canonical = serde_json_canonicalizer::to_vec(value).ok()?;
+        Some(Self(Sha256::digest(canonical).into()))
+    }
+
+    /// The digest of bytes as they are.
+    #[must_use]
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Text that is no digest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a digest is written with 64 hexadecimal digits")]
+pub struct NoDigest;
+
+impl FromStr for Digest {
+    type Err = NoDigest;
+
+    fn from_str(text: &str) -> Result<Self, NoDigest> {
+        let mut bytes = [0; 32];
+        if text.len() != 64 || !text.is_ascii() {
+            return Err(NoDigest);
+        }
+        for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
+            *byte = text.get(at..at + 2).and_then(|two| u8::from_str_radix(two, 16).ok()).ok_or(NoDigest)?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl From<Digest> for String {
+    fn from(digest: Digest) -> Self {
+        digest.to_string()
+    }
+}
+
+impl TryFrom<String> for Digest {
+    type Error = NoDigest;
+
+    fn try_from(text: String) -> Result<Self, NoDigest> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn order_and_spelling_of_numbers_do_not_matter_and_everything_else_does() {
+        let of = |value: &serde_json::Value| Digest::of(value).map(|digest| digest.to_string());
+        let digest = of(&json!({ "b": 1.0, "a": "é", "c": [1, 2] }));
+        assert_eq!(digest, of(&json!({ "c": [1, 2], "a": "é", "b": 1 })));
+        assert_ne!(digest, of(&json!({ "c": [2, 1], "a": "é", "b": 1 })));
+        assert_ne!(digest, of(&json!({ "c": [1, 2], "a": "é", "b": "1" })));
+        // SHA-256 of `{}`.
+        let empty = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
+        assert_eq!(of(&json!({})).as_deref(), Some(empty));
+        assert_eq!(empty.parse::<Digest>().map(|digest| digest.to_string()).as_deref(), Ok(empty));
+        assert_eq!("44".parse::<Digest>(), Err(NoDigest));
+        assert_eq!("zz".repeat(32).parse::<Digest>(), Err(NoDigest));
+        assert_eq!("é".repeat(32).parse::<Digest>(), Err(NoDigest));
+    }
+}
