@@ -68,14 +68,14 @@ impl Review {
         now: Moment,
     ) -> Result<(), Refusal> {
         let by = self.own(actor, Act::CreateTask)?;
+        // An administrator may submit and cancel for others; who says what is done is an author, and decides nothing.
+        if !by.as_ref().is_some_and(|by| self.author_set.contains(by)) {
+            return Err(Refusal::Forbidden);
+        }
         next(self.state, Verb::Modify)?;
         let was_draft = self.state == State::Draft;
         let Plan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
         let assignment = if was_draft { None } else { Some(assignment?) };
-        // Whoever changes it, an administrator perhaps, has a part in what it is now.
-        if let Some(by) = &by {
-            self.author_set.add(by.clone(), "changed it");
-        }
         self.config = config;
         self.digest = digest;
         self.risk = Some(risk);
