@@ -7,10 +7,12 @@ mod clock;
 pub mod coordination;
 pub mod embedded;
 mod folder;
+pub mod record;
 pub mod redis;
 
 pub use clock::SystemClock;
 pub use coordination::{Agents, Coordination, Locks, Requests, Unavailable};
 pub use embedded::Embedded;
 pub use folder::{DataFolder, FolderError};
+pub use record::{Record, RecordError};
 pub use redis::{OnRedis, RedisUrl};

@@ -64,7 +64,8 @@ pub struct Review {
     pub passed_by: Vec<String>,
     /// Why nobody had to be asked, if so.
     pub auto_approved: Option<String>,
-    /// Who is asked.
+    /// Who is asked; stored by themselves.
+    #[serde(skip)]
     pub approvals: Vec<Approval>,
     /// An administrator wants it decided past its policies.
     pub override_asked: Option<OverrideAsked>,
@@ -220,7 +221,8 @@ impl Review {
         let mut review = Self {
             task_id: task_id.into(),
             state: State::Draft,
-            revision: 1,
+            // The record below makes it the first.
+            revision: 0,
             config,
             digest,
             fingerprint: None,

@@ -3,7 +3,9 @@
 mod config;
 mod digest;
 mod lifecycle;
+mod metadata;
 
 pub use config::{Config, Resource, ResourceMode, RollbackStrategy};
 pub use digest::Digest;
 pub use lifecycle::{InvalidTransition, State, TABLE, Verb, allowed, next};
+pub use metadata::{ChangeKind, Lineage, Metadata, Preview, PreviewChange, PreviewStatus};

@@ -1,0 +1,111 @@
+//! What is said about a task besides what is to be done: by whom, for whom, and what it would change.
+
+use serde::{Deserialize, Serialize};
+
+use super::Digest;
+use crate::people::UserId;
+use crate::review::risk::Changes;
+
+/// Who stands behind a task, and what it belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Metadata {
+    /// The author's name when it was made.
+    pub author_name: String,
+    /// For which team.
+    pub team: Option<String>,
+    /// For which ticket.
+    pub ticket_ref: Option<String>,
+    /// Words to find it by.
+    pub tags: Vec<String>,
+    /// Through whom it came.
+    pub lineage: Lineage,
+}
+
+/// From the agent that proposed a task to the human who answers for it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Lineage {
+    /// The agent that proposed it.
+    pub agent_id: Option<String>,
+    /// The agent that told it to.
+    pub parent_agent_id: Option<String>,
+    /// Who answers for them.
+    pub sponsor_id: Option<UserId>,
+}
+
+/// What a task would change, as far as that is known before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Preview {
+    /// Whether there is one.
+    pub status: PreviewStatus,
+    /// What would change.
+    pub changes: Vec<PreviewChange>,
+    /// What to look at twice.
+    pub warnings: Vec<String>,
+    /// What would go wrong.
+    pub errors: Vec<String>,
+    /// What it was made from: another one means that the world has changed.
+    pub fingerprint: Option<Digest>,
+}
+
+/// Whether there is a preview.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PreviewStatus {
+    /// There is.
+    Ready,
+    /// There is none to be had.
+    Unavailable,
+    /// Making it failed.
+    Failed,
+}
+
+/// One thing that would change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PreviewChange {
+    /// In which way.
+    pub kind: ChangeKind,
+    /// What.
+    pub what: String,
+    /// How, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diff: Option<String>,
+}
+
+/// In which way something changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeKind {
+    /// It comes to be.
+    Create,
+    /// It becomes another.
+    Update,
+    /// It goes.
+    Delete,
+}
+
+impl Preview {
+    /// There is none to be had.
+    #[must_use]
+    pub const fn unavailable() -> Self {
+        Self {
+            status: PreviewStatus::Unavailable,
+            changes: Vec::new(),
+            warnings: Vec::new(),
+            errors: Vec::new(),
+            fingerprint: None,
+        }
+    }
+
+    /// How much would change; nothing if nobody knows.
+    #[must_use]
+    pub fn magnitude(&self) -> Option<Changes> {
+        if self.status != PreviewStatus::Ready {
+            return None;
+        }
+        let deleted = self.changes.iter().filter(|change| change.kind == ChangeKind::Delete).count() as u64;
+        Some(Changes { created_or_changed: self.changes.len() as u64 - deleted, deleted })
+    }
+}

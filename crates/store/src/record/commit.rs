@@ -1,0 +1,298 @@
+//! What is committed together, and how.
+
+use ade_domain::audit::Body;
+use ade_domain::task::State;
+
+use super::log::Event;
+use super::people::{Session, StoredToken, StoredUser};
+use super::rules::{Thing, ThingKind};
+use super::sql::{Arg, Link, json};
+use super::tasks::{Comment, StoredTask};
+use super::{RecordError, StoredAnswer};
+use ade_domain::Moment;
+
+/// Everything that one decision changes.
+#[derive(Debug, Clone, Default)]
+pub struct Commit {
+    /// What becomes of the nouns.
+    pub writes: Vec<Write>,
+    /// What the audit log says about it.
+    pub audit: Vec<Body>,
+    /// Who hears of it.
+    pub events: Vec<Event>,
+    /// What the request was answered: owner, key, when, answer.
+    pub answer: Option<(String, String, Moment, StoredAnswer)>,
+}
+
+/// One change. `expected` is the revision that was seen; nothing if it is new.
+#[derive(Debug, Clone)]
+pub enum Write {
+    /// A task with its review and its requests.
+    Task {
+        /// As it is now.
+        task: Box<StoredTask>,
+        /// As it was seen.
+        expected: Option<u64>,
+        /// When its approval ends, if it is approved.
+        approval_ends_at: Option<Moment>,
+    },
+    /// A draft is deleted.
+    DeleteTask {
+        /// Which.
+        task_id: String,
+        /// As it was seen.
+        expected: u64,
+    },
+    /// Somebody says something about a task.
+    Comment(Comment),
+    /// A person.
+    User {
+        /// As it is now.
+        user: Box<StoredUser>,
+        /// As it was seen.
+        expected: Option<u64>,
+    },
+    /// Somebody signs in.
+    Session(Session),
+    /// Somebody signs out, or is signed out everywhere.
+    EndSessions {
+        /// This one; all of the user, if none is named.
+        session_hash: Option<String>,
+        /// Whose.
+        user_id: String,
+    },
+    /// A token is made, or revoked.
+    Token(StoredToken),
+    /// A policy, a delegation, a registered resource, a setting, a flag.
+    Thing {
+        /// As it is now.
+        thing: Thing,
+        /// As it was seen.
+        expected: Option<u64>,
+    },
+    /// One of those is deleted.
+    DeleteThing {
+        /// What kind.
+        kind: ThingKind,
+        /// Which.
+        id: String,
+        /// As it was seen.
+        expected: u64,
+    },
+}
+
+/// A change that must have met exactly one row.
+fn met(rows: u64, what: impl FnOnce() -> String) -> Result<(), RecordError> {
+    if rows == 1 { Ok(()) } else { Err(RecordError::Conflict { what: what() }) }
+}
+
+impl Commit {
+    pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<(), RecordError> {
+        for write in &self.writes {
+            write.apply(link).await?;
+        }
+        for body in &self.audit {
+            // As text, exactly as it is hashed.
+            let text =
+                serde_json::to_string(body).map_err(|error| RecordError::Foreign(error.to_string()))?;
+            let actor = body.who.user_id.as_ref().map(ToString::to_string);
+            link.run(
+                "INSERT INTO audit (entry_id, at, actor, action, task_id, body) \
+                 VALUES ($1::uuid, moment($2), $3, $4, $5::uuid, $6)",
+                &[
+                    body.entry_id.as_str().into(),
+                    body.at.into(),
+                    actor.into(),
+                    body.action.as_str().into(),
+                    body.task_id.clone().into(),
+                    text.into(),
+                ],
+            )
+            .await?;
+        }
+        for event in &self.events {
+            let args = [event.event_id.as_str().into(), json(event)?];
+            link.run("INSERT INTO events (event_id, body) VALUES ($1::uuid, $2::jsonb)", &args).await?;
+        }
+        if let Some((owner, key, at, answer)) = &self.answer {
+            let args = [owner.as_str().into(), key.as_str().into(), (*at).into(), json(answer)?];
+            link.run(
+                "INSERT INTO answers (owner, key, made_at, body) VALUES ($1, $2, moment($3), $4::jsonb)",
+                &args,
+            )
+            .await?;
+        }
+        Ok(())
+    }
+}
+
+impl Write {
+    async fn apply(&self, link: &mut Link<'_>) -> Result<(), RecordError> {
+        match self {
+            Self::Task { task, expected, approval_ends_at } => {
+                put_task(link, task, *expected, *approval_ends_at).await
+            }
+            Self::DeleteTask { task_id, expected } => {
+                let args = [task_id.as_str().into(), (*expected).into()];
+                let rows =
+                    link.run("DELETE FROM tasks WHERE task_id = $1::uuid AND revision = $2", &args).await?;
+                met(rows, || format!("task {task_id}"))
+            }
+            Self::Comment(comment) => {
+                let args =
+                    [comment.comment_id.as_str().into(), comment.task_id.as_str().into(), json(comment)?];
+                let sql =
+                    "INSERT INTO comments (comment_id, task_id, body) VALUES ($1::uuid, $2::uuid, $3::jsonb)";
+                link.run(sql, &args).await.map(drop)
+            }
+            Self::User { user, expected } => put_user(link, user, *expected).await,
+            Self::Session(session) => {
+                let args = [
+                    session.session_hash.as_str().into(),
+                    session.user_id.as_str().into(),
+                    session.expires_at.into(),
+                    json(session)?,
+                ];
+                let sql = "INSERT INTO sessions (session_hash, user_id, expires_at, body) \
+                           VALUES ($1, $2, moment($3), $4::jsonb)";
+                link.run(sql, &args).await.map(drop)
+            }
+            Self::EndSessions { session_hash, user_id } => {
+                let mut args: Vec<Arg> = vec![user_id.as_str().into()];
+                let mut sql = "DELETE FROM sessions WHERE user_id = $1".to_owned();
+                if let Some(hash) = session_hash {
+                    sql.push_str(" AND session_hash = $2");
+                    args.push(hash.as_str().into());
+                }
+                link.run(&sql, &args).await.map(drop)
+            }
+            Self::Token(token) => {
+                let args = [
+                    token.token_id.as_str().into(),
+                    token.token_hash.as_str().into(),
+                    token.user_id.as_ref().map(ToString::to_string).into(),
+                    token.agent_id.clone().into(),
+                    token.expires_at.into(),
+                    json(token)?,
+                ];
+                let sql = "INSERT INTO tokens (token_id, token_hash, user_id, agent_id, expires_at, body) \
+                           VALUES ($1::uuid, $2, $3, $4, moment($5), $6::jsonb) \
+                           ON CONFLICT (token_id) DO UPDATE SET body = excluded.body, expires_at = excluded.expires_at";
+                link.run(sql, &args).await.map(drop)
+            }
+            Self::Thing { thing, expected } => put_thing(link, thing, *expected).await,
+            Self::DeleteThing { kind, id, expected } => {
+                let args = [kind.word().into(), id.as_str().into(), (*expected).into()];
+                let sql = "DELETE FROM things WHERE kind = $1 AND thing_id = $2 AND revision = $3";
+                let rows = link.run(sql, &args).await?;
+                met(rows, || format!("{} {id}", kind.word()))
+            }
+        }
+    }
+}
+
+async fn put_task(
+    link: &mut Link<'_>,
+    task: &StoredTask,
+    expected: Option<u64>,
+    approval_ends_at: Option<Moment>,
+) -> Result<(), RecordError> {
+    let review = &task.review;
+    let ended_at =
+        [State::Completed, State::Failed].iter().find_map(|state| review.since.get(state)).copied();
+    let ended_at = ended_at.filter(|_| matches!(review.state, State::Completed | State::Failed));
+    let mut args: Vec<Arg> = vec![
+        review.task_id.as_str().into(),
+        review.state.word().into(),
+        review.config.task_type.as_str().into(),
+        review.author_id.as_str().into(),
+        review.revision.into(),
+        approval_ends_at.filter(|_| review.state == State::Approved).into(),
+        ended_at.into(),
+        json(task)?,
+    ];
+    let what = || format!("task {}", review.task_id);
+    match expected {
+        None => {
+            let sql = "INSERT INTO tasks (task_id, state, type, author_id, revision, approval_ends_at, ended_at, body) \
+                       VALUES ($1::uuid, $2, $3, $4, $5, moment($6), moment($7), $8::jsonb)";
+            link.run(sql, &args).await?;
+        }
+        Some(expected) => {
+            args.push(expected.into());
+            let sql = "UPDATE tasks SET state = $2, type = $3, author_id = $4, revision = $5, \
+                       approval_ends_at = moment($6), ended_at = moment($7), body = $8::jsonb \
+                       WHERE task_id = $1::uuid AND revision = $9";
+            met(link.run(sql, &args).await?, what)?;
+            link.run("DELETE FROM task_marks WHERE task_id = $1::uuid", &[review.task_id.as_str().into()])
+                .await?;
+        }
+    }
+    for (kind, mark) in task.marks() {
+        let args = [kind.into(), mark.into(), review.task_id.as_str().into()];
+        let sql =
+            "INSERT INTO task_marks (kind, mark, task_id) VALUES ($1, $2, $3::uuid) ON CONFLICT DO NOTHING";
+        link.run(sql, &args).await?;
+    }
+    for approval in &review.approvals {
+        let status = serde_json::to_value(approval.status).ok();
+        let status = status.as_ref().and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+        let args = [
+            approval.approval_id.as_str().into(),
+            approval.task_id.as_str().into(),
+            approval.reviewer_id.as_str().into(),
+            status.into(),
+            u64::from(approval.score).into(),
+            approval.due_at.into(),
+            approval.revision.into(),
+            json(approval)?,
+        ];
+        let sql = "INSERT INTO approvals (approval_id, task_id, reviewer_id, status, score, due_at, revision, body) \
+                   VALUES ($1::uuid, $2::uuid, $3, $4, $5, moment($6), $7, $8::jsonb) \
+                   ON CONFLICT (approval_id) DO UPDATE SET status = excluded.status, score = excluded.score, \
+                   due_at = excluded.due_at, revision = excluded.revision, body = excluded.body \
+                   WHERE approvals.revision < excluded.revision";
+        link.run(sql, &args).await?;
+    }
+    Ok(())
+}
+
+async fn put_user(link: &mut Link<'_>, user: &StoredUser, expected: Option<u64>) -> Result<(), RecordError> {
+    let mut args: Vec<Arg> = vec![
+        user.user.user_id.as_str().into(),
+        u64::from(user.user.active).into(),
+        user.revision.into(),
+        user.password_hash.clone().into(),
+        json(&user.user)?,
+    ];
+    match expected {
+        None => {
+            let sql = "INSERT INTO users (user_id, active, revision, password_hash, body) \
+                       VALUES ($1, $2, $3, $4, $5::jsonb)";
+            link.run(sql, &args).await.map(drop)
+        }
+        Some(expected) => {
+            args.push(expected.into());
+            let sql = "UPDATE users SET active = $2, revision = $3, password_hash = $4, body = $5::jsonb \
+                       WHERE user_id = $1 AND revision = $6";
+            met(link.run(sql, &args).await?, || format!("user {}", user.user.user_id))
+        }
+    }
+}
+
+async fn put_thing(link: &mut Link<'_>, thing: &Thing, expected: Option<u64>) -> Result<(), RecordError> {
+    let mut args: Vec<Arg> =
+        vec![thing.kind.word().into(), thing.id.as_str().into(), thing.revision.into(), json(&thing.body)?];
+    match expected {
+        None => {
+            let sql = "INSERT INTO things (kind, thing_id, revision, body) VALUES ($1, $2, $3, $4::jsonb)";
+            link.run(sql, &args).await.map(drop)
+        }
+        Some(expected) => {
+            args.push(expected.into());
+            let sql = "UPDATE things SET revision = $3, body = $4::jsonb \
+                       WHERE kind = $1 AND thing_id = $2 AND revision = $5";
+            met(link.run(sql, &args).await?, || format!("{} {}", thing.kind.word(), thing.id))
+        }
+    }
+}

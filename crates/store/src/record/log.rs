@@ -1,0 +1,251 @@
+//! The audit log and the events: written unnumbered with what they tell of, numbered and chained afterwards by one sequencer.
+//!
+//! Whoever holds the lease numbers; the row of the lease is locked while it does, so that two who believe they hold it still
+//! come one after the other. Numbers have no gaps, and what has one never changes.
+
+use ade_domain::Moment;
+use ade_domain::audit::{Broken, Entry, Head, append};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::sql::{Arg, Link, Row};
+use super::{Record, RecordError};
+
+/// The lease of whoever numbers.
+const SEQUENCER: &str = "sequencer";
+
+/// Something that others hear of.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// What it is known by.
+    pub event_id: String,
+    /// As `task:approved`.
+    pub kind: String,
+    /// When.
+    pub at: Moment,
+    /// About which task, if about one.
+    pub task_id: Option<String>,
+    /// Who should be told by name.
+    pub tell: Vec<String>,
+    /// What happened.
+    pub data: Value,
+}
+
+/// Who numbers, and how much at once.
+#[derive(Debug, Clone)]
+pub(super) struct Numbering {
+    pub(super) holder: String,
+    pub(super) now: Moment,
+    pub(super) lease_ms: u64,
+    pub(super) most: u32,
+}
+
+/// A row of the audit log as it stands there: what of it is not as it was written is found by whoever reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Numbered {
+    /// Its place.
+    pub number: u64,
+    previous_hash: String,
+    entry_hash: String,
+    body: String,
+    // Copies of what the body says, to search by.
+    at: Moment,
+    actor: Option<String>,
+    action: String,
+    task_id: Option<String>,
+}
+
+impl Numbered {
+    fn read(row: &Row) -> Result<Self, RecordError> {
+        let maybe = |at| row.maybe_text(at).map(|text| text.map(str::to_owned));
+        Ok(Self {
+            number: row.number(0)?,
+            previous_hash: maybe(1)?.unwrap_or_default(),
+            entry_hash: maybe(2)?.unwrap_or_default(),
+            body: row.text(3)?.to_owned(),
+            at: row.moment(4)?,
+            actor: maybe(5)?,
+            action: row.text(6)?.to_owned(),
+            task_id: maybe(7)?,
+        })
+    }
+
+    /// The entry that stands here.
+    ///
+    /// # Errors
+    /// It is none, or the copies that it is searched by say something else.
+    pub fn entry(&self) -> Result<Entry, Broken> {
+        let broken = |why: &str| Broken { number: self.number, why: why.to_owned() };
+        let unreadable = |_| broken("was changed: it cannot be read any more");
+        let body: ade_domain::audit::Body = serde_json::from_str(&self.body).map_err(unreadable)?;
+        let says_the_same = body.at == self.at
+            && body.action == self.action
+            && body.task_id == self.task_id
+            && body.who.user_id.as_ref().map(ToString::to_string) == self.actor;
+        if !says_the_same {
+            return Err(broken("was changed: what it is searched by is not what it says"));
+        }
+        let hash = |text: &str| text.parse().map_err(|_| broken("was changed: its hash cannot be read"));
+        let (previous_hash, entry_hash) = (hash(&self.previous_hash)?, hash(&self.entry_hash)?);
+        Ok(Entry { number: self.number, previous_hash, entry_hash, body })
+    }
+}
+
+/// Which entries.
+#[derive(Debug, Clone, Default)]
+pub struct AuditFilter {
+    /// About this task.
+    pub task: Option<String>,
+    /// By this person.
+    pub actor: Option<String>,
+    /// Of this kind.
+    pub action: Option<String>,
+    /// Not before.
+    pub from: Option<Moment>,
+    /// Before.
+    pub to: Option<Moment>,
+}
+
+impl Numbering {
+    /// Gives numbers to what has none; how many.
+    pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
+        let until = self.now.plus_ms(self.lease_ms);
+        let lease = [SEQUENCER.into(), self.holder.as_str().into(), until.into(), self.now.into()];
+        let sql = "INSERT INTO leases (name, holder, epoch, until) VALUES ($1, $2, 1, moment($3)) \
+                   ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until, \
+                   epoch = leases.epoch + CASE WHEN leases.holder = excluded.holder THEN 0 ELSE 1 END \
+                   WHERE leases.holder = excluded.holder OR leases.until <= moment($4)";
+        if link.run(sql, &lease).await? == 0 {
+            return Ok(0);
+        }
+        Ok(self.number_audit(link).await? + self.number_events(link).await?)
+    }
+
+    async fn number_audit(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
+        let sql = format!(
+            "SELECT entry_id::text, body FROM audit WHERE number IS NULL ORDER BY entry_id LIMIT {}",
+            self.most
+        );
+        let rows = link.rows(&sql, &[]).await?;
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        let mut head = head(link).await?;
+        for row in &rows {
+            let entry =
+                append(head, row.json(1)?).map_err(|error| RecordError::Foreign(error.to_string()))?;
+            head = Head { number: entry.number, entry_hash: entry.entry_hash };
+            let args: [Arg; 4] = [
+                row.text(0)?.into(),
+                entry.number.into(),
+                entry.previous_hash.to_string().into(),
+                entry.entry_hash.to_string().into(),
+            ];
+            let sql =
+                "UPDATE audit SET number = $2, previous_hash = $3, entry_hash = $4 WHERE entry_id = $1::uuid";
+            link.run(sql, &args).await?;
+        }
+        Ok(rows.len() as u64)
+    }
+
+    async fn number_events(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
+        let sql = format!(
+            "SELECT event_id::text FROM events WHERE number IS NULL ORDER BY event_id LIMIT {}",
+            self.most
+        );
+        let rows = link.rows(&sql, &[]).await?;
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        let last = link.rows("SELECT coalesce(max(number), 0)::bigint FROM events", &[]).await?;
+        let last = last.first().map_or(Ok(0), |row| row.number(0))?;
+        for (number, row) in (last + 1..).zip(&rows) {
+            let args = [row.text(0)?.into(), number.into()];
+            link.run("UPDATE events SET number = $2 WHERE event_id = $1::uuid", &args).await?;
+        }
+        Ok(rows.len() as u64)
+    }
+}
+
+async fn head(link: &mut Link<'_>) -> Result<Head, RecordError> {
+    let sql = "SELECT number, entry_hash FROM audit WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1";
+    let rows = link.rows(sql, &[]).await?;
+    let Some(row) = rows.first() else { return Ok(Head::origin()) };
+    let entry_hash =
+        row.text(1)?.parse().map_err(|_| RecordError::Foreign("a hash of the audit log".to_owned()))?;
+    Ok(Head { number: row.number(0)?, entry_hash })
+}
+
+impl Record {
+    /// Gives numbers to audit entries and events that have none, unless somebody else does; how many.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn number(
+        &self,
+        holder: &str,
+        now: Moment,
+        lease_ms: u64,
+        most: u32,
+    ) -> Result<u64, RecordError> {
+        self.work(super::Work::Number(Numbering { holder: holder.to_owned(), now, lease_ms, most })).await
+    }
+
+    /// Where the audit log ends.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn audit_head(&self) -> Result<Head, RecordError> {
+        self.read(async |link| head(link).await).await
+    }
+
+    /// Entries of the audit log in order, from the first one after a number.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn audit(
+        &self,
+        filter: &AuditFilter,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<Numbered>, RecordError> {
+        let mut args: Vec<Arg> = vec![after.into()];
+        let mut sql =
+            "SELECT number, previous_hash, entry_hash, body, micros(at), actor, action, task_id::text \
+                       FROM audit WHERE number > $1"
+                .to_owned();
+        let texts = [
+            ("task_id = $?::uuid", &filter.task),
+            ("actor = $?", &filter.actor),
+            ("action = $?", &filter.action),
+        ];
+        for (condition, value) in texts {
+            if let Some(value) = value {
+                args.push(value.as_str().into());
+                sql.push_str(&format!(" AND {}", condition.replace('?', &args.len().to_string())));
+            }
+        }
+        for (condition, value) in [("at >= moment($?)", filter.from), ("at < moment($?)", filter.to)] {
+            if let Some(value) = value {
+                args.push(value.into());
+                sql.push_str(&format!(" AND {}", condition.replace('?', &args.len().to_string())));
+            }
+        }
+        sql.push_str(&format!(" ORDER BY number LIMIT {limit}"));
+        self.read(async |link| link.rows(&sql, &args).await?.iter().map(Numbered::read).collect()).await
+    }
+
+    /// Events in order, from the first one after a number.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn events(&self, after: u64, limit: u32) -> Result<Vec<(u64, Event)>, RecordError> {
+        let sql =
+            format!("SELECT number, body::text FROM events WHERE number > $1 ORDER BY number LIMIT {limit}");
+        self.read(async |link| {
+            let rows = link.rows(&sql, &[after.into()]).await?;
+            rows.iter().map(|row| Ok((row.number(0)?, row.json(1)?))).collect()
+        })
+        .await
+    }
+}

@@ -1,0 +1,189 @@
+//! The record: tasks and their reviews, people, rules, the audit log and events, in SQL. SQLite in the data folder, or
+//! PostgreSQL; one implementation, two spellings.
+//!
+//! Everything that belongs together is committed together: state, audit entries, events and the stored answer of a request,
+//! guarded by the revisions that whoever decided had seen. What was committed survives the death of the process.
+
+mod commit;
+mod log;
+mod people;
+mod rules;
+mod sql;
+mod sqlite;
+mod tasks;
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sqlx::SqlSafeStr;
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::postgres::{PgPool, PgPoolOptions};
+use tokio::sync::oneshot;
+
+pub use commit::{Commit, Write};
+pub use log::{AuditFilter, Event, Numbered};
+pub use people::{Session, StoredToken, StoredUser};
+pub use rules::{Thing, ThingKind};
+pub use tasks::{ApprovalFilter, Comment, StoredTask, TaskFilter};
+
+use log::Numbering;
+use sql::Link;
+use sqlite::Sqlite;
+
+/// Connections to PostgreSQL of one server.
+const MOST_CONNECTIONS: u32 = 16;
+/// How long a caller waits for one.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+/// The record; clones are the same one.
+#[derive(Debug, Clone)]
+pub struct Record {
+    backend: Backend,
+}
+
+#[derive(Debug, Clone)]
+enum Backend {
+    Sqlite(Sqlite),
+    Postgres(PgPool),
+}
+
+/// Why the record did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// It cannot answer now. What was asked may have happened.
+    #[error("the record is not available: {0}")]
+    Unavailable(String),
+    /// Somebody else was faster: load again, and decide again.
+    #[error("{what} was changed meanwhile")]
+    Conflict {
+        /// What.
+        what: String,
+    },
+    /// There is one already.
+    #[error("{what} exists already")]
+    Exists {
+        /// What.
+        what: String,
+    },
+    /// Something in it was not written by us.
+    #[error("the record holds something that ade did not write: {0}")]
+    Foreign(String),
+}
+
+impl From<sqlx::Error> for RecordError {
+    fn from(error: sqlx::Error) -> Self {
+        match &error {
+            sqlx::Error::Database(database) if database.is_unique_violation() => {
+                Self::Exists { what: database.message().to_owned() }
+            }
+            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => Self::Foreign(error.to_string()),
+            _ => Self::Unavailable(error.to_string()),
+        }
+    }
+}
+
+/// What a request was answered, so that its repetition is answered the same.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoredAnswer {
+    /// A digest of what was asked.
+    pub asked: String,
+    /// The status of the answer.
+    pub status: u16,
+    /// Its body.
+    pub body: Value,
+}
+
+fn migrator(sql: &'static str) -> Migrator {
+    let first = Migration::new(1, "record".into(), MigrationType::Simple, sql.into_sql_str(), false);
+    Migrator::with_migrations(vec![first])
+}
+
+impl Record {
+    /// Opens the record in a data folder, and brings its tables up to date.
+    ///
+    /// # Errors
+    /// It cannot be opened, or was written by a later version.
+    pub async fn in_folder(folder: &Path) -> Result<Self, RecordError> {
+        let sqlite = Sqlite::open(folder, &migrator(include_str!("schema/sqlite-1.sql"))).await?;
+        Ok(Self { backend: Backend::Sqlite(sqlite) })
+    }
+
+    /// Opens the record on PostgreSQL, and brings its tables up to date. Any number of processes may do so at once.
+    ///
+    /// # Errors
+    /// It cannot be reached, or was written by a later version.
+    pub async fn on_postgres(url: &str) -> Result<Self, RecordError> {
+        let options = PgPoolOptions::new().max_connections(MOST_CONNECTIONS).acquire_timeout(CONNECT_WITHIN);
+        let pool = options.connect(url).await?;
+        let migrator = migrator(include_str!("schema/postgres-1.sql"));
+        migrator.run(&pool).await.map_err(|error| RecordError::Unavailable(error.to_string()))?;
+        Ok(Self { backend: Backend::Postgres(pool) })
+    }
+
+    /// Commits everything that belongs together, or nothing.
+    ///
+    /// # Errors
+    /// Something that it is guarded by has changed, or the record is away.
+    pub async fn commit(&self, commit: Commit) -> Result<(), RecordError> {
+        self.work(Work::Commit(Box::new(commit))).await.map(drop)
+    }
+
+    async fn work(&self, work: Work) -> Result<u64, RecordError> {
+        match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite.work(work).await,
+            Backend::Postgres(pool) => {
+                // In a task of its own: a caller that goes away must not leave a transaction open on a connection that
+                // goes back to the pool.
+                let pool = pool.clone();
+                let (done, answer) = oneshot::channel();
+                tokio::spawn(async move {
+                    // Whoever asked may have gone; what was committed is committed.
+                    let _ = done.send(work_on(&pool, &work).await);
+                });
+                answer.await.unwrap_or_else(|_| Err(RecordError::Unavailable("a commit was lost".to_owned())))
+            }
+        }
+    }
+
+    /// Reads with a connection of its own.
+    async fn read<T: Send>(
+        &self,
+        read: impl AsyncFnOnce(&mut Link<'_>) -> Result<T, RecordError>,
+    ) -> Result<T, RecordError> {
+        match &self.backend {
+            Backend::Sqlite(sqlite) => {
+                let mut connection = sqlite.reader().await?;
+                read(&mut Link::Sqlite(&mut connection)).await
+            }
+            Backend::Postgres(pool) => {
+                let mut connection = pool.acquire().await?;
+                read(&mut Link::Postgres(&mut connection)).await
+            }
+        }
+    }
+}
+
+async fn work_on(pool: &PgPool, work: &Work) -> Result<u64, RecordError> {
+    let mut transaction = pool.begin().await?;
+    let many = work.apply(&mut Link::Postgres(&mut transaction)).await?;
+    transaction.commit().await?;
+    Ok(many)
+}
+
+/// What changes the record, in a transaction of its own.
+#[derive(Debug)]
+enum Work {
+    Commit(Box<Commit>),
+    Number(Numbering),
+}
+
+impl Work {
+    async fn apply(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
+        match self {
+            Self::Commit(commit) => commit.apply(link).await.map(|()| 0),
+            Self::Number(numbering) => numbering.apply(link).await,
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What reviews are decided by: policies, delegations, registered resources, settings and flags. Few, and read whole.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{Record, RecordError, StoredAnswer};
+
+/// What kind of thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ThingKind {
+    /// Who must agree.
+    Policy,
+    /// Who stands in for whom.
+    Delegation,
+    /// How critical something is.
+    Resource,
+    /// A setting that is changed while the server runs.
+    Setting,
+    /// Whether something is switched on.
+    Feature,
+}
+
+impl ThingKind {
+    /// As it is stored.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Policy => "policy",
+            Self::Delegation => "delegation",
+            Self::Resource => "resource",
+            Self::Setting => "setting",
+            Self::Feature => "feature",
+        }
+    }
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Thing {
+    /// What kind.
+    pub kind: ThingKind,
+    /// Which.
+    pub id: String,
+    /// Grows with every change.
+    pub revision: u64,
+    /// What it says.
+    pub body: Value,
+}
+
+impl Thing {
+    /// What it says.
+    ///
+    /// # Errors
+    /// It was not written by us.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, RecordError> {
+        serde_json::from_value(self.body.clone())
+            .map_err(|error| RecordError::Foreign(format!("{} {}: {error}", self.kind.word(), self.id)))
+    }
+}
+
+impl Record {
+    /// All of a kind, by id.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn things(&self, kind: ThingKind) -> Result<Vec<Thing>, RecordError> {
+        let args = [kind.word().into()];
+        self.read(async |link| {
+            let sql = "SELECT thing_id, revision, body::text FROM things WHERE kind = $1 ORDER BY thing_id";
+            let rows = link.rows(sql, &args).await?;
+            let thing = |row: &super::sql::Row| {
+                Ok(Thing { kind, id: row.text(0)?.to_owned(), revision: row.number(1)?, body: row.json(2)? })
+            };
+            rows.iter().map(thing).collect()
+        })
+        .await
+    }
+
+    /// What a request was answered before.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn answer(&self, owner: &str, key: &str) -> Result<Option<StoredAnswer>, RecordError> {
+        let args = [owner.into(), key.into()];
+        self.read(async |link| {
+            let sql = "SELECT body::text FROM answers WHERE owner = $1 AND key = $2";
+            link.rows(sql, &args).await?.first().map(|row| row.json(0)).transpose()
+        })
+        .await
+    }
+}

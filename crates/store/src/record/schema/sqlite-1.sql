@@ -1,0 +1,138 @@
+-- The record on SQLite: moments are microseconds, ids and JSON are text. Every listed filter has an index; what is listed is listed by that index' own order.
+
+CREATE TABLE users (
+    user_id text PRIMARY KEY,
+    active integer NOT NULL,
+    revision integer NOT NULL,
+    password_hash text,
+    body text NOT NULL
+) STRICT;
+
+CREATE TABLE sessions (
+    session_hash text PRIMARY KEY,
+    user_id text NOT NULL REFERENCES users,
+    expires_at integer NOT NULL,
+    body text NOT NULL
+) STRICT;
+CREATE INDEX sessions_by_user ON sessions (user_id);
+CREATE INDEX sessions_by_end ON sessions (expires_at);
+
+CREATE TABLE tokens (
+    token_id text PRIMARY KEY,
+    token_hash text NOT NULL UNIQUE,
+    user_id text REFERENCES users,
+    agent_id text,
+    expires_at integer NOT NULL,
+    body text NOT NULL
+) STRICT;
+CREATE INDEX tokens_by_user ON tokens (user_id, token_id);
+CREATE INDEX tokens_by_agent ON tokens (agent_id, token_id);
+
+CREATE TABLE tasks (
+    task_id text PRIMARY KEY,
+    state text NOT NULL,
+    type text NOT NULL,
+    author_id text NOT NULL,
+    revision integer NOT NULL,
+    -- When an approval that is not applied goes back into review; nothing in other states.
+    approval_ends_at integer,
+    -- When it ended, for the history of its type.
+    ended_at integer,
+    body text NOT NULL
+) STRICT;
+CREATE INDEX tasks_by_state ON tasks (state, task_id);
+CREATE INDEX tasks_by_author ON tasks (author_id, task_id);
+CREATE INDEX tasks_by_type ON tasks (type, task_id);
+CREATE INDEX tasks_by_end ON tasks (type, ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX tasks_by_approval ON tasks (approval_ends_at) WHERE approval_ends_at IS NOT NULL;
+
+-- What a task is found by besides: `resource`, `tag`, and `person`, who may see it.
+CREATE TABLE task_marks (
+    kind text NOT NULL,
+    mark text NOT NULL,
+    task_id text NOT NULL REFERENCES tasks ON DELETE CASCADE,
+    PRIMARY KEY (kind, mark, task_id)
+) STRICT;
+CREATE INDEX task_marks_by_task ON task_marks (task_id);
+
+CREATE TABLE approvals (
+    approval_id text PRIMARY KEY,
+    task_id text NOT NULL REFERENCES tasks ON DELETE CASCADE,
+    reviewer_id text NOT NULL,
+    status text NOT NULL,
+    score integer NOT NULL,
+    due_at integer NOT NULL,
+    revision integer NOT NULL,
+    body text NOT NULL
+) STRICT;
+CREATE INDEX approvals_by_task ON approvals (task_id, approval_id);
+CREATE INDEX approvals_by_reviewer ON approvals (reviewer_id, status, score DESC, approval_id);
+CREATE INDEX approvals_by_status ON approvals (status, score DESC, approval_id);
+CREATE INDEX approvals_due ON approvals (due_at) WHERE status = 'PENDING';
+
+CREATE TABLE comments (
+    comment_id text PRIMARY KEY,
+    task_id text NOT NULL REFERENCES tasks ON DELETE CASCADE,
+    body text NOT NULL
+) STRICT;
+CREATE INDEX comments_by_task ON comments (task_id, comment_id);
+
+-- Policies, delegations, registered resources, settings and feature flags: small, read whole, changed seldom.
+CREATE TABLE things (
+    kind text NOT NULL,
+    thing_id text NOT NULL,
+    revision integer NOT NULL,
+    body text NOT NULL,
+    PRIMARY KEY (kind, thing_id)
+) STRICT;
+
+CREATE TABLE answers (
+    owner text NOT NULL,
+    key text NOT NULL,
+    made_at integer NOT NULL,
+    body text NOT NULL,
+    PRIMARY KEY (owner, key)
+) STRICT;
+CREATE INDEX answers_by_time ON answers (made_at);
+
+-- Entries have no number until the sequencer gives them one; from then on nothing about them changes.
+CREATE TABLE audit (
+    entry_id text PRIMARY KEY,
+    number integer UNIQUE,
+    at integer NOT NULL,
+    actor text,
+    action text NOT NULL,
+    task_id text,
+    previous_hash text,
+    entry_hash text,
+    body text NOT NULL
+) STRICT;
+CREATE INDEX audit_unnumbered ON audit (entry_id) WHERE number IS NULL;
+CREATE INDEX audit_by_task ON audit (task_id, number);
+CREATE INDEX audit_by_actor ON audit (actor, number);
+CREATE INDEX audit_by_action ON audit (action, number);
+CREATE INDEX audit_by_time ON audit (at, number);
+
+CREATE TRIGGER audit_unchanged BEFORE UPDATE ON audit
+WHEN OLD.number IS NOT NULL OR NEW.body <> OLD.body OR NEW.at <> OLD.at OR NEW.entry_id <> OLD.entry_id
+BEGIN
+    SELECT RAISE(ABORT, 'the audit log is append-only');
+END;
+CREATE TRIGGER audit_undeleted BEFORE DELETE ON audit
+BEGIN
+    SELECT RAISE(ABORT, 'the audit log is append-only');
+END;
+
+CREATE TABLE events (
+    event_id text PRIMARY KEY,
+    number integer UNIQUE,
+    body text NOT NULL
+) STRICT;
+CREATE INDEX events_unnumbered ON events (event_id) WHERE number IS NULL;
+
+CREATE TABLE leases (
+    name text PRIMARY KEY,
+    holder text NOT NULL,
+    epoch integer NOT NULL,
+    until integer NOT NULL
+) STRICT;

@@ -1,0 +1,261 @@
+//! One way to speak SQL to both databases: statements are written once, as PostgreSQL has them, and spelled for SQLite.
+//!
+//! Values travel as arguments, never as text of a statement. Moments are `moment($1)` on the way in and `micros(column)` on the
+//! way out; ids and JSON are text on both ways, cast where PostgreSQL has a type of its own for them.
+
+use std::borrow::Cow;
+
+use ade_domain::Moment;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{AssertSqlSafe, Column, Row as _, TypeInfo, ValueRef};
+
+use super::RecordError;
+
+/// A value in a statement.
+#[derive(Debug, Clone)]
+pub(super) enum Arg {
+    Text(String),
+    MaybeText(Option<String>),
+    Int(i64),
+    MaybeInt(Option<i64>),
+}
+
+impl From<&str> for Arg {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Arg {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<Option<String>> for Arg {
+    fn from(text: Option<String>) -> Self {
+        Self::MaybeText(text)
+    }
+}
+
+impl From<Moment> for Arg {
+    fn from(moment: Moment) -> Self {
+        Self::Int(i64::try_from(moment.micros()).unwrap_or(i64::MAX))
+    }
+}
+
+impl From<Option<Moment>> for Arg {
+    fn from(moment: Option<Moment>) -> Self {
+        Self::MaybeInt(moment.map(|moment| i64::try_from(moment.micros()).unwrap_or(i64::MAX)))
+    }
+}
+
+impl From<u64> for Arg {
+    fn from(number: u64) -> Self {
+        Self::Int(i64::try_from(number).unwrap_or(i64::MAX))
+    }
+}
+
+/// A value as JSON text.
+pub(super) fn json(value: &impl Serialize) -> Result<Arg, RecordError> {
+    serde_json::to_string(value).map(Arg::Text).map_err(|error| RecordError::Foreign(error.to_string()))
+}
+
+/// What a statement found: text or whole numbers, in the order in which they were asked for.
+#[derive(Debug, Clone)]
+pub(super) struct Row(Vec<Cell>);
+
+#[derive(Debug, Clone)]
+enum Cell {
+    Null,
+    Text(String),
+    Int(i64),
+}
+
+impl Row {
+    fn foreign(&self, at: usize) -> RecordError {
+        RecordError::Foreign(format!("column {at} of {self:?} is not what was written there"))
+    }
+
+    pub(super) fn text(&self, at: usize) -> Result<&str, RecordError> {
+        match self.0.get(at) {
+            Some(Cell::Text(text)) => Ok(text),
+            _ => Err(self.foreign(at)),
+        }
+    }
+
+    pub(super) fn maybe_text(&self, at: usize) -> Result<Option<&str>, RecordError> {
+        if matches!(self.0.get(at), Some(Cell::Null)) { Ok(None) } else { self.text(at).map(Some) }
+    }
+
+    pub(super) fn number(&self, at: usize) -> Result<u64, RecordError> {
+        match self.0.get(at) {
+            Some(Cell::Int(number)) => u64::try_from(*number).map_err(|_| self.foreign(at)),
+            _ => Err(self.foreign(at)),
+        }
+    }
+
+    pub(super) fn moment(&self, at: usize) -> Result<Moment, RecordError> {
+        self.number(at).map(Moment::from_micros)
+    }
+
+    pub(super) fn json<T: DeserializeOwned>(&self, at: usize) -> Result<T, RecordError> {
+        serde_json::from_str(self.text(at)?)
+            .map_err(|error| RecordError::Foreign(format!("column {at} of {self:?}: {error}")))
+    }
+}
+
+/// Binds every argument; a macro, because the two databases have different types for the same thing.
+macro_rules! bind {
+    ($query:expr, $args:expr) => {{
+        let mut query = $query;
+        for arg in $args {
+            query = match arg.clone() {
+                Arg::Text(text) => query.bind(text),
+                Arg::MaybeText(text) => query.bind(text),
+                Arg::Int(number) => query.bind(number),
+                Arg::MaybeInt(number) => query.bind(number),
+            };
+        }
+        query
+    }};
+}
+
+/// A connection to either.
+pub(super) enum Link<'c> {
+    Sqlite(&'c mut SqliteConnection),
+    Postgres(&'c mut PgConnection),
+}
+
+impl Link<'_> {
+    /// Changes something; how many rows.
+    pub(super) async fn run(&mut self, sql: &str, args: &[Arg]) -> Result<u64, RecordError> {
+        let spelled = self.spell(sql);
+        let done = match self {
+            Self::Sqlite(link) => {
+                let query = sqlx::query(AssertSqlSafe(spelled.into_owned()));
+                bind!(query, args).execute(&mut **link).await.map(|done| done.rows_affected())
+            }
+            Self::Postgres(link) => {
+                let query = sqlx::query(AssertSqlSafe(spelled.into_owned()));
+                bind!(query, args).execute(&mut **link).await.map(|done| done.rows_affected())
+            }
+        };
+        done.map_err(RecordError::from)
+    }
+
+    /// Finds something.
+    pub(super) async fn rows(&mut self, sql: &str, args: &[Arg]) -> Result<Vec<Row>, RecordError> {
+        let spelled = self.spell(sql);
+        match self {
+            Self::Sqlite(link) => {
+                let query = sqlx::query(AssertSqlSafe(spelled.into_owned()));
+                let rows = bind!(query, args).fetch_all(&mut **link).await?;
+                rows.iter().map(sqlite_row).collect()
+            }
+            Self::Postgres(link) => {
+                let query = sqlx::query(AssertSqlSafe(spelled.into_owned()));
+                let rows = bind!(query, args).fetch_all(&mut **link).await?;
+                rows.iter().map(postgres_row).collect()
+            }
+        }
+    }
+
+    fn spell<'s>(&self, sql: &'s str) -> Cow<'s, str> {
+        match self {
+            Self::Sqlite(_) => spell(sql, |inner| inner.to_owned(), |inner| inner.to_owned(), true),
+            Self::Postgres(_) => spell(
+                sql,
+                |inner| format!("('epoch'::timestamptz + {inner} * interval '1 microsecond')"),
+                |inner| format!("(extract(epoch FROM {inner}) * 1000000)::bigint"),
+                false,
+            ),
+        }
+    }
+}
+
+/// Puts what a database has for moments in their places, and leaves casts out if it has none.
+fn spell(
+    sql: &str,
+    moment: impl Fn(&str) -> String,
+    micros: impl Fn(&str) -> String,
+    without_casts: bool,
+) -> Cow<'_, str> {
+    let mut spelled = String::with_capacity(sql.len() + 64);
+    let mut rest = sql;
+    while let Some(at) = rest.find(['m', ':']) {
+        let (before, from) = rest.split_at(at);
+        spelled.push_str(before);
+        let call = [("moment(", true), ("micros(", false)]
+            .into_iter()
+            .find_map(|(word, is_moment)| from.strip_prefix(word).map(|inner| (inner, is_moment)));
+        if let Some((inner, is_moment)) = call
+            && let Some((inner, after)) = inner.split_once(')')
+        {
+            spelled.push_str(&if is_moment { moment(inner) } else { micros(inner) });
+            rest = after;
+        } else if let Some(cast) = from.strip_prefix("::").filter(|_| without_casts) {
+            rest = cast.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
+        } else {
+            let (one, after) = from.split_at(1);
+            spelled.push_str(one);
+            rest = after;
+        }
+    }
+    spelled.push_str(rest);
+    Cow::Owned(spelled)
+}
+
+fn sqlite_row(row: &SqliteRow) -> Result<Row, RecordError> {
+    let cell = |at: usize| {
+        let raw = row.try_get_raw(at)?;
+        if raw.is_null() {
+            return Ok(Cell::Null);
+        }
+        match raw.type_info().name() {
+            "INTEGER" => row.try_get(at).map(Cell::Int),
+            _ => row.try_get(at).map(Cell::Text),
+        }
+    };
+    let cells = row.columns().iter().map(|column| cell(column.ordinal())).collect::<Result<_, sqlx::Error>>();
+    Ok(Row(cells?))
+}
+
+fn postgres_row(row: &PgRow) -> Result<Row, RecordError> {
+    let cell = |at: usize| {
+        let raw = row.try_get_raw(at)?;
+        if raw.is_null() {
+            return Ok(Cell::Null);
+        }
+        match raw.type_info().name() {
+            "INT8" => row.try_get(at).map(Cell::Int),
+            "INT4" => row.try_get::<i32, _>(at).map(|number| Cell::Int(number.into())),
+            _ => row.try_get(at).map(Cell::Text),
+        }
+    };
+    let cells = row.columns().iter().map(|column| cell(column.ordinal())).collect::<Result<_, sqlx::Error>>();
+    Ok(Row(cells?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_is_spelled_for_either_database() {
+        let sql = "UPDATE tasks SET body = $1::jsonb, ended_at = moment($2) WHERE task_id = $3::uuid RETURNING micros(ended_at), name";
+        let same = |inner: &str| inner.to_owned();
+        assert_eq!(
+            spell(sql, same, same, true),
+            "UPDATE tasks SET body = $1, ended_at = $2 WHERE task_id = $3 RETURNING ended_at, name"
+        );
+        let spelled = spell(sql, |inner| format!("<{inner}>"), |inner| format!("[{inner}]"), false);
+        assert_eq!(
+            spelled,
+            "UPDATE tasks SET body = $1::jsonb, ended_at = <$2> WHERE task_id = $3::uuid RETURNING [ended_at], name"
+        );
+    }
+}

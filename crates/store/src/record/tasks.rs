@@ -1,0 +1,271 @@
+//! Tasks, their requests and comments: one by id, many by filter. Lists go by keys, never by offsets.
+
+use ade_domain::Moment;
+use ade_domain::people::UserId;
+use ade_domain::review::risk::History;
+use ade_domain::review::{Approval, RequestStatus, Review};
+use ade_domain::task::{Metadata, Preview, State};
+use serde::{Deserialize, Serialize};
+
+use super::sql::{Arg, Link, Row};
+use super::{Record, RecordError};
+
+/// A task with everything that is known about it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoredTask {
+    /// The task and its review.
+    pub review: Review,
+    /// What is said about it besides.
+    pub metadata: Metadata,
+    /// What it would change.
+    pub preview: Preview,
+    /// The task that it was made of.
+    pub predecessor: Option<String>,
+}
+
+/// What somebody said about a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Comment {
+    /// What it is known by.
+    pub comment_id: String,
+    /// About which task.
+    pub task_id: String,
+    /// Who.
+    pub author_id: UserId,
+    /// What.
+    pub text: String,
+    /// When.
+    pub created_at: Moment,
+}
+
+impl StoredTask {
+    /// What it is found by besides its own columns.
+    pub(super) fn marks(&self) -> Vec<(&'static str, String)> {
+        let resources = self.review.config.resources.iter().map(|resource| ("resource", resource.name()));
+        let tags = self.metadata.tags.iter().map(|tag| ("tag", tag.clone()));
+        let authors = self.review.author_set.iter().map(|who| ("person", who.to_string()));
+        let reviewers = self.review.approvals.iter().map(|one| ("person", one.reviewer_id.to_string()));
+        resources.chain(tags).chain(authors).chain(reviewers).collect()
+    }
+}
+
+/// Which tasks.
+#[derive(Debug, Clone, Default)]
+pub struct TaskFilter {
+    /// In this state.
+    pub state: Option<State>,
+    /// By this author.
+    pub author: Option<String>,
+    /// About this resource, as `type:id`.
+    pub resource: Option<String>,
+    /// With this tag.
+    pub tag: Option<String>,
+    /// Of this type.
+    pub task_type: Option<String>,
+    /// That this person may see.
+    pub visible_to: Option<UserId>,
+}
+
+/// Which requests.
+#[derive(Debug, Clone, Default)]
+pub struct ApprovalFilter {
+    /// To this person.
+    pub reviewer: Option<UserId>,
+    /// In this state.
+    pub status: Option<RequestStatus>,
+    /// Behind this one in the list: its score and its id.
+    pub after: Option<(u32, String)>,
+}
+
+/// Conditions that are put together from texts of ours, and arguments.
+struct Conditions {
+    sql: String,
+    args: Vec<Arg>,
+}
+
+impl Conditions {
+    fn new(select: &str) -> Self {
+        Self { sql: format!("{select} WHERE TRUE"), args: Vec::new() }
+    }
+
+    /// One more; `?` stands for each of the arguments in turn.
+    fn and(&mut self, condition: &str, args: impl IntoIterator<Item = Arg>) {
+        let mut parts = condition.split('?');
+        self.sql.push_str(" AND ");
+        self.sql.push_str(parts.next().unwrap_or_default());
+        for (part, arg) in parts.zip(args) {
+            self.args.push(arg);
+            self.sql.push_str(&format!("${}{part}", self.args.len()));
+        }
+    }
+}
+
+fn task(row: &Row, approvals: Vec<Approval>) -> Result<StoredTask, RecordError> {
+    let mut task: StoredTask = row.json(0)?;
+    task.review.approvals = approvals;
+    Ok(task)
+}
+
+async fn approvals_of(link: &mut Link<'_>, task_id: &str) -> Result<Vec<Approval>, RecordError> {
+    let sql = "SELECT body::text FROM approvals WHERE task_id = $1::uuid ORDER BY approval_id";
+    link.rows(sql, &[task_id.into()]).await?.iter().map(|row| row.json(0)).collect()
+}
+
+impl Record {
+    /// One task.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn task(&self, task_id: &str) -> Result<Option<StoredTask>, RecordError> {
+        let args = [task_id.into()];
+        self.read(async |link| {
+            // Requests first: a task is written with them, and whoever decides is guarded by the revision of the task.
+            let approvals = approvals_of(link, task_id).await?;
+            let rows = link.rows("SELECT body::text FROM tasks WHERE task_id = $1::uuid", &args).await?;
+            rows.first().map(|row| task(row, approvals)).transpose()
+        })
+        .await
+    }
+
+    /// The task that a request is about.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn task_of_approval(&self, approval_id: &str) -> Result<Option<String>, RecordError> {
+        let args = [approval_id.into()];
+        self.read(async |link| {
+            let sql = "SELECT task_id::text FROM approvals WHERE approval_id = $1::uuid";
+            let rows = link.rows(sql, &args).await?;
+            rows.first().map(|row| row.text(0).map(str::to_owned)).transpose()
+        })
+        .await
+    }
+
+    /// Tasks, the newest first, without their requests; from the first one before `before`.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn tasks(
+        &self,
+        filter: &TaskFilter,
+        before: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<StoredTask>, RecordError> {
+        let mut wanted = Conditions::new("SELECT body::text FROM tasks t");
+        if let Some(state) = filter.state {
+            wanted.and("t.state = ?", [state.word().into()]);
+        }
+        if let Some(author) = &filter.author {
+            wanted.and("t.author_id = ?", [author.as_str().into()]);
+        }
+        if let Some(of) = &filter.task_type {
+            wanted.and("t.type = ?", [of.as_str().into()]);
+        }
+        let person = filter.visible_to.as_ref().map(ToString::to_string);
+        let marks = [("resource", &filter.resource), ("tag", &filter.tag), ("person", &person)];
+        for (kind, mark) in marks {
+            if let Some(mark) = mark {
+                let found = "t.task_id IN (SELECT task_id FROM task_marks WHERE kind = ? AND mark = ?)";
+                wanted.and(found, [kind.into(), mark.as_str().into()]);
+            }
+        }
+        if let Some(before) = before {
+            wanted.and("t.task_id < ?::uuid", [before.into()]);
+        }
+        wanted.sql.push_str(&format!(" ORDER BY t.task_id DESC LIMIT {limit}"));
+        self.read(async |link| {
+            link.rows(&wanted.sql, &wanted.args).await?.iter().map(|row| task(row, Vec::new())).collect()
+        })
+        .await
+    }
+
+    /// Requests, the highest score first.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn approvals(&self, filter: &ApprovalFilter, limit: u32) -> Result<Vec<Approval>, RecordError> {
+        let mut wanted = Conditions::new("SELECT body::text FROM approvals");
+        if let Some(reviewer) = &filter.reviewer {
+            wanted.and("reviewer_id = ?", [reviewer.as_str().into()]);
+        }
+        if let Some(status) = filter.status {
+            let word = serde_json::to_value(status).ok();
+            let word = word.as_ref().and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+            wanted.and("status = ?", [word.into()]);
+        }
+        if let Some((score, id)) = &filter.after {
+            let score = Arg::Int((*score).into());
+            let args = [score.clone(), score, id.as_str().into()];
+            wanted.and("(score < ? OR (score = ? AND approval_id > ?::uuid))", args);
+        }
+        wanted.sql.push_str(&format!(" ORDER BY score DESC, approval_id LIMIT {limit}"));
+        self.read(async |link| {
+            link.rows(&wanted.sql, &wanted.args).await?.iter().map(|row| row.json(0)).collect()
+        })
+        .await
+    }
+
+    /// Requests that nobody answered in time, the longest waiting first: each with its task.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn overdue(&self, now: Moment, limit: u32) -> Result<Vec<(String, String)>, RecordError> {
+        let sql = format!(
+            "SELECT approval_id::text, task_id::text FROM approvals \
+             WHERE status = 'PENDING' AND due_at <= moment($1) ORDER BY due_at LIMIT {limit}"
+        );
+        self.read(async |link| {
+            let rows = link.rows(&sql, &[now.into()]).await?;
+            rows.iter().map(|row| Ok((row.text(0)?.to_owned(), row.text(1)?.to_owned()))).collect()
+        })
+        .await
+    }
+
+    /// Tasks whose approval has ended.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn expired(&self, now: Moment, limit: u32) -> Result<Vec<String>, RecordError> {
+        let sql = format!(
+            "SELECT task_id::text FROM tasks WHERE approval_ends_at <= moment($1) \
+             ORDER BY approval_ends_at LIMIT {limit}"
+        );
+        self.read(async |link| {
+            let rows = link.rows(&sql, &[now.into()]).await?;
+            rows.iter().map(|row| row.text(0).map(str::to_owned)).collect()
+        })
+        .await
+    }
+
+    /// How the last finished tasks of a type ended.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn history(&self, task_type: &str, most: u32) -> Result<History, RecordError> {
+        let sql = format!(
+            "SELECT state FROM tasks WHERE type = $1 AND ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT {most}"
+        );
+        let args = [task_type.into()];
+        self.read(async |link| {
+            let rows = link.rows(&sql, &args).await?;
+            let failed =
+                rows.iter().filter(|row| row.text(0).is_ok_and(|state| state == State::Failed.word()));
+            let failed = u32::try_from(failed.count()).unwrap_or(u32::MAX);
+            Ok(History { finished: u32::try_from(rows.len()).unwrap_or(u32::MAX), failed })
+        })
+        .await
+    }
+
+    /// What was said about a task, in order.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn comments(&self, task_id: &str) -> Result<Vec<Comment>, RecordError> {
+        let args = [task_id.into()];
+        self.read(async |link| {
+            let sql = "SELECT body::text FROM comments WHERE task_id = $1::uuid ORDER BY comment_id";
+            link.rows(sql, &args).await?.iter().map(|row| row.json(0)).collect()
+        })
+        .await
+    }
+}

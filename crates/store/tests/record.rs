@@ -1,0 +1,537 @@
+//! The record does the same on SQLite and on PostgreSQL: every scenario runs on both, against real databases.
+
+#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ade_domain::Moment;
+use ade_domain::audit::{Body, Head, Walk, Who};
+use ade_domain::people::{AuthorSet, User, UserId};
+use ade_domain::permission::Scope;
+use ade_domain::review::risk::History;
+use ade_domain::review::{RequestStatus, Review};
+use ade_domain::task::{Config, Metadata, Preview, Resource, ResourceMode, RollbackStrategy, State};
+use ade_store::record::{
+    ApprovalFilter, AuditFilter, Comment, Commit, Event, Record, RecordError, Session, StoredAnswer,
+    StoredTask, StoredToken, StoredUser, TaskFilter, Thing, ThingKind, Write,
+};
+use ade_testkit::Postgres;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
+use uuid::Uuid;
+
+/// One database server for all scenarios, with a database for each.
+static SERVER: OnceCell<Arc<Postgres>> = OnceCell::const_new();
+
+async fn server() -> Arc<Postgres> {
+    SERVER.get_or_init(|| async { Arc::new(Postgres::start().expect("starts")) }).await.clone()
+}
+
+/// A record, and what would end with it.
+struct Opened {
+    record: Record,
+    folder: Option<TempDir>,
+    url: Option<String>,
+}
+
+async fn on_sqlite() -> Opened {
+    let folder = tempfile::tempdir().expect("a folder");
+    let record = Record::in_folder(folder.path()).await.expect("opens");
+    Opened { record, folder: Some(folder), url: None }
+}
+
+async fn on_postgres() -> Opened {
+    let server = server().await;
+    let name = format!("t{}", Uuid::now_v7().simple());
+    server.create_database(&name).expect("created");
+    let url = server.url(&name);
+    let record = Record::on_postgres(&url).await.expect("opens");
+    Opened { record, folder: None, url: Some(url) }
+}
+
+impl Opened {
+    /// The same once more, as another process would open it.
+    async fn again(&self) -> Record {
+        match (&self.folder, &self.url) {
+            (Some(folder), _) => Record::in_folder(folder.path()).await.expect("opens"),
+            (None, Some(url)) => Record::on_postgres(url).await.expect("opens"),
+            (None, None) => unreachable!("it was opened somewhere"),
+        }
+    }
+}
+
+macro_rules! on_both {
+    ($($scenario:ident),+ $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $scenario() {
+                super::$scenario(super::on_sqlite().await).await;
+            })+
+        }
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $scenario() {
+                super::$scenario(super::on_postgres().await).await;
+            })+
+        }
+    };
+}
+
+on_both!(
+    a_task_comes_back_as_it_was_with_its_requests,
+    whoever_saw_an_older_revision_changes_nothing,
+    of_many_who_race_one_wins,
+    lists_go_by_every_filter_and_by_pages,
+    people_sessions_and_tokens_come_back,
+    rules_are_guarded_by_their_revisions,
+    entries_are_numbered_without_gaps_and_chained_by_one,
+    what_was_numbered_cannot_be_changed,
+    an_answer_is_stored_once,
+    everything_or_nothing,
+);
+
+fn id() -> String {
+    Uuid::now_v7().to_string()
+}
+
+fn at(second: u64) -> Moment {
+    Moment::from_micros(1_794_744_000_000_120 + second * 1_000_000)
+}
+
+fn person(name: &str) -> UserId {
+    UserId::new(name)
+}
+
+fn task(author: &str, task_type: &str, resource: &str, tag: &str) -> StoredTask {
+    let resource = Resource {
+        resource_type: "database".to_owned(),
+        id: resource.to_owned(),
+        mode: ResourceMode::Exclusive,
+    };
+    let config = Config {
+        task_type: task_type.to_owned(),
+        version: "1".to_owned(),
+        description: "ünï \"{}\" \n".to_owned(),
+        executor: "noop".to_owned(),
+        parameters: json!({ "a": [1, 2.5, null, "x"] }).as_object().cloned().expect("an object"),
+        resources: vec![resource],
+        rollback_strategy: RollbackStrategy::Manual,
+        timeout_seconds: 60,
+        priority: 7,
+    };
+    let digest = config.digest().expect("canonical");
+    let mut review = Review::draft(id(), config, digest, person(author), AuthorSet::default(), at(0));
+    review.records.clear();
+    let metadata = Metadata { tags: vec![tag.to_owned()], ..Metadata::default() };
+    StoredTask { review, metadata, preview: Preview::unavailable(), predecessor: None }
+}
+
+fn put(task: &StoredTask, expected: Option<u64>) -> Write {
+    Write::Task { task: Box::new(task.clone()), expected, approval_ends_at: None }
+}
+
+async fn write(record: &Record, writes: Vec<Write>) -> Result<(), RecordError> {
+    record.commit(Commit { writes, ..Commit::default() }).await
+}
+
+fn entry(action: &str, actor: Option<&str>, task_id: Option<&str>, second: u64) -> Body {
+    Body {
+        entry_id: id(),
+        at: at(second),
+        who: Who { user_id: actor.map(person), ..Who::default() },
+        action: action.to_owned(),
+        object_type: "task".to_owned(),
+        object_id: "t".to_owned(),
+        task_id: task_id.map(str::to_owned),
+        from: Some(State::Draft),
+        to: Some(State::Submitted),
+        revision: Some(2),
+        digest: None,
+        reason: Some("ünï".to_owned()),
+        ticket: None,
+        details: serde_json::Map::new(),
+    }
+}
+
+fn event(kind: &str) -> Event {
+    Event {
+        event_id: id(),
+        kind: kind.to_owned(),
+        at: at(1),
+        task_id: None,
+        tell: vec!["ann".to_owned()],
+        data: json!({}),
+    }
+}
+
+async fn a_task_comes_back_as_it_was_with_its_requests(opened: Opened) {
+    let record = &opened.record;
+    let mut written = task("ann", "schema", "orders", "urgent");
+    write(record, vec![put(&written, None)]).await.expect("new");
+    assert_eq!(record.task(&written.review.task_id).await.expect("read"), Some(written.clone()));
+    assert_eq!(record.task(&id()).await.expect("read"), None);
+    written.review.approvals =
+        vec![approval(&written.review, "rob", 500), approval(&written.review, "sue", 900)];
+    written.review.revision += 1;
+    write(record, vec![put(&written, Some(1))]).await.expect("guarded");
+    assert_eq!(
+        opened.again().await.task(&written.review.task_id).await.expect("read"),
+        Some(written.clone())
+    );
+    let of = record.task_of_approval(&written.review.approvals[0].approval_id).await.expect("read");
+    assert_eq!(of.as_deref(), Some(written.review.task_id.as_str()));
+    let comment = Comment {
+        comment_id: id(),
+        task_id: written.review.task_id.clone(),
+        author_id: person("rob"),
+        text: "why?".to_owned(),
+        created_at: at(3),
+    };
+    write(record, vec![Write::Comment(comment.clone())]).await.expect("said");
+    assert_eq!(record.comments(&written.review.task_id).await.expect("read"), [comment]);
+    let delete = Write::DeleteTask { task_id: written.review.task_id.clone(), expected: 2 };
+    write(record, vec![delete]).await.expect("deleted");
+    assert_eq!(record.task(&written.review.task_id).await.expect("read"), None);
+    assert!(record.comments(&written.review.task_id).await.expect("read").is_empty());
+}
+
+fn approval(review: &Review, reviewer: &str, score: u32) -> ade_domain::review::Approval {
+    ade_domain::review::Approval {
+        approval_id: id(),
+        task_id: review.task_id.clone(),
+        revision: 1,
+        reviewer_id: person(reviewer),
+        policies: vec!["default".to_owned()],
+        stands_for: BTreeSet::from([person(reviewer)]),
+        delegation_chain: Vec::new(),
+        follows: None,
+        status: RequestStatus::Pending,
+        priority: ade_domain::review::policy::Priority::Normal,
+        score,
+        delegated_to: None,
+        created_at: at(1),
+        due_at: at(u64::from(score)),
+        escalation_level: 0,
+        digest: review.digest,
+        fingerprint: None,
+        responded_at: None,
+        response_action: None,
+        response_reason: None,
+        reviewed_by: None,
+        why: vec!["because".to_owned()],
+    }
+}
+
+async fn whoever_saw_an_older_revision_changes_nothing(opened: Opened) {
+    let record = &opened.record;
+    let mut written = task("ann", "schema", "orders", "urgent");
+    write(record, vec![put(&written, None)]).await.expect("new");
+    written.review.revision = 2;
+    write(record, vec![put(&written, Some(1))]).await.expect("as it was seen");
+    let mut late = written.clone();
+    late.review.state = State::Cancelled;
+    let refused = write(record, vec![put(&late, Some(1))]).await;
+    assert_eq!(refused, Err(RecordError::Conflict { what: format!("task {}", late.review.task_id) }));
+    assert_eq!(record.task(&late.review.task_id).await.expect("read"), Some(written.clone()));
+    assert!(matches!(write(record, vec![put(&written, None)]).await, Err(RecordError::Exists { .. })));
+}
+
+async fn of_many_who_race_one_wins(opened: Opened) {
+    let record = opened.record.clone();
+    let written = task("ann", "schema", "orders", "urgent");
+    write(&record, vec![put(&written, None)]).await.expect("new");
+    let mut racers = Vec::new();
+    for number in 0..16_u64 {
+        let (record, mut mine) = (record.clone(), written.clone());
+        mine.review.revision = 2;
+        mine.metadata.team = Some(number.to_string());
+        racers.push(tokio::spawn(async move {
+            let audit = vec![entry("task.modify", Some("ann"), Some(&mine.review.task_id), number)];
+            record.commit(Commit { writes: vec![put(&mine, Some(1))], audit, ..Commit::default() }).await
+        }));
+    }
+    let mut won = 0;
+    for racer in racers {
+        match racer.await.expect("no panic") {
+            Ok(()) => won += 1,
+            Err(RecordError::Conflict { .. }) => {}
+            Err(other) => unreachable!("{other}"),
+        }
+    }
+    assert_eq!(won, 1);
+    record.number("here", at(100), 1_000, 100).await.expect("numbered");
+    let told = record.audit(&AuditFilter::default(), 0, 100).await.expect("read");
+    assert_eq!(told.len(), 1, "whoever lost has left no trace");
+}
+
+async fn lists_go_by_every_filter_and_by_pages(opened: Opened) {
+    let record = &opened.record;
+    let mut all = Vec::new();
+    for number in 0..12 {
+        let author = if number % 2 == 0 { "ann" } else { "ben" };
+        let mut one =
+            task(author, if number % 3 == 0 { "schema" } else { "config" }, &(number % 4).to_string(), "x");
+        if number % 5 == 0 {
+            one.review.state = State::Failed;
+            one.review.since.insert(State::Failed, at(number));
+        } else if number % 5 == 1 {
+            one.review.state = State::Completed;
+            one.review.since.insert(State::Completed, at(number));
+        }
+        one.review.approvals = vec![approval(&one.review, "rob", u32::try_from(number % 3).expect("small"))];
+        write(record, vec![put(&one, None)]).await.expect("new");
+        all.push(one);
+    }
+    all.reverse();
+    let ids = |tasks: &[StoredTask]| tasks.iter().map(|one| one.review.task_id.clone()).collect::<Vec<_>>();
+    let expected = |keep: &dyn Fn(&StoredTask) -> bool| {
+        all.iter().filter(|one| keep(one)).map(|one| one.review.task_id.clone()).collect::<Vec<_>>()
+    };
+    let found = async |filter: TaskFilter| ids(&record.tasks(&filter, None, 100).await.expect("listed"));
+    assert_eq!(found(TaskFilter::default()).await, ids(&all));
+    let by_state = TaskFilter { state: Some(State::Failed), ..TaskFilter::default() };
+    assert_eq!(found(by_state).await, expected(&|one| one.review.state == State::Failed));
+    let by_author = TaskFilter { author: Some("ben".to_owned()), ..TaskFilter::default() };
+    assert_eq!(found(by_author).await, expected(&|one| one.review.author_id == person("ben")));
+    let by_resource = TaskFilter { resource: Some("database:3".to_owned()), ..TaskFilter::default() };
+    assert_eq!(found(by_resource).await, expected(&|one| one.review.config.resources[0].id == "3"));
+    let by_type = TaskFilter { task_type: Some("schema".to_owned()), ..TaskFilter::default() };
+    assert_eq!(found(by_type).await, expected(&|one| one.review.config.task_type == "schema"));
+    let by_tag = TaskFilter { tag: Some("y".to_owned()), ..TaskFilter::default() };
+    assert!(found(by_tag).await.is_empty());
+    let to_rob = TaskFilter { visible_to: Some(person("rob")), ..TaskFilter::default() };
+    assert_eq!(found(to_rob).await.len(), 12, "reviewers see what they review");
+    let to_eve = TaskFilter { visible_to: Some(person("eve")), ..TaskFilter::default() };
+    assert!(found(to_eve).await.is_empty());
+    let (mut paged, mut before) = (Vec::new(), None);
+    loop {
+        let page = record.tasks(&TaskFilter::default(), before.as_deref(), 5).await.expect("listed");
+        before = page.last().map(|one| one.review.task_id.clone());
+        paged.extend(ids(&page));
+        if page.len() < 5 {
+            break;
+        }
+    }
+    assert_eq!(paged, ids(&all));
+
+    let (mut scores, mut after) = (Vec::new(), None);
+    loop {
+        let filter =
+            ApprovalFilter { reviewer: Some(person("rob")), status: Some(RequestStatus::Pending), after };
+        let page = record.approvals(&filter, 5).await.expect("listed");
+        after = page.last().map(|one| (one.score, one.approval_id.clone()));
+        scores.extend(page.iter().map(|one| one.score));
+        if page.len() < 5 {
+            break;
+        }
+    }
+    assert_eq!(scores, [2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0]);
+    assert_eq!(record.overdue(at(1), 100).await.expect("listed").len(), 8);
+    assert_eq!(record.history("config", 50).await.expect("counted"), History { finished: 4, failed: 2 });
+    assert_eq!(record.history("nothing", 50).await.expect("counted"), History::default());
+}
+
+async fn people_sessions_and_tokens_come_back(opened: Opened) {
+    let record = &opened.record;
+    let user = |name: &str, revision| StoredUser {
+        user: User {
+            user_id: person(name),
+            name: name.to_owned(),
+            roles: BTreeSet::from(["dba".to_owned()]),
+            manager_id: Some(person("eve")),
+            team: None,
+            active: true,
+        },
+        revision,
+        password_hash: Some("$argon2id$".to_owned()),
+    };
+    let write_user = |name: &str| Write::User { user: Box::new(user(name, 1)), expected: None };
+    write(record, vec![write_user("ann"), write_user("ben")]).await.expect("new");
+    assert_eq!(record.user(&person("ann")).await.expect("read"), Some(user("ann", 1)));
+    assert_eq!(record.users(Some("ann"), 10).await.expect("listed"), [user("ben", 1)]);
+    assert!(record.people().await.expect("read").get(&person("ben")).is_some());
+    let changed = Write::User { user: Box::new(user("ann", 2)), expected: Some(2) };
+    assert!(matches!(write(record, vec![changed]).await, Err(RecordError::Conflict { .. })));
+    let session = Session {
+        session_hash: "s".to_owned(),
+        user_id: person("ann"),
+        created_at: at(1),
+        expires_at: at(2),
+    };
+    let token = StoredToken {
+        token_id: id(),
+        token_hash: "t".to_owned(),
+        user_id: Some(person("ann")),
+        agent_id: None,
+        name: "laptop".to_owned(),
+        scopes: BTreeSet::from([Scope::Read, Scope::Lock]),
+        made_by: Some(person("ben")),
+        created_at: at(1),
+        expires_at: at(9),
+        revoked_at: None,
+    };
+    write(record, vec![Write::Session(session.clone()), Write::Token(token.clone())]).await.expect("new");
+    assert_eq!(record.session("s").await.expect("read"), Some(session));
+    assert_eq!(record.token("t").await.expect("read"), Some(token.clone()));
+    let revoked = StoredToken { revoked_at: Some(at(3)), ..token };
+    let end = Write::EndSessions { session_hash: None, user_id: "ann".to_owned() };
+    write(record, vec![Write::Token(revoked.clone()), end]).await.expect("ended");
+    assert_eq!(record.tokens_of(&person("ann")).await.expect("listed"), [revoked]);
+    assert_eq!(record.session("s").await.expect("read"), None);
+}
+
+async fn rules_are_guarded_by_their_revisions(opened: Opened) {
+    let record = &opened.record;
+    let thing = |revision, name: &str| Thing {
+        kind: ThingKind::Policy,
+        id: "p".to_owned(),
+        revision,
+        body: json!({ "name": name, "limits": [0.1, 1e9] }),
+    };
+    write(record, vec![Write::Thing { thing: thing(1, "first"), expected: None }]).await.expect("new");
+    write(record, vec![Write::Thing { thing: thing(2, "second"), expected: Some(1) }])
+        .await
+        .expect("as seen");
+    let late = Write::Thing { thing: thing(2, "late"), expected: Some(1) };
+    assert!(matches!(write(record, vec![late]).await, Err(RecordError::Conflict { .. })));
+    assert_eq!(record.things(ThingKind::Policy).await.expect("listed"), [thing(2, "second")]);
+    assert!(record.things(ThingKind::Delegation).await.expect("listed").is_empty());
+    let delete = |expected| Write::DeleteThing { kind: ThingKind::Policy, id: "p".to_owned(), expected };
+    assert!(matches!(write(record, vec![delete(1)]).await, Err(RecordError::Conflict { .. })));
+    write(record, vec![delete(2)]).await.expect("as seen");
+    assert!(record.things(ThingKind::Policy).await.expect("listed").is_empty());
+}
+
+async fn entries_are_numbered_without_gaps_and_chained_by_one(opened: Opened) {
+    let (record, other) = (opened.record.clone(), opened.again().await);
+    let task_id = id();
+    let mut writers = Vec::new();
+    for number in 0..40_u64 {
+        let (record, task_id) = (record.clone(), task_id.clone());
+        writers.push(tokio::spawn(async move {
+            let of = (number % 4 == 0).then_some(task_id.as_str());
+            let actor = if number % 2 == 0 { Some("ann") } else { None };
+            let audit =
+                vec![entry("task.submit", actor, of, number), entry("task.assign", None, None, number)];
+            let events = vec![event("task:submitted")];
+            record.commit(Commit { audit, events, ..Commit::default() }).await
+        }));
+    }
+    // Two who number at the same time as all are written: only who holds the lease does.
+    let mut numbered = (0, 0);
+    for round in 0..60 {
+        if round == 30 {
+            for writer in std::mem::take(&mut writers) {
+                writer.await.expect("no panic").expect("written");
+            }
+        }
+        let (one, two) = tokio::join!(
+            record.number("one", at(round), 10_000, 7),
+            other.number("two", at(round), 10_000, 7)
+        );
+        numbered = (numbered.0 + one.expect("numbered"), numbered.1 + two.expect("numbered"));
+    }
+    assert_eq!(numbered.0 + numbered.1, 120);
+    assert!(numbered.0 == 0 || numbered.1 == 0, "one of them holds the lease: {numbered:?}");
+    let mut walk = Walk::new(None);
+    for row in record.audit(&AuditFilter::default(), 0, 1_000).await.expect("read") {
+        walk.step(&row.entry().expect("as it was written")).expect("in order");
+    }
+    assert_eq!(walk.end(), record.audit_head().await.map_err(|_| unreachable!()));
+    let numbers: Vec<u64> =
+        record.events(0, 1_000).await.expect("read").into_iter().map(|(number, _)| number).collect();
+    assert_eq!(numbers, (1..=40).collect::<Vec<_>>());
+    // The lease ends, and the other one goes on where the first ended.
+    record
+        .commit(Commit { audit: vec![entry("task.cancel", None, None, 9)], ..Commit::default() })
+        .await
+        .expect("ok");
+    let late = if numbered.0 == 0 { &record } else { &other };
+    let name = if numbered.0 == 0 { "one" } else { "two" };
+    assert_eq!(late.number(name, at(59), 10_000, 7).await, Ok(0), "not before the lease has ended");
+    assert_eq!(late.number(name, at(70), 10_000, 7).await, Ok(1));
+    assert_eq!(late.audit_head().await.expect("read").number, 81);
+
+    let found = async |filter: AuditFilter| record.audit(&filter, 0, 1_000).await.expect("read").len();
+    assert_eq!(found(AuditFilter { task: Some(task_id), ..AuditFilter::default() }).await, 10);
+    assert_eq!(found(AuditFilter { actor: Some("ann".to_owned()), ..AuditFilter::default() }).await, 20);
+    assert_eq!(
+        found(AuditFilter { action: Some("task.assign".to_owned()), ..AuditFilter::default() }).await,
+        40
+    );
+    let within = AuditFilter { from: Some(at(10)), to: Some(at(20)), ..AuditFilter::default() };
+    assert_eq!(found(within).await, 20);
+}
+
+async fn what_was_numbered_cannot_be_changed(opened: Opened) {
+    let record = &opened.record;
+    let audit = vec![entry("task.submit", Some("ann"), None, 1), entry("task.assign", None, None, 2)];
+    record.commit(Commit { audit, ..Commit::default() }).await.expect("written");
+    record.number("one", at(1), 10_000, 7).await.expect("numbered");
+    for sql in
+        ["DELETE FROM audit", "UPDATE audit SET body = '{}'", "UPDATE audit SET number = 7 WHERE number = 1"]
+    {
+        let refused = by_hand(&opened, sql).await.expect_err("append-only");
+        assert!(refused.contains("append-only"), "{refused}");
+    }
+    // Whoever owns the database can switch that off. Then it is found.
+    let (off, on) = match &opened.url {
+        Some(_) => ("ALTER TABLE audit DISABLE TRIGGER USER", "SELECT 1"),
+        None => ("DROP TRIGGER audit_unchanged", "SELECT 1"),
+    };
+    by_hand(&opened, off).await.expect("its owner");
+    by_hand(&opened, "UPDATE audit SET actor = 'eve' WHERE number = 1").await.expect("its owner");
+    by_hand(&opened, on).await.expect("its owner");
+    let rows = record.audit(&AuditFilter::default(), 0, 10).await.expect("read");
+    assert_eq!(rows[0].entry().expect_err("found").number, 1);
+    assert!(rows[1].entry().is_ok());
+    assert_eq!(record.audit_head().await.expect("read").number, 2);
+    assert_ne!(record.audit_head().await.expect("read"), Head::origin());
+}
+
+/// Past the record, as its owner could.
+async fn by_hand(opened: &Opened, sql: &'static str) -> Result<(), String> {
+    use sqlx::{Connection, Executor};
+    let done = match (&opened.folder, &opened.url) {
+        (Some(folder), _) => {
+            let file = folder.path().join("record.sqlite3");
+            let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file);
+            let mut link = sqlx::SqliteConnection::connect_with(&options).await.expect("opens");
+            link.execute(sql).await.map(drop)
+        }
+        (None, url) => {
+            let url = url.as_deref().expect("opened somewhere");
+            let mut link = sqlx::PgConnection::connect(url).await.expect("opens");
+            link.execute(sql).await.map(drop)
+        }
+    };
+    done.map_err(|error| error.to_string())
+}
+
+async fn an_answer_is_stored_once(opened: Opened) {
+    let record = &opened.record;
+    let stored = |status| StoredAnswer { asked: "digest".to_owned(), status, body: json!({ "a": 1 }) };
+    let answer = |status| Some(("ann".to_owned(), "key".to_owned(), at(1), stored(status)));
+    record.commit(Commit { answer: answer(201), ..Commit::default() }).await.expect("new");
+    let again = record.commit(Commit { answer: answer(409), ..Commit::default() }).await;
+    assert!(matches!(again, Err(RecordError::Exists { .. })), "{again:?}");
+    assert_eq!(record.answer("ann", "key").await.expect("read"), Some(stored(201)));
+    assert_eq!(record.answer("ben", "key").await.expect("read"), None);
+}
+
+async fn everything_or_nothing(opened: Opened) {
+    let record = &opened.record;
+    let (one, two) = (task("ann", "schema", "a", "x"), task("ann", "schema", "b", "x"));
+    write(record, vec![put(&two, None)]).await.expect("new");
+    let commit = Commit {
+        writes: vec![put(&one, None), put(&two, Some(9))],
+        audit: vec![entry("task.create", None, None, 1)],
+        events: vec![event("task:created")],
+        ..Commit::default()
+    };
+    assert!(matches!(record.commit(commit).await, Err(RecordError::Conflict { .. })));
+    assert_eq!(record.task(&one.review.task_id).await.expect("read"), None);
+    assert_eq!(record.number("one", at(1), 1_000, 100).await, Ok(0));
+}
