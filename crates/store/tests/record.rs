@@ -1,6 +1,6 @@
 //! The record does the same on SQLite and on PostgreSQL: every scenario runs on both, against real databases.
 
-#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
