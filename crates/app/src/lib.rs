@@ -5,8 +5,10 @@
 pub mod agents;
 pub mod locks;
 mod notices;
+pub mod reviews;
 mod upkeep;
 
 pub use locks::LockService;
 pub use notices::{AUDIT, LogNotices, Notice, Notices};
+pub use reviews::Reviews;
 pub use upkeep::Upkeep;

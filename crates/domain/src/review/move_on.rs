@@ -9,6 +9,9 @@ use crate::task::State;
 /// How often a request goes on because nobody answered; after that it stays with administrators, and somebody is alarmed.
 pub const MOST_ESCALATIONS: u8 = 3;
 
+/// When nobody is left whom it could go to.
+const NEVER_MS: u64 = 100 * 365 * 86_400_000;
+
 /// Who takes over, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Successor {
@@ -134,21 +137,14 @@ impl Review {
             return Ok(false);
         }
         let level = approval.escalation_level + 1;
-        let successors = if level > MOST_ESCALATIONS {
-            Vec::new()
-        } else {
-            self.successors(&approval, people, level == MOST_ESCALATIONS)
-        };
-        let waited = approval.due_at.ms_since(approval.created_at);
-        {
-            let own = self.approval_mut(approval_id)?;
-            own.due_at = now.plus_ms(waited);
-            own.escalation_level = level.min(MOST_ESCALATIONS + 1);
-            own.revision += 1;
-        }
-        if level > MOST_ESCALATIONS + 1 {
-            return Ok(false);
-        }
+        let is_over = level > MOST_ESCALATIONS;
+        let successors =
+            if is_over { Vec::new() } else { self.successors(&approval, people, level == MOST_ESCALATIONS) };
+        let waits_ms = if is_over { NEVER_MS } else { approval.due_at.ms_since(approval.created_at) };
+        let own = self.approval_mut(approval_id)?;
+        own.due_at = now.plus_ms(waits_ms);
+        own.escalation_level = level;
+        own.revision += 1;
         let mut told = Vec::new();
         for successor in successors {
             let mut old = approval.clone();

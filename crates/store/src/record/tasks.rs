@@ -7,7 +7,7 @@ use ade_domain::review::{Approval, RequestStatus, Review};
 use ade_domain::task::{Metadata, Preview, State};
 use serde::{Deserialize, Serialize};
 
-use super::sql::{Arg, Link, Row};
+use super::sql::Arg;
 use super::{Record, RecordError};
 
 /// A task with everything that is known about it.
@@ -100,16 +100,11 @@ impl Conditions {
     }
 }
 
-fn task(row: &Row, approvals: Vec<Approval>) -> Result<StoredTask, RecordError> {
-    let mut task: StoredTask = row.json(0)?;
-    task.review.approvals = approvals;
-    Ok(task)
-}
-
-async fn approvals_of(link: &mut Link<'_>, task_id: &str) -> Result<Vec<Approval>, RecordError> {
-    let sql = "SELECT body::text FROM approvals WHERE task_id = $1::uuid ORDER BY approval_id";
-    link.rows(sql, &[task_id.into()]).await?.iter().map(|row| row.json(0)).collect()
-}
+/// A task and its requests, in one statement: both as they were at one moment.
+const WHOLE: &str = "SELECT 0 AS part, '' AS id, body::text AS body FROM tasks WHERE task_id = $1::uuid \
+                     UNION ALL \
+                     SELECT 1 AS part, approval_id::text AS id, body::text AS body FROM approvals WHERE task_id = $1::uuid \
+                     ORDER BY part, id";
 
 impl Record {
     /// One task.
@@ -119,10 +114,11 @@ impl Record {
     pub async fn task(&self, task_id: &str) -> Result<Option<StoredTask>, RecordError> {
         let args = [task_id.into()];
         self.read(async |link| {
-            // Requests first: a task is written with them, and whoever decides is guarded by the revision of the task.
-            let approvals = approvals_of(link, task_id).await?;
-            let rows = link.rows("SELECT body::text FROM tasks WHERE task_id = $1::uuid", &args).await?;
-            rows.first().map(|row| task(row, approvals)).transpose()
+            let rows = link.rows(WHOLE, &args).await?;
+            let Some((first, others)) = rows.split_first() else { return Ok(None) };
+            let mut task: StoredTask = first.json(2)?;
+            task.review.approvals = others.iter().map(|row| row.json(2)).collect::<Result<_, _>>()?;
+            Ok(Some(task))
         })
         .await
     }
@@ -174,7 +170,7 @@ impl Record {
         }
         wanted.sql.push_str(&format!(" ORDER BY t.task_id DESC LIMIT {limit}"));
         self.read(async |link| {
-            link.rows(&wanted.sql, &wanted.args).await?.iter().map(|row| task(row, Vec::new())).collect()
+            link.rows(&wanted.sql, &wanted.args).await?.iter().map(|row| row.json(0)).collect()
         })
         .await
     }

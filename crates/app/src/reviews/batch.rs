@@ -1,0 +1,94 @@
+//! Many answers at once: all of them, or none.
+
+use std::collections::BTreeMap;
+
+use ade_domain::permission::Scope;
+use ade_store::RecordError;
+use ade_store::record::{Commit, StoredTask};
+
+use super::use_cases::answer;
+use super::{Caller, MOST_ATTEMPTS, Response, ReviewError, Reviews};
+
+/// Answers of one batch.
+pub const MOST_AT_ONCE: usize = 500;
+
+/// The same answer to many requests.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    /// Which requests.
+    pub approval_ids: Vec<String>,
+    /// What to each of them.
+    pub response: Response,
+    /// Whether what is approved by it goes before all others.
+    pub apply_immediately: bool,
+}
+
+impl Reviews {
+    /// Answers all, in one transaction. Where one is refused or loses a race, nothing happens to any.
+    ///
+    /// # Errors
+    /// One or more cannot be answered: each is named.
+    pub async fn respond_to_all(
+        &self,
+        batch: &Batch,
+        caller: &Caller,
+    ) -> Result<Vec<StoredTask>, ReviewError> {
+        caller.require(Scope::Decide)?;
+        let many = batch.approval_ids.len();
+        if many == 0 || many > MOST_AT_ONCE {
+            let detail = format!("must name between 1 and {MOST_AT_ONCE} requests");
+            return Err(ReviewError::Invalid(vec![ade_domain::Invalid::at("/approval_ids", detail)]));
+        }
+        for _ in 0..MOST_ATTEMPTS {
+            let (tasks, commit) = self.decide_all(batch, caller).await?;
+            match self.record.commit(commit).await {
+                Ok(()) => return Ok(tasks),
+                Err(RecordError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(ReviewError::Overtaken)
+    }
+
+    async fn decide_all(
+        &self,
+        batch: &Batch,
+        caller: &Caller,
+    ) -> Result<(Vec<StoredTask>, Commit), ReviewError> {
+        let (actor, now) = (caller.actor(), self.clock.now());
+        // A task may have several of the requests: they are answered one after the other.
+        let mut tasks: BTreeMap<String, (u64, StoredTask)> = BTreeMap::new();
+        let mut refused = Vec::new();
+        for approval_id in &batch.approval_ids {
+            let decided = async {
+                let task_id = self.task_of(approval_id).await?;
+                if !tasks.contains_key(&task_id) {
+                    let task = self.visible(&task_id, Some(caller)).await?;
+                    tasks.insert(task_id.clone(), (task.review.revision, task));
+                }
+                match tasks.get_mut(&task_id) {
+                    Some((_, task)) => {
+                        Ok(task.review.respond(&answer(approval_id, &batch.response), &actor, now)?)
+                    }
+                    None => Err(ReviewError::NotFound("approval")),
+                }
+            };
+            match decided.await {
+                Ok(()) => {}
+                Err(ReviewError::Record(error)) => return Err(ReviewError::Record(error)),
+                Err(error) => refused.push((approval_id.clone(), error)),
+            }
+        }
+        if !refused.is_empty() {
+            return Err(ReviewError::Batch(refused));
+        }
+        let (mut changed, mut commit) = (Vec::with_capacity(tasks.len()), Commit::default());
+        for (expected, mut task) in tasks.into_values() {
+            task.review.forced |=
+                batch.apply_immediately && task.review.state == ade_domain::task::State::Approved;
+            self.add(&mut commit, Some(expected), &mut task, Some(caller), now);
+            changed.push(task);
+        }
+        Ok((changed, commit))
+    }
+}

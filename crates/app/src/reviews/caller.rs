@@ -1,0 +1,78 @@
+//! Who calls: a person by session or token, or an agent for its sponsor. What it may do follows from this and nothing else.
+
+use std::collections::BTreeSet;
+
+use ade_domain::audit::Who;
+use ade_domain::people::{ADMIN, AUDITOR, AuthorSet, User, UserId};
+use ade_domain::permission::{Part, Scope, parts_of};
+use ade_domain::review::Actor;
+use ade_domain::task::Lineage;
+use ade_store::record::StoredTask;
+
+use super::ReviewError;
+
+/// Whoever calls, as the edge has recognised it.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// The person; nobody for the bootstrap token.
+    pub user: Option<User>,
+    /// The agent, if it is one: then the person is its sponsor.
+    pub agent_id: Option<String>,
+    /// What its token is good for; everything for a session.
+    pub scopes: BTreeSet<Scope>,
+    /// Who made its token.
+    pub token_made_by: Option<UserId>,
+    /// What the audit log says about it.
+    pub who: Who,
+}
+
+impl Caller {
+    /// Refuses whoever's token is not good for something. Roles permit, scopes limit: both are asked.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn require(&self, scope: Scope) -> Result<(), ReviewError> {
+        if self.scopes.contains(&scope) { Ok(()) } else { Err(ReviewError::Scope(scope)) }
+    }
+
+    /// In which parts it acts. An agent acts as author for its sponsor, whatever roles the sponsor has.
+    #[must_use]
+    pub fn actor(&self) -> Actor {
+        let user = self.user.as_ref();
+        let parts = match (user, &self.agent_id) {
+            (Some(_), Some(_)) => vec![Part::Author],
+            (Some(user), None) => parts_of(user),
+            // The bootstrap token administers, and counts as nobody: it decides nothing.
+            (None, _) => vec![Part::Admin],
+        };
+        let token_made_by = self.token_made_by.clone();
+        Actor { user: user.map(|user| user.user_id.clone()), parts, token_made_by }
+    }
+
+    /// Whether it may look at a task: its authors, its reviewers, administrators, auditors.
+    #[must_use]
+    pub fn may_see(&self, task: &StoredTask) -> bool {
+        let Some(user) = &self.user else { return true };
+        let by_role = self.agent_id.is_none() && (user.has(ADMIN) || user.has(AUDITOR));
+        let reviews = || task.review.approvals.iter().any(|one| one.reviewer_id == user.user_id);
+        by_role || task.review.author_set.contains(&user.user_id) || reviews()
+    }
+
+    /// Who can never decide about what it proposes.
+    #[must_use]
+    pub fn authors(&self, lineage: &Lineage) -> AuthorSet {
+        let mut authors = AuthorSet::default();
+        if let Some(user) = &self.user {
+            let why =
+                if self.agent_id.is_some() { "sponsors the agent that proposed it" } else { "is its author" };
+            authors.add(user.user_id.clone(), why);
+        }
+        if let Some(maker) = &self.token_made_by {
+            authors.add(maker.clone(), "made the token that it was proposed with");
+        }
+        if let Some(sponsor) = &lineage.sponsor_id {
+            authors.add(sponsor.clone(), "answers for the agents behind it");
+        }
+        authors
+    }
+}

@@ -1,0 +1,381 @@
+//! Reviews under races, on SQLite and on PostgreSQL: one decision, never for anything else than was looked at, all or nothing.
+
+#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ade_app::reviews::{Batch, Caller, Draft, Response, ReviewError, ReviewRules, Reviews, StoredPolicy};
+use ade_domain::Moment;
+use ade_domain::audit::{Walk, Who};
+use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, User, UserId};
+use ade_domain::permission::Scope;
+use ade_domain::review::policy::{Policy, default_policy};
+use ade_domain::review::{Action, Refusal, RequestStatus};
+use ade_domain::task::{Config, Metadata, Preview, RollbackStrategy, State};
+use ade_store::Record;
+use ade_store::record::{AuditFilter, Commit, StoredTask, StoredUser, Thing, ThingKind, Write};
+use ade_testkit::{ManualClock, Postgres};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
+
+static SERVER: OnceCell<Postgres> = OnceCell::const_new();
+
+/// People, rules, a clock, and as many processes as a test wants.
+struct Office {
+    record: Record,
+    clock: ManualClock,
+    url: Option<String>,
+    _folder: Option<TempDir>,
+}
+
+impl Office {
+    async fn on_sqlite() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let record = Record::in_folder(folder.path()).await.expect("opens");
+        Self { record, clock: clock(), url: None, _folder: Some(folder) }
+    }
+
+    async fn on_postgres() -> Self {
+        let server = SERVER.get_or_init(|| async { Postgres::start().expect("starts") }).await;
+        let name = format!("t{}", uuid::Uuid::now_v7().simple());
+        server.create_database(&name).expect("created");
+        let url = server.url(&name);
+        let record = Record::on_postgres(&url).await.expect("opens");
+        Self { record, clock: clock(), url: Some(url), _folder: None }
+    }
+
+    fn desk(&self) -> Reviews {
+        Reviews::new(self.record.clone(), Arc::new(self.clock.clone()), ReviewRules::default())
+    }
+
+    /// The same as another process has it.
+    async fn another_desk(&self) -> Reviews {
+        let record = match &self.url {
+            Some(url) => Record::on_postgres(url).await.expect("opens"),
+            None => self.record.clone(),
+        };
+        Reviews::new(record, Arc::new(self.clock.clone()), ReviewRules::default())
+    }
+
+    async fn hire(&self, name: &str, roles: &[&str]) {
+        let user = user(name, roles);
+        let user = StoredUser { user, revision: 1, password_hash: None };
+        let writes = vec![Write::User { user: Box::new(user), expected: None }];
+        self.record.commit(Commit { writes, ..Commit::default() }).await.expect("hired");
+    }
+
+    async fn rule(&self, policy: Policy) {
+        let body = json!(StoredPolicy { active: Some(policy.clone()), draft: None });
+        let thing = Thing { kind: ThingKind::Policy, id: policy.name, revision: 1, body };
+        let writes = vec![Write::Thing { thing, expected: None }];
+        self.record.commit(Commit { writes, ..Commit::default() }).await.expect("ruled");
+    }
+
+    /// What the audit log says happened to a task, in order; and the log is whole.
+    async fn told(&self, task_id: Option<&str>) -> Vec<String> {
+        while self.desk().number("test").await.expect("numbered") > 0 {}
+        let (mut walk, mut told, mut after) = (Walk::new(None), Vec::new(), 0);
+        loop {
+            let page = self.record.audit(&AuditFilter::default(), after, 1_000).await.expect("read");
+            let Some(last) = page.last() else { break };
+            after = last.number;
+            for row in &page {
+                let entry = row.entry().expect("as it was written");
+                walk.step(&entry).expect("in order");
+                if task_id.is_none() || entry.body.task_id.as_deref() == task_id {
+                    told.push(entry.body.action);
+                }
+            }
+        }
+        told
+    }
+}
+
+fn clock() -> ManualClock {
+    ManualClock::new(Moment::from_micros(1_794_744_000_000_000).timestamp())
+}
+
+fn user(name: &str, roles: &[&str]) -> User {
+    User {
+        user_id: UserId::new(name),
+        name: name.to_owned(),
+        roles: roles.iter().map(|role| (*role).to_owned()).collect(),
+        manager_id: None,
+        team: None,
+        active: true,
+    }
+}
+
+fn caller(name: &str, roles: &[&str]) -> Caller {
+    let who = Who { user_id: Some(UserId::new(name)), ..Who::default() };
+    let scopes = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Decide, Scope::Admin]);
+    Caller { user: Some(user(name, roles)), agent_id: None, scopes, token_made_by: None, who }
+}
+
+fn draft(description: &str) -> Draft {
+    let config = Config {
+        task_type: "schema".to_owned(),
+        version: "1".to_owned(),
+        description: description.to_owned(),
+        executor: "noop".to_owned(),
+        parameters: serde_json::Map::new(),
+        resources: Vec::new(),
+        rollback_strategy: RollbackStrategy::Automatic,
+        timeout_seconds: 60,
+        priority: 0,
+    };
+    Draft { config, metadata: Metadata::default(), preview: Preview::unavailable(), predecessor: None }
+}
+
+fn yes() -> Response {
+    Response { action: Action::Approve, reason: None, digest: None }
+}
+
+fn no() -> Response {
+    Response { action: Action::Reject, reason: Some("no".to_owned()), digest: None }
+}
+
+async fn submitted(desk: &Reviews, description: &str) -> StoredTask {
+    let author = caller("ann", &[AUTHOR]);
+    let task = desk.create(draft(description), &author).await.expect("made");
+    desk.submit(&task.review.task_id, &author).await.expect("submitted")
+}
+
+fn request_to<'a>(task: &'a StoredTask, reviewer: &str) -> &'a str {
+    let is_open =
+        |one: &&ade_domain::review::Approval| one.reviewer_id.as_str() == reviewer && one.is_answerable();
+    &task.review.approvals.iter().find(is_open).expect("asked").approval_id
+}
+
+macro_rules! on_both {
+    ($($scenario:ident),+ $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $scenario() {
+                super::$scenario(super::Office::on_sqlite().await).await;
+            })+
+        }
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $scenario() {
+                super::$scenario(super::Office::on_postgres().await).await;
+            })+
+        }
+    };
+}
+
+on_both!(
+    of_sixteen_who_race_one_decides_and_the_others_are_told,
+    an_approval_that_races_a_change_counts_only_for_what_it_was_given_for,
+    a_batch_of_five_hundred_is_all_or_nothing,
+    three_processes_escalate_once,
+    an_old_approval_goes_back_into_review,
+    the_requests_of_a_leaver_move_on,
+    what_others_do_is_not_seen,
+);
+
+async fn of_sixteen_who_race_one_decides_and_the_others_are_told(office: Office) {
+    office.hire("ann", &[AUTHOR]).await;
+    for number in 0..16 {
+        office.hire(&format!("r{number:02}"), &[REVIEWER]).await;
+    }
+    let task = submitted(&office.desk(), "race").await;
+    assert_eq!(task.review.approvals.len(), 16);
+    let mut racers = Vec::new();
+    for number in 0..16 {
+        let (desk, name) = (office.another_desk().await, format!("r{number:02}"));
+        let approval = request_to(&task, &name).to_owned();
+        racers.push(tokio::spawn(async move {
+            let response = if number % 2 == 0 { yes() } else { no() };
+            desk.respond(&approval, &response, &caller(&name, &[REVIEWER])).await
+        }));
+    }
+    let (mut decided, mut late) = (Vec::new(), 0);
+    for racer in racers {
+        match racer.await.expect("no panic") {
+            Ok(task) => decided.push(task.review.state),
+            Err(ReviewError::Refused(Refusal::AlreadyDecided { state })) => {
+                assert!(matches!(state, State::Approved | State::Rejected));
+                late += 1;
+            }
+            Err(other) => unreachable!("{other}"),
+        }
+    }
+    assert_eq!((decided.len(), late), (1, 15));
+    let told = office.told(Some(&task.review.task_id)).await;
+    let decisions =
+        told.iter().filter(|action| *action == "task.approve" || *action == "task.reject").count();
+    assert_eq!(decisions, 1, "{told:?}");
+    let now = office.record.task(&task.review.task_id).await.expect("read").expect("there");
+    assert_eq!(now.review.state, decided[0]);
+    assert_eq!(now.review.approvals.iter().filter(|one| one.status == RequestStatus::Closed).count(), 15);
+}
+
+async fn an_approval_that_races_a_change_counts_only_for_what_it_was_given_for(office: Office) {
+    office.hire("ann", &[AUTHOR]).await;
+    office.hire("rob", &[REVIEWER]).await;
+    let (desk, author, rob) = (office.desk(), caller("ann", &[AUTHOR]), caller("rob", &[REVIEWER]));
+    let (mut before, mut after) = (0, 0);
+    for round in 0..20 {
+        let task = submitted(&desk, &format!("first {round}")).await;
+        let (task_id, digest) = (task.review.task_id.clone(), task.review.digest);
+        let approval = request_to(&task, "rob").to_owned();
+        let response = Response { digest: Some(digest), ..yes() };
+        let change = |task: &StoredTask| {
+            let mut config = task.review.config.clone();
+            config.description = "second".to_owned();
+            (config, task.metadata.clone(), task.preview.clone())
+        };
+        let (approved, modified) =
+            tokio::join!(desk.respond(&approval, &response, &rob), desk.modify(&task_id, change, &author));
+        modified.expect("before it is applied it can be changed");
+        let now = office.record.task(&task_id).await.expect("read").expect("there");
+        assert_ne!(now.review.digest, digest);
+        assert_eq!(now.review.state, State::Reviewing, "nobody approved what it is now");
+        match approved {
+            Ok(_) => before += 1,
+            Err(ReviewError::Refused(Refusal::DigestMismatch { .. })) => after += 1,
+            Err(other) => unreachable!("{other}"),
+        }
+    }
+    assert_eq!(before + after, 20);
+}
+
+async fn a_batch_of_five_hundred_is_all_or_nothing(office: Office) {
+    office.hire("ann", &[AUTHOR]).await;
+    office.hire("rob", &[REVIEWER]).await;
+    office.hire("sue", &[REVIEWER]).await;
+    let desk = office.desk();
+    let mut tasks = Vec::new();
+    for number in 0..500 {
+        tasks.push(submitted(&desk, &number.to_string()).await);
+    }
+    let approval_ids: Vec<String> = tasks.iter().map(|task| request_to(task, "rob").to_owned()).collect();
+    let batch = Batch { approval_ids, response: yes(), apply_immediately: false };
+    let (rob, sue) = (caller("rob", &[REVIEWER]), caller("sue", &[REVIEWER]));
+    let against = no();
+    let (batched, rejected) = tokio::join!(
+        desk.respond_to_all(&batch, &rob),
+        desk.respond(request_to(&tasks[250], "sue"), &against, &sue)
+    );
+    let mut states: Vec<State> = Vec::new();
+    for task in &tasks {
+        states
+            .push(office.record.task(&task.review.task_id).await.expect("read").expect("there").review.state);
+    }
+    let approved = states.iter().filter(|state| **state == State::Approved).count();
+    match (batched, rejected) {
+        (Ok(changed), Err(ReviewError::Refused(Refusal::AlreadyDecided { .. }))) => {
+            assert_eq!((changed.len(), approved), (500, 500));
+        }
+        (Err(ReviewError::Batch(refused)), Ok(_)) => {
+            assert_eq!((refused.len(), approved), (1, 0));
+            assert_eq!(refused[0].0, batch.approval_ids[250]);
+        }
+        other => unreachable!("{other:?}"),
+    }
+    let unknown = Batch { approval_ids: vec!["x".to_owned()], ..batch.clone() };
+    assert!(matches!(desk.respond_to_all(&unknown, &rob).await, Err(ReviewError::Batch(_))));
+    let empty = Batch { approval_ids: Vec::new(), ..batch };
+    assert!(matches!(desk.respond_to_all(&empty, &rob).await, Err(ReviewError::Invalid(_))));
+}
+
+async fn three_processes_escalate_once(office: Office) {
+    office.hire("ann", &[AUTHOR]).await;
+    office.hire("rob", &[REVIEWER]).await;
+    office.hire("max", &[ADMIN]).await;
+    let mut tasks = Vec::new();
+    for number in 0..10 {
+        tasks.push(submitted(&office.desk(), &number.to_string()).await);
+    }
+    office.clock.advance(Duration::from_secs(48 * 3_600));
+    let mut processes = Vec::new();
+    for _ in 0..3 {
+        let desk = office.another_desk().await;
+        processes.push(tokio::spawn(async move { desk.work_off().await }));
+    }
+    for process in processes {
+        process.await.expect("no panic").expect("worked off");
+    }
+    for task in &tasks {
+        let now = office.record.task(&task.review.task_id).await.expect("read").expect("there");
+        let asked: Vec<&str> = now.review.approvals.iter().map(|one| one.reviewer_id.as_str()).collect();
+        assert_eq!(asked, ["rob", "max"]);
+    }
+    let told = office.told(None).await;
+    assert_eq!(told.iter().filter(|action| *action == "approval.escalate").count(), 10);
+}
+
+async fn an_old_approval_goes_back_into_review(office: Office) {
+    office.hire("ann", &[AUTHOR]).await;
+    office.hire("rob", &[REVIEWER]).await;
+    let desk = office.desk();
+    let task = submitted(&desk, "old").await;
+    let rob = caller("rob", &[REVIEWER]);
+    let task = desk.respond(request_to(&task, "rob"), &yes(), &rob).await.expect("approved");
+    assert_eq!(task.review.state, State::Approved);
+    office.clock.advance(Duration::from_secs(7 * 86_400 - 1));
+    assert_eq!(desk.work_off().await, Ok(0));
+    office.clock.advance(Duration::from_secs(1));
+    assert_eq!(desk.work_off().await, Ok(1));
+    let now = desk.task(&task.review.task_id, &rob).await.expect("seen");
+    assert_eq!(now.review.state, State::Reviewing);
+    let statuses: Vec<RequestStatus> = now.review.approvals.iter().map(|one| one.status).collect();
+    assert_eq!(statuses, [RequestStatus::Invalidated, RequestStatus::Pending]);
+    assert_eq!(desk.work_off().await, Ok(0), "once");
+}
+
+async fn the_requests_of_a_leaver_move_on(office: Office) {
+    office.hire("ann", &[AUTHOR]).await;
+    office.hire("rob", &[REVIEWER]).await;
+    office.hire("max", &[ADMIN]).await;
+    let desk = office.desk();
+    let tasks = [submitted(&desk, "one").await, submitted(&desk, "two").await];
+    let gone = StoredUser {
+        user: User { active: false, ..user("rob", &[REVIEWER]) },
+        revision: 2,
+        password_hash: None,
+    };
+    let writes = vec![Write::User { user: Box::new(gone), expected: Some(1) }];
+    office.record.commit(Commit { writes, ..Commit::default() }).await.expect("left");
+    desk.replace(&UserId::new("rob")).await.expect("moved");
+    for task in &tasks {
+        let now = office.record.task(&task.review.task_id).await.expect("read").expect("there");
+        assert_eq!(request_to(&now, "max"), now.review.approvals[1].approval_id);
+        assert_eq!(now.review.approvals[0].status, RequestStatus::Delegated);
+    }
+}
+
+async fn what_others_do_is_not_seen(office: Office) {
+    office.hire("ann", &[AUTHOR]).await;
+    office.hire("rob", &[REVIEWER]).await;
+    let mut own = default_policy();
+    (own.name, own.reviewers) = ("own".to_owned(), vec![UserId::new("rob")]);
+    office.rule(own).await;
+    let desk = office.desk();
+    let task = submitted(&desk, "secret").await;
+    let id = &task.review.task_id;
+    for (who, roles, sees) in [
+        ("ann", AUTHOR, true),
+        ("rob", REVIEWER, true),
+        ("max", ADMIN, true),
+        ("vera", "auditor", true),
+        ("eve", REVIEWER, false),
+    ] {
+        let seen = desk.task(id, &caller(who, &[roles])).await;
+        assert_eq!(seen.is_ok(), sees, "{who}: {seen:?}");
+    }
+    // A token without the scope, whatever the roles: an agent that finds its user's token cannot approve with it.
+    let mut without = caller("rob", &[REVIEWER]);
+    without.scopes.remove(&Scope::Decide);
+    let refused = desk.respond(request_to(&task, "rob"), &yes(), &without).await;
+    assert_eq!(refused, Err(ReviewError::Scope(Scope::Decide)));
+    // An agent acts as author for its sponsor, whatever roles the sponsor has.
+    let mut agent = caller("rob", &[REVIEWER, ADMIN]);
+    agent.agent_id = Some("robot".to_owned());
+    let refused = desk.respond(request_to(&task, "rob"), &yes(), &agent).await;
+    assert_eq!(refused, Err(ReviewError::Refused(Refusal::Forbidden)));
+}
