@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_app::reviews::{Batch, Caller, Draft, Response, ReviewError, ReviewRules, Reviews, StoredPolicy};
+use ade_app::reviews::{
+    Batch, Caller, Draft, Imagined, Response, ReviewError, ReviewRules, Reviews, StoredPolicy,
+};
 use ade_domain::Moment;
 use ade_domain::audit::{Walk, Who};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, User, UserId};
@@ -16,7 +18,7 @@ use ade_domain::review::{Action, Refusal, RequestStatus};
 use ade_domain::task::{Config, Metadata, Preview, RollbackStrategy, State};
 use ade_store::Record;
 use ade_store::record::{AuditFilter, Commit, StoredTask, StoredUser, Thing, ThingKind, Write};
-use ade_testkit::{ManualClock, Postgres};
+use ade_testkit::{Dice, ManualClock, Postgres, effort};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
@@ -175,6 +177,8 @@ on_both!(
     an_old_approval_goes_back_into_review,
     the_requests_of_a_leaver_move_on,
     what_others_do_is_not_seen,
+    simulating_says_what_submitting_does,
+    a_replay_lists_exactly_what_would_have_gone_another_way,
 );
 
 async fn of_sixteen_who_race_one_decides_and_the_others_are_told(office: Office) {
@@ -378,4 +382,108 @@ async fn what_others_do_is_not_seen(office: Office) {
     agent.agent_id = Some("robot".to_owned());
     let refused = desk.respond(request_to(&task, "rob"), &yes(), &agent).await;
     assert_eq!(refused, Err(ReviewError::Refused(Refusal::Forbidden)));
+}
+
+async fn simulating_says_what_submitting_does(office: Office) {
+    let names = ["ann", "rob", "sue", "eve", "max"];
+    for (name, roles) in names.iter().zip([
+        &[AUTHOR][..],
+        &[REVIEWER],
+        &[REVIEWER, "dba"],
+        &[REVIEWER, ADMIN],
+        &[AUTHOR, ADMIN],
+    ]) {
+        office.hire(name, roles).await;
+    }
+    let (desk, seed) = (office.desk(), effort::seed());
+    let mut policies: Vec<Policy> = Vec::new();
+    for (number, kind) in ["schema", "config", "*"].into_iter().enumerate() {
+        let mut policy = default_policy();
+        policy.name = format!("p{number}");
+        policy.task_types = vec![kind.to_owned()];
+        policies.push(policy);
+    }
+    policies[0].required_roles = vec!["dba".to_owned()];
+    policies[1].risk_threshold = 40;
+    policies[1].min_approvers = 2;
+    policies[2].auto_approve_if =
+        Some(ade_domain::review::policy::AutoApprove { risk_below: Some(45), ..Default::default() });
+    for policy in &policies {
+        office.rule(policy.clone()).await;
+    }
+    let mut kinds = BTreeSet::new();
+    for round in 0..effort::rounds(40, 2_000) {
+        let mut dice = Dice::new(seed, round);
+        let mut pick = |many: u64| usize::try_from(dice.below(many)).expect("small");
+        let author = caller(["ann", "max"][pick(2)], &[AUTHOR]);
+        let mut draft = draft("something");
+        draft.config.task_type = ["schema", "config", "other"][pick(3)].to_owned();
+        draft.config.resources = (0..pick(4))
+            .map(|number| ade_domain::task::Resource {
+                resource_type: "database".to_owned(),
+                id: number.to_string(),
+                mode: ade_domain::task::ResourceMode::Exclusive,
+            })
+            .collect();
+        let imagined = Imagined {
+            config: draft.config.clone(),
+            metadata: draft.metadata.clone(),
+            preview: draft.preview.clone(),
+            at: None,
+            policies: Vec::new(),
+        };
+        let simulated = desk.simulate(&imagined, &author).await.expect("simulated");
+        let task = desk.create(draft, &author).await.expect("made");
+        assert_eq!(task.review.risk.as_ref(), Some(&simulated.risk));
+        match (desk.submit(&task.review.task_id, &author).await, simulated.assignment) {
+            (Ok(task), Ok(assignment)) => {
+                assert_eq!(task.review.requirements, assignment.requirements);
+                assert_eq!(task.review.considered, assignment.considered);
+                assert_eq!(task.review.auto_approved, assignment.auto_approved);
+                let asked: BTreeSet<&str> =
+                    task.review.approvals.iter().map(|one| one.reviewer_id.as_str()).collect();
+                let wanted: BTreeSet<&str> =
+                    assignment.wanted.iter().map(|one| one.reviewer_id.as_str()).collect();
+                assert_eq!(asked, wanted);
+                kinds.insert(task.review.state);
+            }
+            (Err(ReviewError::Refused(Refusal::NoQuorum(refused))), Err(simulated)) => {
+                assert_eq!(refused, simulated);
+            }
+            other => unreachable!("{other:?}"),
+        }
+    }
+    assert_eq!(kinds.len(), 2, "some were reviewed and some needed nobody: {kinds:?}");
+}
+
+async fn a_replay_lists_exactly_what_would_have_gone_another_way(office: Office) {
+    office.hire("ann", &[AUTHOR]).await;
+    office.hire("rob", &[REVIEWER]).await;
+    office.hire("sue", &[REVIEWER, "dba"]).await;
+    let (desk, author) = (office.desk(), caller("ann", &[AUTHOR]));
+    let mut schema = BTreeSet::new();
+    for number in 0..9 {
+        let mut draft = draft(&number.to_string());
+        draft.config.task_type = ["schema", "config", "other"][number % 3].to_owned();
+        let task = desk.create(draft, &author).await.expect("made");
+        // Drafts that were never submitted were never decided.
+        if number != 3 {
+            desk.submit(&task.review.task_id, &author).await.expect("submitted");
+            if number % 3 == 0 {
+                schema.insert(task.review.task_id);
+            }
+        }
+    }
+    let mut drafted = default_policy();
+    (drafted.name, drafted.task_types) = ("databases".to_owned(), vec!["schema".to_owned()]);
+    drafted.required_roles = vec!["dba".to_owned()];
+    let differs = desk.replay(&drafted, &author).await.expect("replayed");
+    let found: BTreeSet<String> = differs.iter().map(|one| one.task_id.clone()).collect();
+    assert_eq!(found, schema);
+    assert_eq!(differs[0].was, "1 of rob, sue for default");
+    assert_eq!(differs[0].would_be, "1 of sue for databases");
+    let told = office.told(None).await;
+    office.rule(drafted).await;
+    assert!(desk.replay(&default_policy(), &author).await.expect("replayed").is_empty());
+    assert_eq!(office.told(None).await, told, "looking changes nothing");
 }

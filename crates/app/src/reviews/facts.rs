@@ -80,6 +80,20 @@ impl Facts {
         })
     }
 
+    /// The same with some policies as if they were in force, each in the place of the one with its name.
+    pub(super) fn with(&self, drafted: &[Policy]) -> Self {
+        let mut facts = self.clone();
+        for policy in drafted {
+            if policy.name == DEFAULT {
+                facts.default_policy = policy.clone();
+                continue;
+            }
+            facts.policies.retain(|other| other.name != policy.name);
+            facts.policies.push(policy.clone());
+        }
+        facts
+    }
+
     /// The most critical pattern that matches decides; what depends on any of them counts.
     fn registered(&self, resource: &Resource) -> Registered {
         let found = || {

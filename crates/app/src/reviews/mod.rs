@@ -5,6 +5,7 @@ mod batch;
 mod caller;
 mod due;
 mod facts;
+mod simulate;
 mod use_cases;
 
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use uuid::Uuid;
 pub use batch::{Batch, MOST_AT_ONCE};
 pub use caller::Caller;
 pub use facts::{RegisteredPattern, StoredPolicy};
+pub use simulate::{Differs, Imagined, Simulated};
 pub use use_cases::{Draft, Response};
 
 use facts::Facts;

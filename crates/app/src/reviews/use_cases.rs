@@ -32,7 +32,7 @@ pub struct Response {
     pub digest: Option<Digest>,
 }
 
-fn checked(config: &Config) -> Result<Digest, ReviewError> {
+pub(super) fn checked(config: &Config) -> Result<Digest, ReviewError> {
     let faults = config.faults();
     if !faults.is_empty() {
         return Err(ReviewError::Invalid(faults));

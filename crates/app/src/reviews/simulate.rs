@@ -1,0 +1,122 @@
+//! What would happen if: the same functions on a draft or an imagined task, at an imagined time, with drafted policies. Changes
+//! nothing, and says what submitting would do.
+
+use ade_domain::Moment;
+use ade_domain::permission::Scope;
+use ade_domain::review::Review;
+use ade_domain::review::assign::{Assignment, NoQuorum};
+use ade_domain::review::policy::Policy;
+use ade_domain::review::quorum::least;
+use ade_domain::review::risk::Risk;
+use ade_domain::task::{Config, Metadata, Preview, State};
+use ade_store::record::TaskFilter;
+
+use super::use_cases::checked;
+use super::{Caller, ReviewError, Reviews};
+
+/// How many past tasks a replay looks at.
+const MOST_REPLAYED: usize = 10_000;
+/// How many at once.
+const PAGE: u32 = 200;
+
+/// A task that somebody imagines.
+#[derive(Debug, Clone)]
+pub struct Imagined {
+    /// What is to be done.
+    pub config: Config,
+    /// What is said about it besides.
+    pub metadata: Metadata,
+    /// What it would change.
+    pub preview: Preview,
+    /// When; now, if nothing is said.
+    pub at: Option<Moment>,
+    /// Policies as if they were in force; each takes the place of the one with its name.
+    pub policies: Vec<Policy>,
+}
+
+/// What would happen.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Simulated {
+    /// How dangerous it is.
+    pub risk: Risk,
+    /// Who would be asked, and why; or why nobody could decide.
+    pub assignment: Result<Assignment, NoQuorum>,
+    /// How many must agree, at least.
+    pub required_count: u32,
+}
+
+/// A past task that would have gone another way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Differs {
+    /// Which.
+    pub task_id: String,
+    /// What was asked for then, in a sentence.
+    pub was: String,
+    /// What would be asked for.
+    pub would_be: String,
+}
+
+impl Reviews {
+    /// What submitting would do.
+    ///
+    /// # Errors
+    /// What is imagined cannot be.
+    pub async fn simulate(&self, imagined: &Imagined, caller: &Caller) -> Result<Simulated, ReviewError> {
+        caller.require(Scope::Read)?;
+        let digest = checked(&imagined.config)?;
+        let author = caller.actor().user.ok_or(ade_domain::review::Refusal::Forbidden)?;
+        let now = imagined.at.unwrap_or_else(|| self.clock.now());
+        let facts = self.facts(&imagined.config.task_type).await?.with(&imagined.policies);
+        let authors = caller.authors(&imagined.metadata.lineage);
+        let review = Review::draft("imagined", imagined.config.clone(), digest, author, authors, now);
+        let risk = facts.risk(&imagined.config, &imagined.preview);
+        let assignment = facts.assign(&review, &imagined.config, risk.score, now);
+        let required_count = assignment.as_ref().map_or(0, |assignment| least(&assignment.requirements));
+        Ok(Simulated { risk, assignment, required_count })
+    }
+
+    /// The past tasks that would have gone another way with a drafted policy: each is looked at as it was submitted, at the
+    /// time at which it was, by the people and the other rules of today; once without the draft, and once with it.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn replay(&self, drafted: &Policy, caller: &Caller) -> Result<Vec<Differs>, ReviewError> {
+        caller.require(Scope::Read)?;
+        let (mut differs, mut before, mut seen) = (Vec::new(), None::<String>, 0);
+        loop {
+            let page = self.record.tasks(&TaskFilter::default(), before.as_deref(), PAGE).await?;
+            for task in &page {
+                let review = &task.review;
+                let Some(at) = review.since.get(&State::Submitted).copied() else { continue };
+                let facts = self.facts(&review.config.task_type).await?;
+                let risk = review.risk_score();
+                let was = said(&facts.assign(review, &review.config, risk, at));
+                let drafts = std::slice::from_ref(drafted);
+                let would_be = said(&facts.with(drafts).assign(review, &review.config, risk, at));
+                if was != would_be {
+                    differs.push(Differs { task_id: review.task_id.clone(), was, would_be });
+                }
+            }
+            seen += page.len();
+            before = page.last().map(|task| task.review.task_id.clone());
+            if page.len() < PAGE as usize || seen >= MOST_REPLAYED {
+                return Ok(differs);
+            }
+        }
+    }
+}
+
+/// What is asked for, in a sentence: who must agree, not why.
+fn said(assignment: &Result<Assignment, NoQuorum>) -> String {
+    match assignment {
+        Err(refused) => refused.to_string(),
+        Ok(Assignment { auto_approved: Some(_), .. }) => "nobody is asked".to_owned(),
+        Ok(assignment) => {
+            let of = |one: &ade_domain::review::quorum::Requirement| {
+                let people: Vec<&str> = one.reviewers.keys().map(|who| who.as_str()).collect();
+                format!("{} of {} for {}", one.min_approvers, people.join(", "), one.policy)
+            };
+            assignment.requirements.iter().map(of).collect::<Vec<_>>().join("; ")
+        }
+    }
+}
