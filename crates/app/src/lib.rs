@@ -3,6 +3,7 @@
 //! Nothing is sent before it is committed. No lock of this process is held while anything is waited for.
 
 pub mod agents;
+pub mod ledger;
 pub mod locks;
 mod notices;
 pub mod reviews;
