@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_app::reviews::{
-    Batch, Caller, Draft, Imagined, Response, ReviewError, ReviewRules, Reviews, StoredPolicy,
+    Batch, Caller, Deed, Draft, Imagined, Response, ReviewError, ReviewRules, Reviews, StoredPolicy,
 };
 use ade_domain::Moment;
 use ade_domain::audit::{Walk, Who};
@@ -177,6 +177,7 @@ on_both!(
     an_old_approval_goes_back_into_review,
     the_requests_of_a_leaver_move_on,
     what_others_do_is_not_seen,
+    an_override_is_confirmed_by_a_second_administrator_and_forced_by_none_of_the_authors,
     simulating_says_what_submitting_does,
     a_replay_lists_exactly_what_would_have_gone_another_way,
 );
@@ -486,4 +487,37 @@ async fn a_replay_lists_exactly_what_would_have_gone_another_way(office: Office)
     office.rule(drafted).await;
     assert!(desk.replay(&default_policy(), &author).await.expect("replayed").is_empty());
     assert_eq!(office.told(None).await, told, "looking changes nothing");
+}
+
+async fn an_override_is_confirmed_by_a_second_administrator_and_forced_by_none_of_the_authors(
+    office: Office,
+) {
+    office.hire("ann", &[AUTHOR]).await;
+    office.hire("rob", &[REVIEWER]).await;
+    let desk = office.desk();
+    let task = submitted(&desk, "now").await;
+    let id = &task.review.task_id;
+    let said = || Some("it burns".to_owned());
+    let (max, pam) = (caller("max", &[ADMIN]), caller("pam", &[ADMIN]));
+    let author = caller("ann", &[AUTHOR, ADMIN]);
+    let ask = Deed::AskOverride { reason: said(), incident_ticket: Some("INC-1".to_owned()) };
+    let own = |outcome: Result<StoredTask, ReviewError>| {
+        assert!(matches!(outcome, Err(ReviewError::Refused(Refusal::OwnTask { .. }))), "{outcome:?}");
+    };
+    own(desk.act(id, &ask, &author).await);
+    desk.act(id, &ask, &max).await.expect("an administrator");
+    own(desk.act(id, &Deed::ConfirmOverride, &author).await);
+    let same = desk.act(id, &Deed::ConfirmOverride, &max).await;
+    assert!(matches!(same, Err(ReviewError::Refused(Refusal::SameAdmin { .. }))));
+    let task = desk.act(id, &Deed::ConfirmOverride, &pam).await.expect("a second one");
+    assert_eq!(task.review.state, State::Approved);
+    own(desk.act(id, &Deed::ForceApply { reason: said() }, &author).await);
+    assert!(desk.act(id, &Deed::ForceApply { reason: said() }, &max).await.expect("forced").review.forced);
+    let revoked = desk.act(id, &Deed::Revoke { reason: said() }, &pam).await.expect("revoked");
+    assert_eq!((revoked.review.state, revoked.review.forced), (State::Rejected, false));
+    let late = desk.act(id, &Deed::Cancel { reason: None }, &author).await;
+    assert!(matches!(late, Err(ReviewError::Refused(Refusal::InvalidTransition(_)))));
+    let told = office.told(Some(id)).await;
+    let expected = ["task.override", "task.confirm_override", "task.force_apply", "task.revoke"];
+    assert_eq!(told[told.len() - 4..], expected, "{told:?}");
 }

@@ -25,7 +25,7 @@ pub use batch::{Batch, MOST_AT_ONCE};
 pub use caller::Caller;
 pub use facts::{RegisteredPattern, StoredPolicy};
 pub use simulate::{Differs, Imagined, Simulated};
-pub use use_cases::{Draft, Response};
+pub use use_cases::{Deed, Draft, Response};
 
 use facts::Facts;
 

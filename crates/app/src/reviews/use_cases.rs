@@ -32,6 +32,35 @@ pub struct Response {
     pub digest: Option<Digest>,
 }
 
+/// What is done to a task as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Deed {
+    /// An approval is taken back before anything was done.
+    Revoke {
+        /// Why.
+        reason: Option<String>,
+    },
+    /// It is given up.
+    Cancel {
+        /// Why.
+        reason: Option<String>,
+    },
+    /// An administrator asks for a decision past the policies.
+    AskOverride {
+        /// Why.
+        reason: Option<String>,
+        /// For which incident.
+        incident_ticket: Option<String>,
+    },
+    /// A second administrator agrees.
+    ConfirmOverride,
+    /// An administrator puts it before all others.
+    ForceApply {
+        /// Why.
+        reason: Option<String>,
+    },
+}
+
 pub(super) fn checked(config: &Config) -> Result<Digest, ReviewError> {
     let faults = config.faults();
     if !faults.is_empty() {
@@ -185,83 +214,24 @@ impl Reviews {
         .await
     }
 
-    /// An approval is taken back before anything was done.
+    /// What is done to a task as a whole.
     ///
     /// # Errors
-    /// The caller may not, or it is too late.
-    pub async fn revoke(
-        &self,
-        task_id: &str,
-        reason: Option<&str>,
-        caller: &Caller,
-    ) -> Result<StoredTask, ReviewError> {
-        caller.require(Scope::Decide)?;
+    /// The caller may not, or it cannot be done now.
+    pub async fn act(&self, task_id: &str, deed: &Deed, caller: &Caller) -> Result<StoredTask, ReviewError> {
+        let is_authors = matches!(deed, Deed::Cancel { .. });
+        caller.require(if is_authors { Scope::Propose } else { Scope::Decide })?;
         self.change(task_id, Some(caller), |task, _, now| {
-            Ok(task.review.revoke(reason, &caller.actor(), now)?)
-        })
-        .await
-    }
-
-    /// It is given up.
-    ///
-    /// # Errors
-    /// The caller may not, or it is too late.
-    pub async fn cancel(
-        &self,
-        task_id: &str,
-        reason: Option<&str>,
-        caller: &Caller,
-    ) -> Result<StoredTask, ReviewError> {
-        caller.require(Scope::Propose)?;
-        self.change(task_id, Some(caller), |task, _, now| {
-            Ok(task.review.cancel(reason, &caller.actor(), now)?)
-        })
-        .await
-    }
-
-    /// An administrator asks for a decision past the policies.
-    ///
-    /// # Errors
-    /// It may not, or says not why and for which incident.
-    pub async fn ask_override(
-        &self,
-        task_id: &str,
-        reason: Option<&str>,
-        ticket: Option<&str>,
-        caller: &Caller,
-    ) -> Result<StoredTask, ReviewError> {
-        caller.require(Scope::Decide)?;
-        self.change(task_id, Some(caller), |task, _, now| {
-            Ok(task.review.ask_override(reason, ticket, &caller.actor(), now)?)
-        })
-        .await
-    }
-
-    /// A second administrator agrees.
-    ///
-    /// # Errors
-    /// It may not, is the same one, or comes too late.
-    pub async fn confirm_override(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, ReviewError> {
-        caller.require(Scope::Decide)?;
-        self.change(task_id, Some(caller), |task, _, now| {
-            Ok(task.review.confirm_override(&caller.actor(), now)?)
-        })
-        .await
-    }
-
-    /// An administrator puts it before all others.
-    ///
-    /// # Errors
-    /// It may not, or nothing is approved.
-    pub async fn force_apply(
-        &self,
-        task_id: &str,
-        reason: Option<&str>,
-        caller: &Caller,
-    ) -> Result<StoredTask, ReviewError> {
-        caller.require(Scope::Decide)?;
-        self.change(task_id, Some(caller), |task, _, now| {
-            Ok(task.review.force_apply(reason, &caller.actor(), now)?)
+            let (review, actor) = (&mut task.review, caller.actor());
+            Ok(match deed {
+                Deed::Revoke { reason } => review.revoke(reason.as_deref(), &actor, now),
+                Deed::Cancel { reason } => review.cancel(reason.as_deref(), &actor, now),
+                Deed::AskOverride { reason, incident_ticket } => {
+                    review.ask_override(reason.as_deref(), incident_ticket.as_deref(), &actor, now)
+                }
+                Deed::ConfirmOverride => review.confirm_override(&actor, now),
+                Deed::ForceApply { reason } => review.force_apply(reason.as_deref(), &actor, now),
+            }?)
         })
         .await
     }

@@ -35,6 +35,14 @@ pub struct Question<'a> {
     pub now: Moment,
 }
 
+impl<'a> Question<'a> {
+    /// What chains of delegations are followed by.
+    const fn ways(&self) -> Ways<'a> {
+        let Self { people, delegations, config, risk, now, .. } = *self;
+        Ways { people, delegations, config, risk, now }
+    }
+}
+
 /// What a policy has to do with a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Considered {
@@ -185,13 +193,7 @@ fn ask(
     wanted: &mut BTreeMap<UserId, Wanted>,
     passed_by: &mut Vec<String>,
 ) -> Requirement {
-    let ways = Ways {
-        people: question.people,
-        delegations: question.delegations,
-        config: question.config,
-        risk: question.risk,
-        now: question.now,
-    };
+    let ways = question.ways();
     let mut requirement = Requirement::of(policy);
     for (named, why) in named_by(question, policy) {
         let Resolved { reviewer, chain, passed_by: on_the_way } = delegation::resolve(named, &ways);
@@ -237,13 +239,7 @@ fn ask(
 
 /// With whom somebody agrees, if that one is asked as well.
 fn follows(question: &Question<'_>, one: &Wanted, asked: &BTreeSet<UserId>) -> Option<UserId> {
-    let ways = Ways {
-        people: question.people,
-        delegations: question.delegations,
-        config: question.config,
-        risk: question.risk,
-        now: question.now,
-    };
+    let ways = question.ways();
     delegation::follows(&one.reviewer_id, &ways)
         .filter(|leader| asked.contains(leader) && *leader != one.reviewer_id)
 }
