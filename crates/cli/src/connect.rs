@@ -4,6 +4,7 @@ use std::fs;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 
+use ade_client::wire::CycleEdge;
 use ade_client::{Client, Error};
 use clap::Args as ClapArgs;
 
@@ -85,7 +86,13 @@ impl From<Error> for Failure {
                     "LOCK_HELD" => {
                         failure.hint("wait for it with --wait SECONDS; ade lock show tells who holds it")
                     }
-                    "DEADLOCK_DETECTED" => failure.hint("try again; ade lock graph shows who waits for whom"),
+                    "DEADLOCK_DETECTED" => {
+                        let cycle: Vec<CycleEdge> = problem.fact("cycle").unwrap_or_default();
+                        let wait =
+                            |edge: &CycleEdge| format!("{} waited for {}", edge.agent_id, edge.waits_for);
+                        let waits: Vec<String> = cycle.iter().map(wait).collect();
+                        failure.hint(format!("{}; try again", waits.join(", ")))
+                    }
                     _ => failure,
                 }
             }

@@ -64,7 +64,7 @@ impl LockRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     /// The server says so.
-    #[error("it expired, was taken away by an administrator, or fell to a deadlock")]
+    #[error("it expired, was taken away by an administrator, fell to a deadlock, or its store forgot it")]
     Taken,
     /// The server could not be reached for so long that they may have expired.
     #[error("the server could not be reached in time, and the lease runs out")]

@@ -101,7 +101,7 @@ impl LockService {
             Ok(true) => {}
             Ok(false) => return Err(LockError::TooManyAgents),
             // Whether the agent can be written down does not decide about its locks.
-            Err(error) => tracing::warn!(%error, "not written down that an agent is alive"),
+            Err(error) => tracing::debug!(%error, "not written down that an agent is alive"),
         }
         let commands =
             held.iter().map(|held| (held.lock.clone(), command(holder.clone(), held.token))).collect();

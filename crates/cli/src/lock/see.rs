@@ -140,7 +140,8 @@ pub(super) async fn watch(client: &Client, args: &WatchArgs) -> Result<(), Failu
             (Err(failure), _) => return Err(failure),
         };
         let (now, locks) = (now(), last.as_ref().map_or(&[] as &[Lock], |(page, _)| &page.items));
-        let mut text = format!("{}  {} locks\n{}{trouble}\n", Time(now), locks.len(), table(locks, now));
+        let many = if locks.len() == 1 { "lock" } else { "locks" };
+        let mut text = format!("{}  {} {many}\n{}{trouble}\n", Time(now), locks.len(), table(locks, now));
         if terminal {
             // Home, the new text, and nothing of the old one below it.
             text = format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"));

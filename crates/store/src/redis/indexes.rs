@@ -10,7 +10,7 @@ use redis::Cmd;
 
 use super::keys::{self, AgentKeys, LockKeys};
 use super::step::{self, Changed, Said};
-use super::{Inner, foreign};
+use super::{Inner, foreign, record};
 use crate::coordination::Unavailable;
 
 impl Inner {
@@ -57,14 +57,38 @@ impl Inner {
         Ok(updates)
     }
 
-    /// An agent is found to hold a lock for as long again.
-    pub(super) async fn keep_listed(&self, keys: &LockKeys, agent: &AgentKeys) {
-        let entry = add_to_index(&agent.by_agent, keys.lock(), step::index_ms(self.rules()));
-        for answer in self.link.ask_all(entry.into()).await {
-            if let Err(error) = answer {
-                tracing::debug!(%error, "an index of locks cannot be written; the next sign of life does");
+    /// Agents are found to hold these locks for as long again, and the locks by their types. Who gives one back at the same
+    /// time may have been first: what is not held any more leaves its index again.
+    pub(super) async fn list_held(&self, held: &[(LockName, Holder)]) -> Result<(), Unavailable> {
+        let ttl = step::index_ms(self.rules());
+        let (mut entries, mut questions) = (Vec::new(), Vec::with_capacity(held.len()));
+        for (name, holder) in held {
+            let keys = self.lock_keys(name)?;
+            entries.extend(add_to_index(&self.agent_keys(holder.agent_id())?.by_agent, keys.lock(), ttl));
+            entries.extend(keys.by_type.iter().flat_map(|by_type| add_to_index(by_type, keys.lock(), ttl)));
+            let mut ask = redis::cmd("HEXISTS");
+            ask.arg(keys.lock().as_str()).arg(format!("h:{}", record::who(holder)));
+            questions.push((keys.lock().clone(), ask));
+        }
+        self.ask_each(entries).await?;
+        for ((name, holder), answer) in held.iter().zip(self.ask_each(questions).await?) {
+            if step::number(&answer).map_err(foreign)? == 0 {
+                self.unlist(name, holder.agent_id()).await?;
             }
         }
+        Ok(())
+    }
+
+    async fn unlist(&self, name: &LockName, agent: &str) -> Result<(), Unavailable> {
+        let (seen, keys) = (self.see(name, 0).await?, self.lock_keys(name)?);
+        let mut gone = Vec::new();
+        if !seen.is_held_by(agent) {
+            gone.push(remove_from_index(&self.agent_keys(agent)?.by_agent, keys.lock()));
+        }
+        if let Some(by_type) = keys.by_type.as_ref().filter(|_| seen.holds.is_empty()) {
+            gone.push(remove_from_index(by_type, keys.lock()));
+        }
+        self.ask_each(gone).await.map(drop)
     }
 
     /// What must be known before a lock is taken or waited for: on a cluster that the sweep has to look at it, and that

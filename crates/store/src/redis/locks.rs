@@ -83,7 +83,7 @@ impl Seen {
         granted.chain(self.waiters.iter().cloned().map(Change::Queued))
     }
 
-    fn is_held_by(&self, agent: &str) -> bool {
+    pub(super) fn is_held_by(&self, agent: &str) -> bool {
         self.holds.iter().any(|hold| hold.holder.agent_id() == agent)
     }
 

@@ -294,8 +294,11 @@ impl Inner {
             Said::read(&self.link.call(self.scripts.of(command), &all, &args).await?).map_err(foreign)?
         };
         self.follow_up(name, &keys, agent, &said).await;
-        if let Some(of_agent) = of_agent.as_deref().filter(|_| holds_while_it_waits(command, &said)) {
-            self.keep_listed(&keys, of_agent).await;
+        if let Some(holder) = command.holder().filter(|_| holds_while_it_waits(command, &said)) {
+            let held = [(name.clone(), holder.clone())];
+            if let Err(error) = self.list_held(&held).await {
+                tracing::debug!(%error, "an index of locks cannot be written; the next sign of life does");
+            }
         }
         if let Command::Acquire(wish) = command {
             let of_agent = of_agent.as_deref();
@@ -487,8 +490,7 @@ impl Inner {
             }
         }
         if let (Command::Extend { .. }, Outcome::Kept(_)) = (command, &outcome) {
-            let agent = command.holder().map(|holder| holder.agent_id().to_owned()).unwrap_or_default();
-            locked(&self.rounds).alive.insert((name.clone(), agent));
+            locked(&self.rounds).alive.extend(command.holder().map(|holder| (name.clone(), holder.clone())));
         }
         if let (Command::Release { holder, .. }, Outcome::Done) = (command, &outcome) {
             self.forget_age(holder).await;

@@ -1,7 +1,7 @@
 //! What happens without anybody asking: leases and waits that ended, agents that went silent, cycles that were left over,
 //! and indexes that lost something. Every server does all of it; doing it twice does no harm.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use ade_domain::Moment;
@@ -45,7 +45,7 @@ pub(super) struct Rounds {
     housekept: Option<Instant>,
     inspected: HashMap<LockName, Instant>,
     /// Locks with heartbeats since the registry was last looked at, and whose they are.
-    pub(super) alive: HashSet<(LockName, String)>,
+    pub(super) alive: HashSet<(LockName, Holder)>,
     enlisted: Option<Instant>,
     /// How far the names of locks were looked through.
     names_from: String,
@@ -215,15 +215,13 @@ impl Inner {
     async fn inspect(&self, name: &LockName) -> Result<(), Unavailable> {
         let seen = self.see(name, usize::MAX).await?;
         let keys = self.lock_keys(name)?;
-        let ttl = step::index_ms(self.rules());
+        // One holder of each agent is enough.
+        let by_agent: BTreeMap<&str, &Holder> =
+            seen.holds.iter().map(|hold| (hold.holder.agent_id(), &hold.holder)).collect();
+        let held: Vec<(LockName, Holder)> =
+            by_agent.into_values().map(|holder| (name.clone(), holder.clone())).collect();
+        self.list_held(&held).await?;
         let mut repairs = Vec::new();
-        let holders: HashSet<&str> = seen.holds.iter().map(|hold| hold.holder.agent_id()).collect();
-        for agent in holders {
-            repairs.extend(add_to_index(&self.agent_keys(agent)?.by_agent, keys.lock(), ttl));
-        }
-        if let Some(by_type) = keys.by_type.as_ref().filter(|_| !seen.holds.is_empty()) {
-            repairs.extend(add_to_index(by_type, keys.lock(), ttl));
-        }
         let mut waiting: BTreeSet<&str> = BTreeSet::new();
         for waiter in &seen.waiters {
             let ttl = step::QUEUE_MS.max(waiter.deadline.ms_since(seen.now) + 5_000);
@@ -325,25 +323,20 @@ impl Inner {
     /// Locks that are held and that the registry has lost, with a part of the cluster perhaps, come back. On a cluster the
     /// indexes are prolonged too; elsewhere each heartbeat does that itself.
     async fn enlist_again(&self) -> Result<(), Unavailable> {
-        let alive: Vec<(LockName, String)> =
+        let alive: Vec<(LockName, Holder)> =
             std::mem::take(&mut locked(&self.rounds).alive).into_iter().collect();
-        let ttl = step::index_ms(self.rules());
         for some in alive.chunks(BATCH) {
+            if self.in_cluster() {
+                self.list_held(some).await?;
+            }
             let mut lock_keys = Vec::with_capacity(some.len());
             let mut ask = redis::cmd("ZMSCORE");
             ask.arg(self.keys.registry.as_str());
-            let mut entries = Vec::new();
-            for (name, agent) in some {
+            for (name, _) in some {
                 let keys = self.lock_keys(name)?;
-                if self.in_cluster() {
-                    entries.extend(add_to_index(&self.agent_keys(agent)?.by_agent, keys.lock(), ttl));
-                    let by_type = keys.by_type.iter();
-                    entries.extend(by_type.flat_map(|by_type| add_to_index(by_type, keys.lock(), ttl)));
-                }
                 ask.arg(keys.lock().as_str());
                 lock_keys.push(keys.lock().clone());
             }
-            self.ask_each(entries).await?;
             let scores = self.ask(&self.keys.registry, ask).await?;
             let scores = step::list(&scores).map_err(foreign)?;
             for (key, _) in lock_keys.iter().zip(scores).filter(|(_, score)| **score == Value::Nil) {

@@ -183,10 +183,10 @@ impl Node {
                 self.hold();
                 *known = Some(identity.clone());
             }
-            let away = before.map(|fault| fault.since.elapsed());
-            match (is_other, away) {
+            let away = before.as_ref().map_or(Duration::ZERO, |fault| fault.since.elapsed());
+            match (is_other, before) {
                 (true, _) => tracing::warn!(%address, ?away, "redis was restarted or has another primary"),
-                (false, Some(away)) => tracing::info!(%address, ?away, "redis is back"),
+                (false, Some(_)) => tracing::info!(%address, ?away, "redis is back"),
                 (false, None) => tracing::debug!(%address, "connected to redis"),
             }
         }
