@@ -51,7 +51,13 @@ impl Review {
         self.go(Verb::Submit, by, now)?;
         self.risk = Some(risk);
         self.fingerprint = fingerprint;
-        self.begin_review(assignment, due_after_ms, ids, now)
+        if let Some(why) = assignment.auto_approved.clone() {
+            self.take_over(assignment);
+            self.go(Verb::Approve, None, now)?.reason = Some(why);
+            return Ok(());
+        }
+        self.go(Verb::Assign, None, now)?;
+        self.ask_anew(assignment, due_after_ms, ids, now)
     }
 
     /// Its author changes a draft, or something that is under review or approved: then the review begins anew, and what was
@@ -126,22 +132,6 @@ impl Review {
         for approval in self.approvals.iter_mut().filter(|approval| approval.is_answerable()) {
             approval.become_one(RequestStatus::Invalidated);
         }
-    }
-
-    fn begin_review(
-        &mut self,
-        assignment: Assignment,
-        due_after_ms: u64,
-        ids: &mut dyn FnMut() -> String,
-        now: Moment,
-    ) -> Result<(), Refusal> {
-        if let Some(why) = assignment.auto_approved.clone() {
-            self.take_over(assignment);
-            self.go(Verb::Approve, None, now)?.reason = Some(why);
-            return Ok(());
-        }
-        self.go(Verb::Assign, None, now)?;
-        self.ask_anew(assignment, due_after_ms, ids, now)
     }
 
     /// A review that began anew ends at once if nobody needs to be asked about what it is now.
