@@ -6,9 +6,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_app::reviews::{
-    Batch, Caller, Deed, Draft, Imagined, Response, ReviewError, ReviewRules, Reviews, StoredPolicy,
-};
+use ade_app::reviews::{Batch, Deed, Draft, Imagined, Response, ReviewRules, Reviews, StoredPolicy};
+use ade_app::{Caller, Error};
 use ade_domain::Moment;
 use ade_domain::audit::{Walk, Who};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, User, UserId};
@@ -114,7 +113,15 @@ fn user(name: &str, roles: &[&str]) -> User {
 fn caller(name: &str, roles: &[&str]) -> Caller {
     let who = Who { user_id: Some(UserId::new(name)), ..Who::default() };
     let scopes = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Decide, Scope::Admin]);
-    Caller { user: Some(user(name, roles)), agent_id: None, scopes, token_made_by: None, who }
+    Caller {
+        user: Some(user(name, roles)),
+        agent_id: None,
+        scopes,
+        token_made_by: None,
+        who,
+        if_match: None,
+        keep: None,
+    }
 }
 
 fn draft(description: &str) -> Draft {
@@ -202,7 +209,7 @@ async fn of_sixteen_who_race_one_decides_and_the_others_are_told(office: Office)
     for racer in racers {
         match racer.await.expect("no panic") {
             Ok(task) => decided.push(task.review.state),
-            Err(ReviewError::Refused(Refusal::AlreadyDecided { state })) => {
+            Err(Error::Refused(Refusal::AlreadyDecided { state })) => {
                 assert!(matches!(state, State::Approved | State::Rejected));
                 late += 1;
             }
@@ -242,7 +249,7 @@ async fn an_approval_that_races_a_change_counts_only_for_what_it_was_given_for(o
         assert_eq!(now.review.state, State::Reviewing, "nobody approved what it is now");
         match approved {
             Ok(_) => before += 1,
-            Err(ReviewError::Refused(Refusal::DigestMismatch { .. })) => after += 1,
+            Err(Error::Refused(Refusal::DigestMismatch { .. })) => after += 1,
             Err(other) => unreachable!("{other}"),
         }
     }
@@ -273,19 +280,19 @@ async fn a_batch_of_five_hundred_is_all_or_nothing(office: Office) {
     }
     let approved = states.iter().filter(|state| **state == State::Approved).count();
     match (batched, rejected) {
-        (Ok(changed), Err(ReviewError::Refused(Refusal::AlreadyDecided { .. }))) => {
+        (Ok(changed), Err(Error::Refused(Refusal::AlreadyDecided { .. }))) => {
             assert_eq!((changed.len(), approved), (500, 500));
         }
-        (Err(ReviewError::Batch(refused)), Ok(_)) => {
+        (Err(Error::Batch(refused)), Ok(_)) => {
             assert_eq!((refused.len(), approved), (1, 0));
             assert_eq!(refused[0].0, batch.approval_ids[250]);
         }
         other => unreachable!("{other:?}"),
     }
     let unknown = Batch { approval_ids: vec!["x".to_owned()], ..batch.clone() };
-    assert!(matches!(desk.respond_to_all(&unknown, &rob).await, Err(ReviewError::Batch(_))));
+    assert!(matches!(desk.respond_to_all(&unknown, &rob).await, Err(Error::Batch(_))));
     let empty = Batch { approval_ids: Vec::new(), ..batch };
-    assert!(matches!(desk.respond_to_all(&empty, &rob).await, Err(ReviewError::Invalid(_))));
+    assert!(matches!(desk.respond_to_all(&empty, &rob).await, Err(Error::Invalid(_))));
 }
 
 async fn three_processes_escalate_once(office: Office) {
@@ -377,12 +384,12 @@ async fn what_others_do_is_not_seen(office: Office) {
     let mut without = caller("rob", &[REVIEWER]);
     without.scopes.remove(&Scope::Decide);
     let refused = desk.respond(request_to(&task, "rob"), &yes(), &without).await;
-    assert_eq!(refused, Err(ReviewError::Scope(Scope::Decide)));
+    assert_eq!(refused, Err(Error::Scope(Scope::Decide)));
     // An agent acts as author for its sponsor, whatever roles the sponsor has.
     let mut agent = caller("rob", &[REVIEWER, ADMIN]);
     agent.agent_id = Some("robot".to_owned());
     let refused = desk.respond(request_to(&task, "rob"), &yes(), &agent).await;
-    assert_eq!(refused, Err(ReviewError::Refused(Refusal::Forbidden)));
+    assert_eq!(refused, Err(Error::Refused(Refusal::Forbidden)));
 }
 
 async fn simulating_says_what_submitting_does(office: Office) {
@@ -448,7 +455,7 @@ async fn simulating_says_what_submitting_does(office: Office) {
                 assert_eq!(asked, wanted);
                 kinds.insert(task.review.state);
             }
-            (Err(ReviewError::Refused(Refusal::NoQuorum(refused))), Err(simulated)) => {
+            (Err(Error::Refused(Refusal::NoQuorum(refused))), Err(simulated)) => {
                 assert_eq!(refused, simulated);
             }
             other => unreachable!("{other:?}"),
@@ -501,14 +508,14 @@ async fn an_override_is_confirmed_by_a_second_administrator_and_forced_by_none_o
     let (max, pam) = (caller("max", &[ADMIN]), caller("pam", &[ADMIN]));
     let author = caller("ann", &[AUTHOR, ADMIN]);
     let ask = Deed::AskOverride { reason: said(), incident_ticket: Some("INC-1".to_owned()) };
-    let own = |outcome: Result<StoredTask, ReviewError>| {
-        assert!(matches!(outcome, Err(ReviewError::Refused(Refusal::OwnTask { .. }))), "{outcome:?}");
+    let own = |outcome: Result<StoredTask, Error>| {
+        assert!(matches!(outcome, Err(Error::Refused(Refusal::OwnTask { .. }))), "{outcome:?}");
     };
     own(desk.act(id, &ask, &author).await);
     desk.act(id, &ask, &max).await.expect("an administrator");
     own(desk.act(id, &Deed::ConfirmOverride, &author).await);
     let same = desk.act(id, &Deed::ConfirmOverride, &max).await;
-    assert!(matches!(same, Err(ReviewError::Refused(Refusal::SameAdmin { .. }))));
+    assert!(matches!(same, Err(Error::Refused(Refusal::SameAdmin { .. }))));
     let task = desk.act(id, &Deed::ConfirmOverride, &pam).await.expect("a second one");
     assert_eq!(task.review.state, State::Approved);
     own(desk.act(id, &Deed::ForceApply { reason: said() }, &author).await);
@@ -516,7 +523,7 @@ async fn an_override_is_confirmed_by_a_second_administrator_and_forced_by_none_o
     let revoked = desk.act(id, &Deed::Revoke { reason: said() }, &pam).await.expect("revoked");
     assert_eq!((revoked.review.state, revoked.review.forced), (State::Rejected, false));
     let late = desk.act(id, &Deed::Cancel { reason: None }, &author).await;
-    assert!(matches!(late, Err(ReviewError::Refused(Refusal::InvalidTransition(_)))));
+    assert!(matches!(late, Err(Error::Refused(Refusal::InvalidTransition(_)))));
     let told = office.told(Some(id)).await;
     let expected = ["task.override", "task.confirm_override", "task.force_apply", "task.revoke"];
     assert_eq!(told[told.len() - 4..], expected, "{told:?}");

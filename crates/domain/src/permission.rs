@@ -87,6 +87,23 @@ pub enum Scope {
     Admin,
 }
 
+impl Scope {
+    /// Every scope.
+    pub const ALL: [Self; 5] = [Self::Read, Self::Propose, Self::Lock, Self::Decide, Self::Admin];
+
+    /// As it is written everywhere.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Propose => "propose",
+            Self::Lock => "lock",
+            Self::Decide => "decide",
+            Self::Admin => "admin",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,8 +6,10 @@ use ade_domain::permission::Scope;
 use ade_store::RecordError;
 use ade_store::record::{Commit, StoredTask};
 
+use crate::{Caller, Error};
+
 use super::use_cases::answer;
-use super::{Caller, MOST_ATTEMPTS, Response, ReviewError, Reviews};
+use super::{MOST_ATTEMPTS, Response, Reviews};
 
 /// Answers of one batch.
 pub const MOST_AT_ONCE: usize = 500;
@@ -28,16 +30,12 @@ impl Reviews {
     ///
     /// # Errors
     /// One or more cannot be answered: each is named.
-    pub async fn respond_to_all(
-        &self,
-        batch: &Batch,
-        caller: &Caller,
-    ) -> Result<Vec<StoredTask>, ReviewError> {
+    pub async fn respond_to_all(&self, batch: &Batch, caller: &Caller) -> Result<Vec<StoredTask>, Error> {
         caller.require(Scope::Decide)?;
         let many = batch.approval_ids.len();
         if many == 0 || many > MOST_AT_ONCE {
             let detail = format!("must name between 1 and {MOST_AT_ONCE} requests");
-            return Err(ReviewError::Invalid(vec![ade_domain::Invalid::at("/approval_ids", detail)]));
+            return Err(Error::Invalid(vec![ade_domain::Invalid::at("/approval_ids", detail)]));
         }
         for _ in 0..MOST_ATTEMPTS {
             let (tasks, commit) = self.decide_all(batch, caller).await?;
@@ -47,14 +45,10 @@ impl Reviews {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(ReviewError::Overtaken)
+        Err(Error::Overtaken)
     }
 
-    async fn decide_all(
-        &self,
-        batch: &Batch,
-        caller: &Caller,
-    ) -> Result<(Vec<StoredTask>, Commit), ReviewError> {
+    async fn decide_all(&self, batch: &Batch, caller: &Caller) -> Result<(Vec<StoredTask>, Commit), Error> {
         let (actor, now) = (caller.actor(), self.clock.now());
         // A task may have several of the requests: they are answered one after the other.
         let mut tasks: BTreeMap<String, (u64, StoredTask)> = BTreeMap::new();
@@ -70,17 +64,17 @@ impl Reviews {
                     Some((_, task)) => {
                         Ok(task.review.respond(&answer(approval_id, &batch.response), &actor, now)?)
                     }
-                    None => Err(ReviewError::NotFound("approval")),
+                    None => Err(Error::NotFound("approval")),
                 }
             };
             match decided.await {
                 Ok(()) => {}
-                Err(ReviewError::Record(error)) => return Err(ReviewError::Record(error)),
+                Err(Error::Record(error)) => return Err(Error::Record(error)),
                 Err(error) => refused.push((approval_id.clone(), error)),
             }
         }
         if !refused.is_empty() {
-            return Err(ReviewError::Batch(refused));
+            return Err(Error::Batch(refused));
         }
         let (mut changed, mut commit) = (Vec::with_capacity(tasks.len()), Commit::default());
         for (expected, mut task) in tasks.into_values() {

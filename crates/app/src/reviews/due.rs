@@ -3,7 +3,8 @@
 
 use ade_domain::people::UserId;
 
-use super::{ReviewError, Reviews, new_id};
+use super::{Reviews, new_id};
+use crate::Error;
 
 /// How much is worked off at once.
 const BATCH: u32 = 100;
@@ -15,7 +16,7 @@ impl Reviews {
     ///
     /// # Errors
     /// The record is away.
-    pub async fn work_off(&self) -> Result<usize, ReviewError> {
+    pub async fn work_off(&self) -> Result<usize, Error> {
         let mut happened = 0;
         for (approval_id, task_id) in self.record.overdue(self.clock.now(), BATCH).await? {
             let done = self.change(&task_id, None, |task, facts, now| {
@@ -43,10 +44,10 @@ impl Reviews {
     }
 
     /// What one task refuses does not keep the others from being worked off.
-    fn done<T>(outcome: Result<T, ReviewError>) -> Result<bool, ReviewError> {
+    fn done<T>(outcome: Result<T, Error>) -> Result<bool, Error> {
         match outcome {
             Ok(_) => Ok(true),
-            Err(ReviewError::Record(error)) => Err(ReviewError::Record(error)),
+            Err(Error::Record(error)) => Err(Error::Record(error)),
             Err(error) => {
                 tracing::warn!(%error, "something that is due cannot be worked off");
                 Ok(false)
@@ -58,7 +59,7 @@ impl Reviews {
     ///
     /// # Errors
     /// The record is away.
-    pub async fn replace(&self, leaver: &UserId) -> Result<(), ReviewError> {
+    pub async fn replace(&self, leaver: &UserId) -> Result<(), Error> {
         loop {
             let filter = ade_store::record::ApprovalFilter {
                 reviewer: Some(leaver.clone()),
@@ -91,7 +92,7 @@ impl Reviews {
     ///
     /// # Errors
     /// The record is away.
-    pub async fn number(&self, holder: &str) -> Result<u64, ReviewError> {
+    pub async fn number(&self, holder: &str) -> Result<u64, Error> {
         Ok(self.record.number(holder, self.clock.now(), LEASE_MS, BATCH).await?)
     }
 }

@@ -2,7 +2,6 @@
 //! that was seen. Whoever was overtaken loads again and decides again.
 
 mod batch;
-mod caller;
 mod due;
 mod facts;
 mod simulate;
@@ -11,22 +10,21 @@ mod use_cases;
 use std::sync::Arc;
 
 use ade_domain::audit::Body;
-use ade_domain::permission::Scope;
+use ade_domain::review::Record as Happened;
 use ade_domain::review::risk::Thresholds;
-use ade_domain::review::{Record as Happened, Refusal};
 use ade_domain::task::State;
-use ade_domain::{Clock, Invalid, Moment};
+use ade_domain::{Clock, Moment};
 use ade_store::record::{Commit, Event, StoredTask, Write};
 use ade_store::{Record, RecordError};
 use serde_json::json;
 use uuid::Uuid;
 
 pub use batch::{Batch, MOST_AT_ONCE};
-pub use caller::Caller;
 pub use facts::{RegisteredPattern, StoredPolicy};
 pub use simulate::{Differs, Imagined, Simulated};
 pub use use_cases::{Deed, Draft, Response};
 
+use crate::{Caller, Error};
 use facts::Facts;
 
 /// How often a decision is repeated that somebody else overtook.
@@ -46,38 +44,6 @@ pub struct ReviewRules {
 impl Default for ReviewRules {
     fn default() -> Self {
         Self { due_after_ms: 48 * 3_600_000, valid_for_ms: 7 * 86_400_000, thresholds: Thresholds::default() }
-    }
-}
-
-/// Why nothing happened.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ReviewError {
-    /// There is no such thing, or the caller may not see it.
-    #[error("there is no such {0}")]
-    NotFound(&'static str),
-    /// The token is not good for this.
-    #[error("the token lacks the scope {0:?}")]
-    Scope(Scope),
-    /// What was sent cannot be.
-    #[error("what was sent cannot be")]
-    Invalid(Vec<Invalid>),
-    /// `domain` refused.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// Others were faster, again and again.
-    #[error("others keep changing it; try again")]
-    Overtaken,
-    /// One or more of a batch were refused, so nothing happened to any.
-    #[error("{} of the batch were refused, so nothing was changed", .0.len())]
-    Batch(Vec<(String, Self)>),
-    /// The record did not do it.
-    #[error(transparent)]
-    Record(RecordError),
-}
-
-impl From<RecordError> for ReviewError {
-    fn from(error: RecordError) -> Self {
-        Self::Record(error)
     }
 }
 
@@ -106,7 +72,7 @@ impl Reviews {
         Self { record, clock, rules }
     }
 
-    async fn facts(&self, task_type: &str) -> Result<Facts, ReviewError> {
+    async fn facts(&self, task_type: &str) -> Result<Facts, Error> {
         Ok(Facts::load(&self.record, task_type, self.rules.thresholds).await?)
     }
 
@@ -115,8 +81,8 @@ impl Reviews {
         &self,
         task_id: &str,
         caller: Option<&Caller>,
-        decide: impl Fn(&mut StoredTask, &Facts, Moment) -> Result<(), ReviewError>,
-    ) -> Result<StoredTask, ReviewError> {
+        decide: impl Fn(&mut StoredTask, &Facts, Moment) -> Result<(), Error>,
+    ) -> Result<StoredTask, Error> {
         for _ in 0..MOST_ATTEMPTS {
             let before = self.visible(task_id, caller).await?;
             let facts = self.facts(&before.review.config.task_type).await?;
@@ -134,14 +100,14 @@ impl Reviews {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(ReviewError::Overtaken)
+        Err(Error::Overtaken)
     }
 
-    async fn visible(&self, task_id: &str, caller: Option<&Caller>) -> Result<StoredTask, ReviewError> {
+    async fn visible(&self, task_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
         let is_id = Uuid::parse_str(task_id).is_ok();
         let found = if is_id { self.record.task(task_id).await? } else { None };
         let may_see = |task: &StoredTask| caller.is_none_or(|caller| caller.may_see(task));
-        found.filter(may_see).ok_or(ReviewError::NotFound("task"))
+        found.filter(may_see).ok_or(Error::NotFound("task"))
     }
 
     /// Puts a task into a commit, with what happened to it.

@@ -11,8 +11,10 @@ use ade_domain::review::risk::Risk;
 use ade_domain::task::{Config, Metadata, Preview, State};
 use ade_store::record::TaskFilter;
 
+use crate::{Caller, Error};
+
+use super::Reviews;
 use super::use_cases::checked;
-use super::{Caller, ReviewError, Reviews};
 
 /// How many past tasks a replay looks at.
 const MOST_REPLAYED: usize = 10_000;
@@ -61,7 +63,7 @@ impl Reviews {
     ///
     /// # Errors
     /// What is imagined cannot be.
-    pub async fn simulate(&self, imagined: &Imagined, caller: &Caller) -> Result<Simulated, ReviewError> {
+    pub async fn simulate(&self, imagined: &Imagined, caller: &Caller) -> Result<Simulated, Error> {
         caller.require(Scope::Read)?;
         let digest = checked(&imagined.config)?;
         let author = caller.actor().user.ok_or(ade_domain::review::Refusal::Forbidden)?;
@@ -80,7 +82,7 @@ impl Reviews {
     ///
     /// # Errors
     /// The record is away.
-    pub async fn replay(&self, drafted: &Policy, caller: &Caller) -> Result<Vec<Differs>, ReviewError> {
+    pub async fn replay(&self, drafted: &Policy, caller: &Caller) -> Result<Vec<Differs>, Error> {
         caller.require(Scope::Read)?;
         let (mut differs, mut before, mut seen) = (Vec::new(), None::<String>, 0);
         loop {

@@ -6,7 +6,9 @@ use ade_domain::review::{Action, Answer, Refusal, Review};
 use ade_domain::task::{Config, Digest, Metadata, Preview, Verb, next};
 use ade_store::record::{Commit, StoredTask, Write};
 
-use super::{Caller, ReviewError, Reviews, new_id};
+use crate::{Caller, Error};
+
+use super::{Reviews, new_id};
 
 /// A task that somebody wants to make.
 #[derive(Debug, Clone)]
@@ -61,12 +63,12 @@ pub enum Deed {
     },
 }
 
-pub(super) fn checked(config: &Config) -> Result<Digest, ReviewError> {
+pub(super) fn checked(config: &Config) -> Result<Digest, Error> {
     let faults = config.faults();
     if !faults.is_empty() {
-        return Err(ReviewError::Invalid(faults));
+        return Err(Error::Invalid(faults));
     }
-    config.digest().map_err(|fault| ReviewError::Invalid(vec![fault]))
+    config.digest().map_err(|fault| Error::Invalid(vec![fault]))
 }
 
 impl Reviews {
@@ -74,7 +76,7 @@ impl Reviews {
     ///
     /// # Errors
     /// The caller may not, or what it wants cannot be.
-    pub async fn create(&self, draft: Draft, caller: &Caller) -> Result<StoredTask, ReviewError> {
+    pub async fn create(&self, draft: Draft, caller: &Caller) -> Result<StoredTask, Error> {
         caller.require(Scope::Propose)?;
         let actor = caller.actor();
         let author = actor.user.clone().ok_or(Refusal::Forbidden)?;
@@ -99,7 +101,7 @@ impl Reviews {
     ///
     /// # Errors
     /// There is none.
-    pub async fn task(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, ReviewError> {
+    pub async fn task(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
         caller.require(Scope::Read)?;
         self.visible(task_id, Some(caller)).await
     }
@@ -108,7 +110,7 @@ impl Reviews {
     ///
     /// # Errors
     /// It may not, or nobody could decide.
-    pub async fn submit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, ReviewError> {
+    pub async fn submit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
         caller.require(Scope::Propose)?;
         let due_after_ms = self.rules.due_after_ms;
         self.change(task_id, Some(caller), |task, facts, now| {
@@ -128,7 +130,7 @@ impl Reviews {
         task_id: &str,
         change: impl Fn(&StoredTask) -> (Config, Metadata, Preview),
         caller: &Caller,
-    ) -> Result<StoredTask, ReviewError> {
+    ) -> Result<StoredTask, Error> {
         caller.require(Scope::Propose)?;
         let due_after_ms = self.rules.due_after_ms;
         self.change(task_id, Some(caller), |task, facts, now| {
@@ -146,7 +148,7 @@ impl Reviews {
     ///
     /// # Errors
     /// It may not, or it is no draft any more.
-    pub async fn delete(&self, task_id: &str, caller: &Caller) -> Result<(), ReviewError> {
+    pub async fn delete(&self, task_id: &str, caller: &Caller) -> Result<(), Error> {
         caller.require(Scope::Propose)?;
         let task = self.visible(task_id, Some(caller)).await?;
         next(task.review.state, Verb::Delete).map_err(Refusal::from)?;
@@ -181,7 +183,7 @@ impl Reviews {
         approval_id: &str,
         response: &Response,
         caller: &Caller,
-    ) -> Result<StoredTask, ReviewError> {
+    ) -> Result<StoredTask, Error> {
         caller.require(Scope::Decide)?;
         let task_id = self.task_of(approval_id).await?;
         self.change(&task_id, Some(caller), |task, _, now| {
@@ -190,10 +192,10 @@ impl Reviews {
         .await
     }
 
-    pub(super) async fn task_of(&self, approval_id: &str) -> Result<String, ReviewError> {
+    pub(super) async fn task_of(&self, approval_id: &str) -> Result<String, Error> {
         let is_id = uuid::Uuid::parse_str(approval_id).is_ok();
         let found = if is_id { self.record.task_of_approval(approval_id).await? } else { None };
-        found.ok_or(ReviewError::NotFound("approval"))
+        found.ok_or(Error::NotFound("approval"))
     }
 
     /// A reviewer hands one request on.
@@ -205,7 +207,7 @@ impl Reviews {
         approval_id: &str,
         to: &UserId,
         caller: &Caller,
-    ) -> Result<StoredTask, ReviewError> {
+    ) -> Result<StoredTask, Error> {
         caller.require(Scope::Decide)?;
         let task_id = self.task_of(approval_id).await?;
         self.change(&task_id, Some(caller), |task, facts, now| {
@@ -218,7 +220,7 @@ impl Reviews {
     ///
     /// # Errors
     /// The caller may not, or it cannot be done now.
-    pub async fn act(&self, task_id: &str, deed: &Deed, caller: &Caller) -> Result<StoredTask, ReviewError> {
+    pub async fn act(&self, task_id: &str, deed: &Deed, caller: &Caller) -> Result<StoredTask, Error> {
         let is_authors = matches!(deed, Deed::Cancel { .. });
         caller.require(if is_authors { Scope::Propose } else { Scope::Decide })?;
         self.change(task_id, Some(caller), |task, _, now| {

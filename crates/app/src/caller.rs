@@ -1,4 +1,5 @@
-//! Who calls: a person by session or token, or an agent for its sponsor. What it may do follows from this and nothing else.
+//! Who calls, and on which conditions: a person by session or token, or an agent for its sponsor. What it may do follows from
+//! this and nothing else.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use ade_domain::review::Actor;
 use ade_domain::task::Lineage;
 use ade_store::record::StoredTask;
 
-use super::ReviewError;
+use crate::{Error, Keep};
 
 /// Whoever calls, as the edge has recognised it.
 #[derive(Debug, Clone)]
@@ -24,6 +25,10 @@ pub struct Caller {
     pub token_made_by: Option<UserId>,
     /// What the audit log says about it.
     pub who: Who,
+    /// Only if what is changed has this revision.
+    pub if_match: Option<u64>,
+    /// The request may be repeated: what it is answered is kept in the transaction of what it changes.
+    pub keep: Option<Keep>,
 }
 
 impl Caller {
@@ -31,8 +36,8 @@ impl Caller {
     ///
     /// # Errors
     /// It is not.
-    pub fn require(&self, scope: Scope) -> Result<(), ReviewError> {
-        if self.scopes.contains(&scope) { Ok(()) } else { Err(ReviewError::Scope(scope)) }
+    pub fn require(&self, scope: Scope) -> Result<(), Error> {
+        if self.scopes.contains(&scope) { Ok(()) } else { Err(Error::Scope(scope)) }
     }
 
     /// In which parts it acts. An agent acts as author for its sponsor, whatever roles the sponsor has.

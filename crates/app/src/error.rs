@@ -1,0 +1,69 @@
+//! Why nothing happened: one type for every use case on the record.
+
+use ade_domain::Invalid;
+use ade_domain::permission::Scope;
+use ade_domain::review::Refusal;
+use ade_store::RecordError;
+
+/// Why nothing happened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// There is no such thing, or the caller may not see it.
+    #[error("there is no such {0}")]
+    NotFound(&'static str),
+    /// There is one already.
+    #[error("{0} exists already")]
+    Exists(String),
+    /// The token is not good for this.
+    #[error("the token lacks the scope {}; {}", .0.word(), how_to_get(*.0))]
+    Scope(Scope),
+    /// Not by this caller.
+    #[error("{0}")]
+    Forbidden(String),
+    /// What was sent cannot be.
+    #[error("what was sent cannot be")]
+    Invalid(Vec<Invalid>),
+    /// `domain` refused.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// It is not the revision that the caller saw.
+    #[error("it was changed meanwhile: its revision is {now}; look again")]
+    Stale {
+        /// The revision that it has.
+        now: u64,
+    },
+    /// Somebody switched this off.
+    #[error("the feature {0} is switched off; an administrator may switch it on")]
+    Disabled(&'static str),
+    /// Others were faster, again and again.
+    #[error("others keep changing it; try again")]
+    Overtaken,
+    /// One or more of a batch were refused, so nothing happened to any.
+    #[error("{} of the batch were refused, so nothing was changed", .0.len())]
+    Batch(Vec<(String, Self)>),
+    /// The record did not do it.
+    #[error(transparent)]
+    Record(RecordError),
+}
+
+const fn how_to_get(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Decide => "sign in for it with ade login --decide",
+        Scope::Admin => "sign in for it with ade login --admin",
+        Scope::Read | Scope::Propose | Scope::Lock => "make a token that has it",
+    }
+}
+
+impl From<RecordError> for Error {
+    fn from(error: RecordError) -> Self {
+        Self::Record(error)
+    }
+}
+
+impl Error {
+    /// One part of what was sent cannot be.
+    #[must_use]
+    pub fn invalid(pointer: &str, detail: impl Into<String>) -> Self {
+        Self::Invalid(vec![Invalid::at(pointer, detail)])
+    }
+}

@@ -1,0 +1,59 @@
+//! Requests that may be repeated: what one is answered is committed with what it changes, so that its repetition is answered
+//! the same and changes nothing.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ade_domain::Moment;
+use ade_store::record::{Comment, Commit, StoredAnswer, StoredTask, StoredToken, StoredUser, Thing};
+use serde_json::Value;
+
+/// What a use case made or changed: all that an answer is made of.
+#[derive(Debug, Clone, Copy)]
+pub enum Made<'a> {
+    /// A task.
+    Task(&'a StoredTask),
+    /// A request of a task.
+    Approval(&'a StoredTask, &'a str),
+    /// Many requests, each with its task.
+    Batch(&'a [String], &'a [StoredTask]),
+    /// A comment.
+    Comment(&'a Comment),
+    /// A person.
+    User(&'a StoredUser),
+    /// A token; its secret is told once and kept nowhere.
+    Token(&'a StoredToken),
+    /// A policy, a delegation, a registered resource, a setting or a flag.
+    Thing(&'a Thing),
+}
+
+/// How the answer to a request is kept.
+#[derive(Clone)]
+pub struct Keep {
+    /// Whose key it is.
+    pub owner: String,
+    /// What the request is known by.
+    pub key: String,
+    /// A digest of what was asked.
+    pub asked: String,
+    /// The answer, as it goes over the wire: status and body.
+    pub render: Arc<Render>,
+}
+
+/// Makes an answer.
+pub type Render = dyn Fn(Made<'_>) -> (u16, Value) + Send + Sync;
+
+impl fmt::Debug for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keep").field("owner", &self.owner).field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+impl Keep {
+    /// Puts the answer into the commit of what it tells of.
+    pub fn add(&self, commit: &mut Commit, made: Made<'_>, now: Moment) {
+        let (status, body) = (self.render)(made);
+        let answer = StoredAnswer { asked: self.asked.clone(), status, body };
+        commit.answer = Some((self.owner.clone(), self.key.clone(), now, answer));
+    }
+}
