@@ -18,6 +18,7 @@ pub fn origin() -> Digest {
 
 /// Who did something, and from where.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Who {
     /// Which person; nobody for the service itself.
     pub user_id: Option<UserId>,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// A pattern on `type:id`; one without `:` is matched against the id alone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String))]
 #[serde(transparent)]
 pub struct Pattern(String);
 

@@ -19,6 +19,7 @@ pub const ON_CALL: &str = "on-call";
 
 /// What a person is known by.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String))]
 #[serde(transparent)]
 pub struct UserId(String);
 

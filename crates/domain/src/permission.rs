@@ -73,6 +73,7 @@ pub fn parts_of(user: &User) -> Vec<Part> {
 
 /// What a token is good for. Roles permit, scopes limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// Looking.

@@ -2,7 +2,12 @@
 //! and ignored in answers.
 
 mod agents;
+mod approvals;
 mod locks;
+mod log;
+mod people;
+mod rules;
+mod tasks;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,10 +17,22 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 pub use agents::{Agent, AgentRequest};
+pub use approvals::{Approval, BatchAnswer, BatchOptions, BatchRequest, DelegateRequest, ResponseRequest};
 pub use locks::{
     AcquireRequest, Broken, CycleEdge, Grant, Grants, Graph, GraphWait, HeartbeatRequest, HeldLock,
     HoldRequest, HoldResult, HoldResults, HolderRef, Lock, LockAsk, LockHolder, LockWaiter, Mode, Ticket,
     TicketStatus, Verified, VerifyRequest,
+};
+pub use log::{AuditEntry, AuditVerdict, BadEntry, InboxMessage, Overview, UserStats};
+pub use people::{Session, SignIn, Token, TokenRequest, User, UserPatch, UserRequest};
+pub use rules::{
+    Delegation, DelegationRequest, Feature, FeatureRequest, Policy, PolicyRequest, PolicyRules,
+    RegisteredResource, Replay, ReplayedTask, ResourceRequest, Setting, SettingRequest, SimulatedRequirement,
+    SimulatedReviewer, Simulation, SimulationRequest,
+};
+pub use tasks::{
+    Comment, CommentRequest, LockPreview, Metadata, OverrideAsked, OverrideRequest, PreviewRequest, Reason,
+    Risk, Task, TaskRequest, TaskStats,
 };
 
 /// A time, in UTC with microseconds.
@@ -60,6 +77,13 @@ impl utoipa::PartialSchema for Time {
 
 #[cfg(feature = "openapi")]
 impl utoipa::ToSchema for Time {}
+
+/// A field that was given, if only as null: null and nothing at all are not the same.
+fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
 
 /// A page of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -45,6 +45,7 @@ impl<'a> Question<'a> {
 
 /// What a policy has to do with a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Considered {
     /// Which one.
     pub policy: String,

@@ -37,6 +37,7 @@ pub struct Delegation {
 
 /// What a delegation does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = DelegationKind))]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Somebody else is asked.
@@ -48,6 +49,7 @@ pub enum Kind {
 
 /// For which tasks; all that are given must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = DelegationConditions))]
 #[serde(deny_unknown_fields, default)]
 pub struct Conditions {
     /// Types of tasks; none: all.
@@ -60,6 +62,7 @@ pub struct Conditions {
 
 /// One step of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = DelegationStep))]
 pub struct Step {
     /// Who hands on.
     pub from: UserId,

@@ -62,6 +62,7 @@ const fn one() -> u32 {
 
 /// Conditions under which nobody needs to be asked. All that are given must hold; if none is given, it never does.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct AutoApprove {
     /// The risk is below this.
@@ -74,6 +75,7 @@ pub struct AutoApprove {
 
 /// How urgent a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Priority {
     /// Not at all.

@@ -30,6 +30,7 @@ pub struct Requirement {
 
 /// How far a requirement has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = RequirementStatus))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Status {
     /// It is not about this task.
@@ -55,6 +56,7 @@ pub struct Vote<'a> {
 
 /// How far a requirement has come, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Requirement))]
 pub struct Progress {
     /// Whose.
     pub policy: String,

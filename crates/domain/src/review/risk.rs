@@ -73,6 +73,7 @@ impl Default for Thresholds {
 
 /// How dangerous, in a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Level {
     /// Below the first threshold.
@@ -100,6 +101,7 @@ pub struct Risk {
 
 /// One part of the score.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Factor {
     /// Which one.
     pub name: String,

@@ -10,6 +10,7 @@ use crate::{Invalid, Moment};
 
 /// A part of every week.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Window {
     /// On which days; none: on all.
@@ -17,6 +18,7 @@ pub struct Window {
     pub weekdays: BTreeSet<Weekday>,
     /// From and until which hour, `[from, until)`; a window over midnight belongs to the day on which it begins.
     #[serde(default = "all_day")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<u8>))]
     pub hours: (u8, u8),
     /// By whose clocks, as `Europe/Berlin`.
     #[serde(default = "utc")]
@@ -33,6 +35,7 @@ fn utc() -> String {
 
 /// A day of the week.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "they are what they are called")]
 pub enum Weekday {

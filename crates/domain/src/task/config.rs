@@ -21,6 +21,7 @@ const HIGHEST_PRIORITY: u8 = 100;
 
 /// What is to be done, by which executor, to what.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// What kind of task it is: policies and the history of failures go by it.
@@ -33,6 +34,7 @@ pub struct Config {
     /// Who carries it out.
     pub executor: String,
     /// What the executor needs to know.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub parameters: Map<String, Value>,
     /// What it touches.
     pub resources: Vec<Resource>,
@@ -46,6 +48,7 @@ pub struct Config {
 
 /// Something that a task touches.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Resource {
     /// What kind of thing.
@@ -60,6 +63,7 @@ pub struct Resource {
 
 /// Whether others may touch a resource at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ResourceMode {
     /// Nobody else.
@@ -71,6 +75,7 @@ pub enum ResourceMode {
 
 /// What happens when carrying it out fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RollbackStrategy {
     /// What was changed is changed back at once.

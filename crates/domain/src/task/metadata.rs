@@ -24,6 +24,7 @@ pub struct Metadata {
 
 /// From the agent that proposed a task to the human who answers for it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Lineage {
     /// The agent that proposed it.
@@ -36,6 +37,7 @@ pub struct Lineage {
 
 /// What a task would change, as far as that is known before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Preview {
     /// Whether there is one.
     pub status: PreviewStatus,
@@ -51,6 +53,7 @@ pub struct Preview {
 
 /// Whether there is a preview.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PreviewStatus {
     /// There is.
@@ -63,6 +66,7 @@ pub enum PreviewStatus {
 
 /// One thing that would change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PreviewChange {
     /// In which way.
@@ -76,6 +80,7 @@ pub struct PreviewChange {
 
 /// In which way something changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
     /// It comes to be.
