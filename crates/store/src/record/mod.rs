@@ -7,19 +7,19 @@
 mod commit;
 mod log;
 mod people;
+mod postgres;
 mod rules;
 mod sql;
 mod sqlite;
 mod tasks;
 
 use std::path::Path;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::SqlSafeStr;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::postgres::{PgPool, PgPoolOptions};
+use sqlx::postgres::PgPool;
 use tokio::sync::oneshot;
 
 pub use commit::{Commit, Write};
@@ -31,11 +31,6 @@ pub use tasks::{ApprovalFilter, Comment, StoredTask, TaskFilter};
 use log::Numbering;
 use sql::Link;
 use sqlite::Sqlite;
-
-/// Connections to PostgreSQL of one server.
-const MOST_CONNECTIONS: u32 = 16;
-/// How long a caller waits for one.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
 /// The record; clones are the same one.
 #[derive(Debug, Clone)]
@@ -113,12 +108,9 @@ impl Record {
     /// Opens the record on PostgreSQL, and brings its tables up to date. Any number of processes may do so at once.
     ///
     /// # Errors
-    /// It cannot be reached, or was written by a later version.
+    /// It cannot be reached, or was written by a later version. The password of the URL is never told.
     pub async fn on_postgres(url: &str) -> Result<Self, RecordError> {
-        let options = PgPoolOptions::new().max_connections(MOST_CONNECTIONS).acquire_timeout(CONNECT_WITHIN);
-        let pool = options.connect(url).await?;
-        let migrator = migrator(include_str!("schema/postgres-1.sql"));
-        migrator.run(&pool).await.map_err(|error| RecordError::Unavailable(error.to_string()))?;
+        let pool = postgres::open(url, &migrator(include_str!("schema/postgres-1.sql"))).await?;
         Ok(Self { backend: Backend::Postgres(pool) })
     }
 

@@ -95,18 +95,21 @@ CREATE TABLE answers (
 );
 CREATE INDEX answers_by_time ON answers (made_at);
 
--- Entries have no number until the sequencer gives them one; from then on nothing about them changes.
+-- Entries have no number until the sequencer gives them one; from then on nothing about them changes. One part for each month
+-- of `at`, made ahead by audit_prepare_months; what belongs to a month that was not made goes to audit_other, so that an entry
+-- always has a place. A number is unique in each part by its own index, and over all because one sequencer gives them.
 CREATE TABLE audit (
-    entry_id uuid PRIMARY KEY,
-    number bigint UNIQUE,
+    entry_id uuid NOT NULL,
+    number bigint,
     at timestamptz NOT NULL,
     actor text,
     action text NOT NULL,
     task_id uuid,
     previous_hash text,
     entry_hash text,
-    body text NOT NULL
-);
+    body text NOT NULL,
+    PRIMARY KEY (at, entry_id)
+) PARTITION BY RANGE (at);
 CREATE INDEX audit_unnumbered ON audit (entry_id) WHERE number IS NULL;
 CREATE INDEX audit_by_task ON audit (task_id, number);
 CREATE INDEX audit_by_actor ON audit (actor, number);
@@ -120,8 +123,55 @@ BEGIN
     END IF;
     RAISE EXCEPTION 'the audit log is append-only';
 END $$;
+-- Parts that come later get this one by themselves.
 CREATE TRIGGER audit_append_only BEFORE UPDATE OR DELETE ON audit
     FOR EACH ROW EXECUTE FUNCTION audit_is_append_only();
+
+-- What the whole does not hand down to its parts.
+CREATE FUNCTION audit_guard_part(part text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE format('CREATE UNIQUE INDEX %I ON %I (number)', part || '_by_number', part);
+    EXECUTE format('CREATE TRIGGER audit_not_emptied BEFORE TRUNCATE ON %I '
+        'FOR EACH STATEMENT EXECUTE FUNCTION audit_is_append_only()', part);
+END $$;
+
+CREATE TABLE audit_other PARTITION OF audit DEFAULT;
+SELECT audit_guard_part('audit_other');
+CREATE TRIGGER audit_not_emptied BEFORE TRUNCATE ON audit
+    FOR EACH STATEMENT EXECUTE FUNCTION audit_is_append_only();
+
+-- Makes the parts for the month of a moment and the two that follow; how many of them are still not there, because audit_other
+-- has entries of those months, or because somebody (a backup) has been reading the log for too long: whoever writes waits behind
+-- this, so this does not wait. Any number of processes may do so at once.
+CREATE FUNCTION audit_prepare_months(now timestamptz) RETURNS bigint LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
+DECLARE
+    first timestamp;
+    part text;
+    missing bigint := 0;
+BEGIN
+    FOR ahead IN 0..2 LOOP
+        first := date_trunc('month', now AT TIME ZONE 'UTC') + make_interval(months => ahead);
+        part := to_char(first, '"audit_"YYYY_MM');
+        CONTINUE WHEN to_regclass(part) IS NOT NULL;
+        BEGIN
+            PERFORM pg_advisory_xact_lock(hashtextextended('ade: the months of the audit log', 0));
+            -- Nobody else is in the log meanwhile: an entry on its way to audit_other would be refused there afterwards.
+            EXECUTE format('CREATE TABLE %I PARTITION OF audit FOR VALUES FROM (%L) TO (%L)', part,
+                first AT TIME ZONE 'UTC', (first + interval '1 month') AT TIME ZONE 'UTC');
+            PERFORM audit_guard_part(part);
+        EXCEPTION
+            WHEN duplicate_table THEN
+                -- Somebody else was faster.
+                NULL;
+            WHEN check_violation THEN
+                missing := missing + 1;
+            WHEN lock_not_available THEN
+                missing := missing + 3 - ahead;
+                EXIT;
+        END;
+    END LOOP;
+    RETURN missing;
+END $$;
 
 CREATE TABLE events (
     event_id uuid PRIMARY KEY,
