@@ -5,7 +5,7 @@
 #[macro_use]
 mod opened;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ade_domain::audit::{Body, Head, Walk, Who};
 use ade_domain::people::AuthorSet;
@@ -13,8 +13,8 @@ use ade_domain::review::risk::History;
 use ade_domain::review::{RequestStatus, Review};
 use ade_domain::task::{Config, Metadata, Preview, Resource, ResourceMode, RollbackStrategy, State};
 use ade_store::record::{
-    ApprovalFilter, AuditFilter, Comment, Commit, Event, RecordError, StoredAnswer, StoredTask, TaskFilter,
-    Thing, ThingKind, Write,
+    ApprovalFilter, AuditFilter, Comment, Commit, Counts, Event, RecordError, StoredAnswer, StoredTask,
+    TaskFilter, Thing, ThingKind, UserStats, Write,
 };
 use serde_json::json;
 
@@ -29,6 +29,8 @@ on_both!(
     entries_are_numbered_without_gaps_and_chained_by_one,
     what_was_numbered_cannot_be_changed,
     an_answer_is_stored_once,
+    of_many_with_the_same_request_one_is_carried_out,
+    what_is_counted_is_what_is_there,
     everything_or_nothing,
 );
 
@@ -391,9 +393,84 @@ async fn an_answer_is_stored_once(opened: Opened) {
     let answer = |status| Some(("ann".to_owned(), "key".to_owned(), at(1), stored(status)));
     record.commit(Commit { answer: answer(201), ..Commit::default() }).await.expect("new");
     let again = record.commit(Commit { answer: answer(409), ..Commit::default() }).await;
-    assert!(matches!(again, Err(RecordError::Exists { .. })), "{again:?}");
+    assert_eq!(again, Err(RecordError::AnsweredAlready));
     assert_eq!(record.answer("ann", "key").await.expect("read"), Some(stored(201)));
     assert_eq!(record.answer("ben", "key").await.expect("read"), None);
+    assert_eq!(record.forget_answers(at(1)).await, Ok(0));
+    assert_eq!(record.forget_answers(at(2)).await, Ok(1));
+    assert_eq!(record.answer("ann", "key").await.expect("read"), None);
+    record.commit(Commit { answer: answer(409), ..Commit::default() }).await.expect("new again");
+}
+
+async fn of_many_with_the_same_request_one_is_carried_out(opened: Opened) {
+    let (record, other) = (&opened.record, opened.again().await);
+    let written = task("ann", "schema", "orders", "urgent");
+    write(record, vec![put(&written, None)]).await.expect("new");
+    let stored = StoredAnswer { asked: "digest".to_owned(), status: 200, body: json!({}) };
+    let racers: Vec<_> = (0..16)
+        .map(|number| {
+            let record = if number % 2 == 0 { record.clone() } else { other.clone() };
+            let mut mine = written.clone();
+            mine.review.revision = 2;
+            let answer = Some(("ann".to_owned(), "key".to_owned(), at(1), stored.clone()));
+            let audit = vec![entry("task.modify", Some("ann"), None, number)];
+            let commit = Commit { writes: vec![put(&mine, Some(1))], audit, answer, ..Commit::default() };
+            tokio::spawn(async move { record.commit(commit).await })
+        })
+        .collect();
+    let mut outcomes = Vec::new();
+    for racer in racers {
+        outcomes.push(racer.await.expect("no panic"));
+    }
+    // Not one is told of a conflict: that would send it to decide again what was decided.
+    let carried_out = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+    let answered = outcomes.iter().filter(|outcome| **outcome == Err(RecordError::AnsweredAlready)).count();
+    assert_eq!((carried_out, answered), (1, 15), "{outcomes:?}");
+    assert_eq!(record.number("one", at(1), 1_000, 100).await, Ok(1), "the others left no trace");
+}
+
+async fn what_is_counted_is_what_is_there(opened: Opened) {
+    let record = &opened.record;
+    assert_eq!(record.counts().await, Ok(Counts::default()));
+    assert_eq!(record.user_stats(&person("rob")).await, Ok(UserStats::default()));
+    let states = [State::Draft, State::Draft, State::Reviewing, State::Failed];
+    for (number, state) in (0_u64..).zip(states) {
+        let author = if number == 1 { "ben" } else { "ann" };
+        let mut one = task(author, "schema", "orders", "x");
+        one.review.state = state;
+        let (mut to_rob, mut to_sue) = (approval(&one.review, "rob", 1), approval(&one.review, "sue", 1));
+        to_rob.created_at = at(10 + number);
+        to_sue.created_at = at(5 + number);
+        one.review.approvals = vec![to_rob, to_sue];
+        write(record, vec![put(&one, None)]).await.expect("new");
+        if number > 0 {
+            // Rob answers after 10, 20 and 60 seconds.
+            let to_rob = &mut one.review.approvals[0];
+            to_rob.responded_at =
+                Some(at(10 + number + [0, 10, 20, 60][usize::try_from(number).expect("small")]));
+            to_rob.status = RequestStatus::Approved;
+            to_rob.revision = 2;
+            one.review.revision = 2;
+            write(record, vec![put(&one, Some(1))]).await.expect("as seen");
+        }
+    }
+    let counts = Counts {
+        tasks: BTreeMap::from([(State::Draft, 2), (State::Reviewing, 1), (State::Failed, 1)]),
+        pending: 5,
+        oldest_pending: Some(at(5)),
+    };
+    assert_eq!(record.counts().await, Ok(counts));
+    let rob = UserStats {
+        tasks: BTreeMap::new(),
+        requests: BTreeMap::from([(RequestStatus::Pending, 1), (RequestStatus::Approved, 3)]),
+        answered: 3,
+        mean_seconds: Some(30.0),
+        median_seconds: Some(20.0),
+    };
+    assert_eq!(record.user_stats(&person("rob")).await, Ok(rob));
+    let ann = record.user_stats(&person("ann")).await.expect("counted");
+    let tasks = BTreeMap::from([(State::Draft, 1), (State::Reviewing, 1), (State::Failed, 1)]);
+    assert_eq!(ann, UserStats { tasks, ..UserStats::default() });
 }
 
 async fn everything_or_nothing(opened: Opened) {

@@ -149,7 +149,7 @@ async fn who_reads_the_log_for_long_is_not_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_way_through_the_log_goes_by_an_index() {
+async fn every_way_through_the_log_and_every_count_goes_by_an_index() {
     let opened = on_postgres().await;
     opened.record.prepare_months(at(0)).await.expect("prepared");
     let walks = [
@@ -160,6 +160,16 @@ async fn every_way_through_the_log_goes_by_an_index() {
         "SELECT body FROM audit WHERE number > 7 AND action = 'task.submit' ORDER BY number LIMIT 9",
         "SELECT body FROM audit WHERE number > 7 AND task_id = gen_random_uuid() ORDER BY number LIMIT 9",
         "SELECT body FROM audit WHERE number > 7 AND at >= now() AND at < now() ORDER BY number LIMIT 9",
+        "SELECT state, count(*) FROM tasks GROUP BY state",
+        "SELECT state, count(*) FROM tasks WHERE author_id = 'ann' GROUP BY state",
+        "SELECT count(*), min(created_at) FROM approvals WHERE status = 'PENDING'",
+        "SELECT status, count(*) FROM approvals WHERE reviewer_id = 'ann' GROUP BY status",
+        "SELECT created_at, responded_at FROM approvals WHERE reviewer_id = 'ann' AND responded_at IS NOT NULL \
+         ORDER BY responded_at DESC LIMIT 200",
+        "SELECT body FROM agents WHERE made_by_name = 1 AND last_seen < now() ORDER BY last_seen LIMIT 9",
+        "SELECT body FROM inbox WHERE agent_id = 'ann' AND message_id > gen_random_uuid() ORDER BY message_id LIMIT 9",
+        "SELECT owner, key FROM answers WHERE made_at < now() ORDER BY made_at LIMIT 9",
+        "SELECT session_hash FROM sessions WHERE expires_at <= now() ORDER BY expires_at LIMIT 9",
     ];
     for walk in walks {
         let sql = format!("SET enable_seqscan = off; SET enable_sort = off; EXPLAIN {walk}");

@@ -4,13 +4,16 @@
 //! Everything that belongs together is committed together: state, audit entries, events and the stored answer of a request,
 //! guarded by the revisions that whoever decided had seen. What was committed survives the death of the process.
 
+mod agents;
 mod commit;
+mod forget;
 mod log;
 mod people;
 mod postgres;
 mod rules;
 mod sql;
 mod sqlite;
+mod stats;
 mod tasks;
 
 use std::path::Path;
@@ -22,12 +25,15 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgPool;
 use tokio::sync::oneshot;
 
+pub use agents::{InboxMessage, MOST_MESSAGES, StoredAgent};
 pub use commit::{Commit, Write};
 pub use log::{AuditFilter, Event, Numbered};
 pub use people::{Session, StoredToken, StoredUser};
 pub use rules::{Thing, ThingKind};
+pub use stats::{Counts, UserStats};
 pub use tasks::{ApprovalFilter, Comment, StoredTask, TaskFilter};
 
+use forget::Forgetting;
 use log::Numbering;
 use sql::Link;
 use sqlite::Sqlite;
@@ -62,6 +68,9 @@ pub enum RecordError {
         /// What.
         what: String,
     },
+    /// The request was answered before, or is by somebody else right now: read what it was answered.
+    #[error("the request was answered already")]
+    AnsweredAlready,
     /// Something in it was not written by us.
     #[error("the record holds something that ade did not write: {0}")]
     Foreign(String),
@@ -117,7 +126,7 @@ impl Record {
     /// Commits everything that belongs together, or nothing.
     ///
     /// # Errors
-    /// Something that it is guarded by has changed, or the record is away.
+    /// Something that it is guarded by has changed, its request was answered before, or the record is away.
     pub async fn commit(&self, commit: Commit) -> Result<(), RecordError> {
         self.work(Work::Commit(Box::new(commit))).await.map(drop)
     }
@@ -169,6 +178,7 @@ async fn work_on(pool: &PgPool, work: &Work) -> Result<u64, RecordError> {
 enum Work {
     Commit(Box<Commit>),
     Number(Numbering),
+    Forget(Forgetting),
 }
 
 impl Work {
@@ -176,6 +186,7 @@ impl Work {
         match self {
             Self::Commit(commit) => commit.apply(link).await.map(|()| 0),
             Self::Number(numbering) => numbering.apply(link).await,
+            Self::Forget(forgetting) => forgetting.apply(link).await,
         }
     }
 }

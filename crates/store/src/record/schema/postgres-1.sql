@@ -1,38 +1,64 @@
--- The record on PostgreSQL. Every listed filter has an index; what is listed is listed by that index' own order.
+-- The record on PostgreSQL. Every listed filter has an index; what is listed is listed by that index' own order. Ids that
+-- lists go by are compared byte by byte, as on SQLite, whatever the locale of the database.
 
 CREATE TABLE users (
-    user_id text PRIMARY KEY,
+    user_id text COLLATE "C" PRIMARY KEY,
     active bigint NOT NULL,
     revision bigint NOT NULL,
     password_hash text,
     body jsonb NOT NULL
 );
 
+-- What changes as long as it is used has columns of its own; they are right where the body says something else.
 CREATE TABLE sessions (
     session_hash text PRIMARY KEY,
-    user_id text NOT NULL REFERENCES users,
+    user_id text COLLATE "C" NOT NULL REFERENCES users,
+    last_active timestamptz NOT NULL,
     expires_at timestamptz NOT NULL,
     body jsonb NOT NULL
 );
 CREATE INDEX sessions_by_user ON sessions (user_id);
 CREATE INDEX sessions_by_end ON sessions (expires_at);
 
+-- Whether it was revoked is what its column says.
 CREATE TABLE tokens (
     token_id uuid PRIMARY KEY,
     token_hash text NOT NULL UNIQUE,
-    user_id text REFERENCES users,
-    agent_id text,
+    user_id text COLLATE "C" REFERENCES users,
+    agent_id text COLLATE "C",
     expires_at timestamptz NOT NULL,
+    revoked_at timestamptz,
     body jsonb NOT NULL
 );
 CREATE INDEX tokens_by_user ON tokens (user_id, token_id);
 CREATE INDEX tokens_by_agent ON tokens (agent_id, token_id);
 
+CREATE TABLE agents (
+    agent_id text COLLATE "C" PRIMARY KEY,
+    sponsor_id text COLLATE "C" REFERENCES users,
+    revision bigint NOT NULL,
+    -- 1 if it is known only because somebody used its name.
+    made_by_name bigint NOT NULL,
+    last_seen timestamptz NOT NULL,
+    body jsonb NOT NULL
+);
+CREATE INDEX agents_by_sponsor ON agents (sponsor_id, agent_id);
+CREATE INDEX agents_idle ON agents (last_seen) WHERE made_by_name = 1;
+
+-- No reference to the agent: that one was removed meanwhile is no reason to refuse what is told to it.
+CREATE TABLE inbox (
+    message_id uuid NOT NULL,
+    agent_id text COLLATE "C" NOT NULL,
+    created_at timestamptz NOT NULL,
+    body jsonb NOT NULL,
+    PRIMARY KEY (agent_id, message_id)
+);
+
 CREATE TABLE tasks (
     task_id uuid PRIMARY KEY,
     state text NOT NULL,
     type text NOT NULL,
-    author_id text NOT NULL,
+    author_id text COLLATE "C" NOT NULL,
     revision bigint NOT NULL,
     -- When an approval that is not applied goes back into review; nothing in other states.
     approval_ends_at timestamptz,
@@ -42,6 +68,7 @@ CREATE TABLE tasks (
 );
 CREATE INDEX tasks_by_state ON tasks (state, task_id);
 CREATE INDEX tasks_by_author ON tasks (author_id, task_id);
+CREATE INDEX tasks_by_author_and_state ON tasks (author_id, state, task_id);
 CREATE INDEX tasks_by_type ON tasks (type, task_id);
 CREATE INDEX tasks_by_end ON tasks (type, ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX tasks_by_approval ON tasks (approval_ends_at) WHERE approval_ends_at IS NOT NULL;
@@ -58,10 +85,12 @@ CREATE INDEX task_marks_by_task ON task_marks (task_id);
 CREATE TABLE approvals (
     approval_id uuid PRIMARY KEY,
     task_id uuid NOT NULL REFERENCES tasks ON DELETE CASCADE,
-    reviewer_id text NOT NULL,
+    reviewer_id text COLLATE "C" NOT NULL,
     status text NOT NULL,
     score bigint NOT NULL,
+    created_at timestamptz NOT NULL,
     due_at timestamptz NOT NULL,
+    responded_at timestamptz,
     revision bigint NOT NULL,
     body jsonb NOT NULL
 );
@@ -69,6 +98,8 @@ CREATE INDEX approvals_by_task ON approvals (task_id, approval_id);
 CREATE INDEX approvals_by_reviewer ON approvals (reviewer_id, status, score DESC, approval_id);
 CREATE INDEX approvals_by_status ON approvals (status, score DESC, approval_id);
 CREATE INDEX approvals_due ON approvals (due_at) WHERE status = 'PENDING';
+CREATE INDEX approvals_waiting ON approvals (created_at) WHERE status = 'PENDING';
+CREATE INDEX approvals_answered ON approvals (reviewer_id, responded_at, created_at) WHERE responded_at IS NOT NULL;
 
 CREATE TABLE comments (
     comment_id uuid PRIMARY KEY,
@@ -80,7 +111,7 @@ CREATE INDEX comments_by_task ON comments (task_id, comment_id);
 -- Policies, delegations, registered resources, settings and feature flags: small, read whole, changed seldom.
 CREATE TABLE things (
     kind text NOT NULL,
-    thing_id text NOT NULL,
+    thing_id text COLLATE "C" NOT NULL,
     revision bigint NOT NULL,
     body jsonb NOT NULL,
     PRIMARY KEY (kind, thing_id)
