@@ -2,107 +2,37 @@
 
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+#[macro_use]
+mod opened;
 
-use ade_domain::Moment;
+use std::collections::{BTreeMap, BTreeSet};
+
 use ade_domain::audit::{Body, Head, Walk, Who};
-use ade_domain::people::{AuthorSet, User, UserId};
-use ade_domain::permission::Scope;
+use ade_domain::people::AuthorSet;
 use ade_domain::review::risk::History;
 use ade_domain::review::{RequestStatus, Review};
 use ade_domain::task::{Config, Metadata, Preview, Resource, ResourceMode, RollbackStrategy, State};
 use ade_store::record::{
-    ApprovalFilter, AuditFilter, Comment, Commit, Event, Record, RecordError, Session, StoredAnswer,
-    StoredTask, StoredToken, StoredUser, TaskFilter, Thing, ThingKind, Write,
+    ApprovalFilter, AuditFilter, Comment, Commit, Counts, Event, RecordError, StoredAnswer, StoredTask,
+    TaskFilter, Thing, ThingKind, UserStats, Write,
 };
-use ade_testkit::Postgres;
 use serde_json::json;
-use tempfile::TempDir;
-use tokio::sync::OnceCell;
-use uuid::Uuid;
 
-/// One database server for all scenarios, with a database for each.
-static SERVER: OnceCell<Arc<Postgres>> = OnceCell::const_new();
-
-async fn server() -> Arc<Postgres> {
-    SERVER.get_or_init(|| async { Arc::new(Postgres::start().expect("starts")) }).await.clone()
-}
-
-/// A record, and what would end with it.
-struct Opened {
-    record: Record,
-    folder: Option<TempDir>,
-    url: Option<String>,
-}
-
-async fn on_sqlite() -> Opened {
-    let folder = tempfile::tempdir().expect("a folder");
-    let record = Record::in_folder(folder.path()).await.expect("opens");
-    Opened { record, folder: Some(folder), url: None }
-}
-
-async fn on_postgres() -> Opened {
-    let server = server().await;
-    let name = format!("t{}", Uuid::now_v7().simple());
-    server.create_database(&name).expect("created");
-    let url = server.url(&name);
-    let record = Record::on_postgres(&url).await.expect("opens");
-    Opened { record, folder: None, url: Some(url) }
-}
-
-impl Opened {
-    /// The same once more, as another process would open it.
-    async fn again(&self) -> Record {
-        match (&self.folder, &self.url) {
-            (Some(folder), _) => Record::in_folder(folder.path()).await.expect("opens"),
-            (None, Some(url)) => Record::on_postgres(url).await.expect("opens"),
-            (None, None) => unreachable!("it was opened somewhere"),
-        }
-    }
-}
-
-macro_rules! on_both {
-    ($($scenario:ident),+ $(,)?) => {
-        mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $scenario() {
-                super::$scenario(super::on_sqlite().await).await;
-            })+
-        }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $scenario() {
-                super::$scenario(super::on_postgres().await).await;
-            })+
-        }
-    };
-}
+use opened::{Opened, at, id, person, write};
 
 on_both!(
     a_task_comes_back_as_it_was_with_its_requests,
     whoever_saw_an_older_revision_changes_nothing,
     of_many_who_race_one_wins,
     lists_go_by_every_filter_and_by_pages,
-    people_sessions_and_tokens_come_back,
     rules_are_guarded_by_their_revisions,
     entries_are_numbered_without_gaps_and_chained_by_one,
     what_was_numbered_cannot_be_changed,
     an_answer_is_stored_once,
+    of_many_with_the_same_request_one_is_carried_out,
+    what_is_counted_is_what_is_there,
     everything_or_nothing,
 );
-
-fn id() -> String {
-    Uuid::now_v7().to_string()
-}
-
-fn at(second: u64) -> Moment {
-    Moment::from_micros(1_794_744_000_000_120 + second * 1_000_000)
-}
-
-fn person(name: &str) -> UserId {
-    UserId::new(name)
-}
 
 fn task(author: &str, task_type: &str, resource: &str, tag: &str) -> StoredTask {
     let resource = Resource {
@@ -130,10 +60,6 @@ fn task(author: &str, task_type: &str, resource: &str, tag: &str) -> StoredTask 
 
 fn put(task: &StoredTask, expected: Option<u64>) -> Write {
     Write::Task { task: Box::new(task.clone()), expected, approval_ends_at: None }
-}
-
-async fn write(record: &Record, writes: Vec<Write>) -> Result<(), RecordError> {
-    record.commit(Commit { writes, ..Commit::default() }).await
 }
 
 fn entry(action: &str, actor: Option<&str>, task_id: Option<&str>, second: u64) -> Body {
@@ -333,55 +259,6 @@ async fn lists_go_by_every_filter_and_by_pages(opened: Opened) {
     assert_eq!(record.history("nothing", 50).await.expect("counted"), History::default());
 }
 
-async fn people_sessions_and_tokens_come_back(opened: Opened) {
-    let record = &opened.record;
-    let user = |name: &str, revision| StoredUser {
-        user: User {
-            user_id: person(name),
-            name: name.to_owned(),
-            roles: BTreeSet::from(["dba".to_owned()]),
-            manager_id: Some(person("eve")),
-            team: None,
-            active: true,
-        },
-        revision,
-        password_hash: Some("$argon2id$".to_owned()),
-    };
-    let write_user = |name: &str| Write::User { user: Box::new(user(name, 1)), expected: None };
-    write(record, vec![write_user("ann"), write_user("ben")]).await.expect("new");
-    assert_eq!(record.user(&person("ann")).await.expect("read"), Some(user("ann", 1)));
-    assert_eq!(record.users(Some("ann"), 10).await.expect("listed"), [user("ben", 1)]);
-    assert!(record.people().await.expect("read").get(&person("ben")).is_some());
-    let changed = Write::User { user: Box::new(user("ann", 2)), expected: Some(2) };
-    assert!(matches!(write(record, vec![changed]).await, Err(RecordError::Conflict { .. })));
-    let session = Session {
-        session_hash: "s".to_owned(),
-        user_id: person("ann"),
-        created_at: at(1),
-        expires_at: at(2),
-    };
-    let token = StoredToken {
-        token_id: id(),
-        token_hash: "t".to_owned(),
-        user_id: Some(person("ann")),
-        agent_id: None,
-        name: "laptop".to_owned(),
-        scopes: BTreeSet::from([Scope::Read, Scope::Lock]),
-        made_by: Some(person("ben")),
-        created_at: at(1),
-        expires_at: at(9),
-        revoked_at: None,
-    };
-    write(record, vec![Write::Session(session.clone()), Write::Token(token.clone())]).await.expect("new");
-    assert_eq!(record.session("s").await.expect("read"), Some(session));
-    assert_eq!(record.token("t").await.expect("read"), Some(token.clone()));
-    let revoked = StoredToken { revoked_at: Some(at(3)), ..token };
-    let end = Write::EndSessions { session_hash: None, user_id: "ann".to_owned() };
-    write(record, vec![Write::Token(revoked.clone()), end]).await.expect("ended");
-    assert_eq!(record.tokens_of(&person("ann")).await.expect("listed"), [revoked]);
-    assert_eq!(record.session("s").await.expect("read"), None);
-}
-
 async fn rules_are_guarded_by_their_revisions(opened: Opened) {
     let record = &opened.record;
     let thing = |revision, name: &str| Thing {
@@ -477,7 +354,7 @@ async fn what_was_numbered_cannot_be_changed(opened: Opened) {
         assert!(refused.contains("append-only"), "{refused}");
     }
     // Whoever owns the database can switch that off. Then it is found.
-    let (off, on) = match &opened.url {
+    let (off, on) = match &opened.database {
         Some(_) => ("ALTER TABLE audit DISABLE TRIGGER USER", "SELECT 1"),
         None => ("DROP TRIGGER audit_unchanged", "SELECT 1"),
     };
@@ -494,15 +371,15 @@ async fn what_was_numbered_cannot_be_changed(opened: Opened) {
 /// Past the record, as its owner could.
 async fn by_hand(opened: &Opened, sql: &'static str) -> Result<(), String> {
     use sqlx::{Connection, Executor};
-    let done = match (&opened.folder, &opened.url) {
+    let done = match (&opened.folder, &opened.database) {
         (Some(folder), _) => {
             let file = folder.path().join("record.sqlite3");
             let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file);
             let mut link = sqlx::SqliteConnection::connect_with(&options).await.expect("opens");
             link.execute(sql).await.map(drop)
         }
-        (None, url) => {
-            let url = url.as_deref().expect("opened somewhere");
+        (None, database) => {
+            let (_, url) = database.as_ref().expect("opened somewhere");
             let mut link = sqlx::PgConnection::connect(url).await.expect("opens");
             link.execute(sql).await.map(drop)
         }
@@ -516,9 +393,84 @@ async fn an_answer_is_stored_once(opened: Opened) {
     let answer = |status| Some(("ann".to_owned(), "key".to_owned(), at(1), stored(status)));
     record.commit(Commit { answer: answer(201), ..Commit::default() }).await.expect("new");
     let again = record.commit(Commit { answer: answer(409), ..Commit::default() }).await;
-    assert!(matches!(again, Err(RecordError::Exists { .. })), "{again:?}");
+    assert_eq!(again, Err(RecordError::AnsweredAlready));
     assert_eq!(record.answer("ann", "key").await.expect("read"), Some(stored(201)));
     assert_eq!(record.answer("ben", "key").await.expect("read"), None);
+    assert_eq!(record.forget_answers(at(1)).await, Ok(0));
+    assert_eq!(record.forget_answers(at(2)).await, Ok(1));
+    assert_eq!(record.answer("ann", "key").await.expect("read"), None);
+    record.commit(Commit { answer: answer(409), ..Commit::default() }).await.expect("new again");
+}
+
+async fn of_many_with_the_same_request_one_is_carried_out(opened: Opened) {
+    let (record, other) = (&opened.record, opened.again().await);
+    let written = task("ann", "schema", "orders", "urgent");
+    write(record, vec![put(&written, None)]).await.expect("new");
+    let stored = StoredAnswer { asked: "digest".to_owned(), status: 200, body: json!({}) };
+    let racers: Vec<_> = (0..16)
+        .map(|number| {
+            let record = if number % 2 == 0 { record.clone() } else { other.clone() };
+            let mut mine = written.clone();
+            mine.review.revision = 2;
+            let answer = Some(("ann".to_owned(), "key".to_owned(), at(1), stored.clone()));
+            let audit = vec![entry("task.modify", Some("ann"), None, number)];
+            let commit = Commit { writes: vec![put(&mine, Some(1))], audit, answer, ..Commit::default() };
+            tokio::spawn(async move { record.commit(commit).await })
+        })
+        .collect();
+    let mut outcomes = Vec::new();
+    for racer in racers {
+        outcomes.push(racer.await.expect("no panic"));
+    }
+    // Not one is told of a conflict: that would send it to decide again what was decided.
+    let carried_out = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+    let answered = outcomes.iter().filter(|outcome| **outcome == Err(RecordError::AnsweredAlready)).count();
+    assert_eq!((carried_out, answered), (1, 15), "{outcomes:?}");
+    assert_eq!(record.number("one", at(1), 1_000, 100).await, Ok(1), "the others left no trace");
+}
+
+async fn what_is_counted_is_what_is_there(opened: Opened) {
+    let record = &opened.record;
+    assert_eq!(record.counts().await, Ok(Counts::default()));
+    assert_eq!(record.user_stats(&person("rob")).await, Ok(UserStats::default()));
+    let states = [State::Draft, State::Draft, State::Reviewing, State::Failed];
+    for (number, state) in (0_u64..).zip(states) {
+        let author = if number == 1 { "ben" } else { "ann" };
+        let mut one = task(author, "schema", "orders", "x");
+        one.review.state = state;
+        let (mut to_rob, mut to_sue) = (approval(&one.review, "rob", 1), approval(&one.review, "sue", 1));
+        to_rob.created_at = at(10 + number);
+        to_sue.created_at = at(5 + number);
+        one.review.approvals = vec![to_rob, to_sue];
+        write(record, vec![put(&one, None)]).await.expect("new");
+        if number > 0 {
+            // Rob answers after 10, 20 and 60 seconds.
+            let to_rob = &mut one.review.approvals[0];
+            to_rob.responded_at =
+                Some(at(10 + number + [0, 10, 20, 60][usize::try_from(number).expect("small")]));
+            to_rob.status = RequestStatus::Approved;
+            to_rob.revision = 2;
+            one.review.revision = 2;
+            write(record, vec![put(&one, Some(1))]).await.expect("as seen");
+        }
+    }
+    let counts = Counts {
+        tasks: BTreeMap::from([(State::Draft, 2), (State::Reviewing, 1), (State::Failed, 1)]),
+        pending: 5,
+        oldest_pending: Some(at(5)),
+    };
+    assert_eq!(record.counts().await, Ok(counts));
+    let rob = UserStats {
+        tasks: BTreeMap::new(),
+        requests: BTreeMap::from([(RequestStatus::Pending, 1), (RequestStatus::Approved, 3)]),
+        answered: 3,
+        mean_seconds: Some(30.0),
+        median_seconds: Some(20.0),
+    };
+    assert_eq!(record.user_stats(&person("rob")).await, Ok(rob));
+    let ann = record.user_stats(&person("ann")).await.expect("counted");
+    let tasks = BTreeMap::from([(State::Draft, 1), (State::Reviewing, 1), (State::Failed, 1)]);
+    assert_eq!(ann, UserStats { tasks, ..UserStats::default() });
 }
 
 async fn everything_or_nothing(opened: Opened) {

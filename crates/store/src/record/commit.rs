@@ -1,15 +1,17 @@
 //! What is committed together, and how.
 
+use ade_domain::Moment;
 use ade_domain::audit::Body;
+use ade_domain::people::UserId;
 use ade_domain::task::State;
 
+use super::agents::{InboxMessage, StoredAgent};
 use super::log::Event;
 use super::people::{Session, StoredToken, StoredUser};
 use super::rules::{Thing, ThingKind};
 use super::sql::{Arg, Link, json};
 use super::tasks::{Comment, StoredTask};
-use super::{RecordError, StoredAnswer};
-use ade_domain::Moment;
+use super::{RecordError, StoredAnswer, agents, people};
 
 /// Everything that one decision changes.
 #[derive(Debug, Clone, Default)]
@@ -54,6 +56,15 @@ pub enum Write {
     },
     /// Somebody signs in.
     Session(Session),
+    /// A session is used. One that has ended stays so.
+    TouchSession {
+        /// Which.
+        session_hash: String,
+        /// When.
+        last_active: Moment,
+        /// Until when it is good now.
+        expires_at: Moment,
+    },
     /// Somebody signs out, or is signed out everywhere.
     EndSessions {
         /// This one; all of the user, if none is named.
@@ -61,8 +72,31 @@ pub enum Write {
         /// Whose.
         user_id: String,
     },
-    /// A token is made, or revoked.
+    /// A token is made, or revoked. What was revoked stays so.
     Token(StoredToken),
+    /// All tokens of somebody are revoked, except those that were before.
+    EndTokens {
+        /// Whose.
+        user_id: UserId,
+        /// When.
+        at: Moment,
+    },
+    /// An agent.
+    Agent {
+        /// As it is now.
+        agent: Box<StoredAgent>,
+        /// As it was seen.
+        expected: Option<u64>,
+    },
+    /// An agent is deleted with its inbox. Its tokens are not: revoke them beside it.
+    DeleteAgent {
+        /// Which.
+        agent_id: String,
+        /// As it was seen.
+        expected: u64,
+    },
+    /// An agent is told something. Its oldest messages make room.
+    Inbox(InboxMessage),
     /// A policy, a delegation, a registered resource, a setting, a flag.
     Thing {
         /// As it is now.
@@ -82,12 +116,21 @@ pub enum Write {
 }
 
 /// A change that must have met exactly one row.
-fn met(rows: u64, what: impl FnOnce() -> String) -> Result<(), RecordError> {
+pub(super) fn met(rows: u64, what: impl FnOnce() -> String) -> Result<(), RecordError> {
     if rows == 1 { Ok(()) } else { Err(RecordError::Conflict { what: what() }) }
 }
 
 impl Commit {
     pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<(), RecordError> {
+        // First: of two that carry the same request, the later one waits here and is told so, whatever else it would meet.
+        if let Some((owner, key, at, answer)) = &self.answer {
+            let args = [owner.as_str().into(), key.as_str().into(), (*at).into(), json(answer)?];
+            let sql = "INSERT INTO answers (owner, key, made_at, body) VALUES ($1, $2, moment($3), $4::jsonb) \
+                       ON CONFLICT DO NOTHING";
+            if link.run(sql, &args).await? == 0 {
+                return Err(RecordError::AnsweredAlready);
+            }
+        }
         for write in &self.writes {
             write.apply(link).await?;
         }
@@ -114,14 +157,6 @@ impl Commit {
             let args = [event.event_id.as_str().into(), json(event)?];
             link.run("INSERT INTO events (event_id, body) VALUES ($1::uuid, $2::jsonb)", &args).await?;
         }
-        if let Some((owner, key, at, answer)) = &self.answer {
-            let args = [owner.as_str().into(), key.as_str().into(), (*at).into(), json(answer)?];
-            link.run(
-                "INSERT INTO answers (owner, key, made_at, body) VALUES ($1, $2, moment($3), $4::jsonb)",
-                &args,
-            )
-            .await?;
-        }
         Ok(())
     }
 }
@@ -145,41 +180,19 @@ impl Write {
                     "INSERT INTO comments (comment_id, task_id, body) VALUES ($1::uuid, $2::uuid, $3::jsonb)";
                 link.run(sql, &args).await.map(drop)
             }
-            Self::User { user, expected } => put_user(link, user, *expected).await,
-            Self::Session(session) => {
-                let args = [
-                    session.session_hash.as_str().into(),
-                    session.user_id.as_str().into(),
-                    session.expires_at.into(),
-                    json(session)?,
-                ];
-                let sql = "INSERT INTO sessions (session_hash, user_id, expires_at, body) \
-                           VALUES ($1, $2, moment($3), $4::jsonb)";
-                link.run(sql, &args).await.map(drop)
+            Self::User { user, expected } => people::put_user(link, user, *expected).await,
+            Self::Session(session) => people::put_session(link, session).await,
+            Self::TouchSession { session_hash, last_active, expires_at } => {
+                people::touch_session(link, session_hash, *last_active, *expires_at).await
             }
             Self::EndSessions { session_hash, user_id } => {
-                let mut args: Vec<Arg> = vec![user_id.as_str().into()];
-                let mut sql = "DELETE FROM sessions WHERE user_id = $1".to_owned();
-                if let Some(hash) = session_hash {
-                    sql.push_str(" AND session_hash = $2");
-                    args.push(hash.as_str().into());
-                }
-                link.run(&sql, &args).await.map(drop)
+                people::end_sessions(link, session_hash.as_deref(), user_id).await
             }
-            Self::Token(token) => {
-                let args = [
-                    token.token_id.as_str().into(),
-                    token.token_hash.as_str().into(),
-                    token.user_id.as_ref().map(ToString::to_string).into(),
-                    token.agent_id.clone().into(),
-                    token.expires_at.into(),
-                    json(token)?,
-                ];
-                let sql = "INSERT INTO tokens (token_id, token_hash, user_id, agent_id, expires_at, body) \
-                           VALUES ($1::uuid, $2, $3, $4, moment($5), $6::jsonb) \
-                           ON CONFLICT (token_id) DO UPDATE SET body = excluded.body, expires_at = excluded.expires_at";
-                link.run(sql, &args).await.map(drop)
-            }
+            Self::Token(token) => people::put_token(link, token).await,
+            Self::EndTokens { user_id, at } => people::end_tokens(link, user_id, *at).await,
+            Self::Agent { agent, expected } => agents::put_agent(link, agent, *expected).await,
+            Self::DeleteAgent { agent_id, expected } => agents::delete_agent(link, agent_id, *expected).await,
+            Self::Inbox(message) => agents::put_message(link, message).await,
             Self::Thing { thing, expected } => put_thing(link, thing, *expected).await,
             Self::DeleteThing { kind, id, expected } => {
                 let args = [kind.word().into(), id.as_str().into(), (*expected).into()];
@@ -243,41 +256,21 @@ async fn put_task(
             approval.reviewer_id.as_str().into(),
             status.into(),
             u64::from(approval.score).into(),
+            approval.created_at.into(),
             approval.due_at.into(),
+            approval.responded_at.into(),
             approval.revision.into(),
             json(approval)?,
         ];
-        let sql = "INSERT INTO approvals (approval_id, task_id, reviewer_id, status, score, due_at, revision, body) \
-                   VALUES ($1::uuid, $2::uuid, $3, $4, $5, moment($6), $7, $8::jsonb) \
+        let sql = "INSERT INTO approvals \
+                   (approval_id, task_id, reviewer_id, status, score, created_at, due_at, responded_at, revision, body) \
+                   VALUES ($1::uuid, $2::uuid, $3, $4, $5, moment($6), moment($7), moment($8), $9, $10::jsonb) \
                    ON CONFLICT (approval_id) DO UPDATE SET status = excluded.status, score = excluded.score, \
-                   due_at = excluded.due_at, revision = excluded.revision, body = excluded.body \
+                   due_at = excluded.due_at, responded_at = excluded.responded_at, revision = excluded.revision, body = excluded.body \
                    WHERE approvals.revision < excluded.revision";
         link.run(sql, &args).await?;
     }
     Ok(())
-}
-
-async fn put_user(link: &mut Link<'_>, user: &StoredUser, expected: Option<u64>) -> Result<(), RecordError> {
-    let mut args: Vec<Arg> = vec![
-        user.user.user_id.as_str().into(),
-        u64::from(user.user.active).into(),
-        user.revision.into(),
-        user.password_hash.clone().into(),
-        json(&user.user)?,
-    ];
-    match expected {
-        None => {
-            let sql = "INSERT INTO users (user_id, active, revision, password_hash, body) \
-                       VALUES ($1, $2, $3, $4, $5::jsonb)";
-            link.run(sql, &args).await.map(drop)
-        }
-        Some(expected) => {
-            args.push(expected.into());
-            let sql = "UPDATE users SET active = $2, revision = $3, password_hash = $4, body = $5::jsonb \
-                       WHERE user_id = $1 AND revision = $6";
-            met(link.run(sql, &args).await?, || format!("user {}", user.user.user_id))
-        }
-    }
 }
 
 async fn put_thing(link: &mut Link<'_>, thing: &Thing, expected: Option<u64>) -> Result<(), RecordError> {

@@ -123,7 +123,7 @@ impl Numbering {
 
     async fn number_audit(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
         let sql = format!(
-            "SELECT entry_id::text, body FROM audit WHERE number IS NULL ORDER BY entry_id LIMIT {}",
+            "SELECT entry_id::text, body, micros(at) FROM audit WHERE number IS NULL ORDER BY entry_id LIMIT {}",
             self.most
         );
         let rows = link.rows(&sql, &[]).await?;
@@ -135,15 +135,19 @@ impl Numbering {
             let entry =
                 append(head, row.json(1)?).map_err(|error| RecordError::Foreign(error.to_string()))?;
             head = Head { number: entry.number, entry_hash: entry.entry_hash };
-            let args: [Arg; 4] = [
+            let args: [Arg; 5] = [
                 row.text(0)?.into(),
                 entry.number.into(),
                 entry.previous_hash.to_string().into(),
                 entry.entry_hash.to_string().into(),
+                row.moment(2)?.into(),
             ];
-            let sql =
-                "UPDATE audit SET number = $2, previous_hash = $3, entry_hash = $4 WHERE entry_id = $1::uuid";
-            link.run(sql, &args).await?;
+            // Its moment says in which part of the log it is.
+            let sql = "UPDATE audit SET number = $2, previous_hash = $3, entry_hash = $4 \
+                       WHERE entry_id = $1::uuid AND at = moment($5)";
+            if link.run(sql, &args).await? != 1 {
+                return Err(RecordError::Foreign(format!("audit entry {}", row.text(0)?)));
+            }
         }
         Ok(rows.len() as u64)
     }
@@ -189,6 +193,20 @@ impl Record {
         most: u32,
     ) -> Result<u64, RecordError> {
         self.work(super::Work::Number(Numbering { holder: holder.to_owned(), now, lease_ms, most })).await
+    }
+
+    /// Makes the parts of the audit log for the month of `now` and the two that follow; how many of them are still missing.
+    /// Entries of such months are kept as well, but together: call it daily. Does nothing where the log has no parts.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn prepare_months(&self, now: Moment) -> Result<u64, RecordError> {
+        let super::Backend::Postgres(_) = self.backend else { return Ok(0) };
+        self.read(async |link| {
+            let rows = link.rows("SELECT audit_prepare_months(moment($1))", &[now.into()]).await?;
+            rows.first().map_or(Ok(0), |row| row.number(0))
+        })
+        .await
     }
 
     /// Where the audit log ends.

@@ -4,38 +4,39 @@
 //! Everything that belongs together is committed together: state, audit entries, events and the stored answer of a request,
 //! guarded by the revisions that whoever decided had seen. What was committed survives the death of the process.
 
+mod agents;
 mod commit;
+mod forget;
 mod log;
 mod people;
+mod postgres;
 mod rules;
 mod sql;
 mod sqlite;
+mod stats;
 mod tasks;
 
 use std::path::Path;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::SqlSafeStr;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::postgres::{PgPool, PgPoolOptions};
+use sqlx::postgres::PgPool;
 use tokio::sync::oneshot;
 
+pub use agents::{InboxMessage, MOST_MESSAGES, StoredAgent};
 pub use commit::{Commit, Write};
 pub use log::{AuditFilter, Event, Numbered};
 pub use people::{Session, StoredToken, StoredUser};
 pub use rules::{Thing, ThingKind};
+pub use stats::{Counts, UserStats};
 pub use tasks::{ApprovalFilter, Comment, StoredTask, TaskFilter};
 
+use forget::Forgetting;
 use log::Numbering;
 use sql::Link;
 use sqlite::Sqlite;
-
-/// Connections to PostgreSQL of one server.
-const MOST_CONNECTIONS: u32 = 16;
-/// How long a caller waits for one.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
 /// The record; clones are the same one.
 #[derive(Debug, Clone)]
@@ -67,6 +68,9 @@ pub enum RecordError {
         /// What.
         what: String,
     },
+    /// The request was answered before, or is by somebody else right now: read what it was answered.
+    #[error("the request was answered already")]
+    AnsweredAlready,
     /// Something in it was not written by us.
     #[error("the record holds something that ade did not write: {0}")]
     Foreign(String),
@@ -113,19 +117,16 @@ impl Record {
     /// Opens the record on PostgreSQL, and brings its tables up to date. Any number of processes may do so at once.
     ///
     /// # Errors
-    /// It cannot be reached, or was written by a later version.
+    /// It cannot be reached, or was written by a later version. The password of the URL is never told.
     pub async fn on_postgres(url: &str) -> Result<Self, RecordError> {
-        let options = PgPoolOptions::new().max_connections(MOST_CONNECTIONS).acquire_timeout(CONNECT_WITHIN);
-        let pool = options.connect(url).await?;
-        let migrator = migrator(include_str!("schema/postgres-1.sql"));
-        migrator.run(&pool).await.map_err(|error| RecordError::Unavailable(error.to_string()))?;
+        let pool = postgres::open(url, &migrator(include_str!("schema/postgres-1.sql"))).await?;
         Ok(Self { backend: Backend::Postgres(pool) })
     }
 
     /// Commits everything that belongs together, or nothing.
     ///
     /// # Errors
-    /// Something that it is guarded by has changed, or the record is away.
+    /// Something that it is guarded by has changed, its request was answered before, or the record is away.
     pub async fn commit(&self, commit: Commit) -> Result<(), RecordError> {
         self.work(Work::Commit(Box::new(commit))).await.map(drop)
     }
@@ -177,6 +178,7 @@ async fn work_on(pool: &PgPool, work: &Work) -> Result<u64, RecordError> {
 enum Work {
     Commit(Box<Commit>),
     Number(Numbering),
+    Forget(Forgetting),
 }
 
 impl Work {
@@ -184,6 +186,7 @@ impl Work {
         match self {
             Self::Commit(commit) => commit.apply(link).await.map(|()| 0),
             Self::Number(numbering) => numbering.apply(link).await,
+            Self::Forget(forgetting) => forgetting.apply(link).await,
         }
     }
 }

@@ -7,6 +7,8 @@ use ade_domain::people::{People, User, UserId};
 use ade_domain::permission::Scope;
 use serde::{Deserialize, Serialize};
 
+use super::commit::met;
+use super::sql::{Arg, Link, Row, json};
 use super::{Record, RecordError};
 
 /// A person as it is stored.
@@ -25,12 +27,22 @@ pub struct StoredUser {
 pub struct Session {
     /// How it is recognised.
     pub session_hash: String,
+    /// What others know it by, as in the audit log.
+    pub session_id: String,
+    /// How it is recognised that a request comes from its own page.
+    pub csrf_hash: String,
     /// Who.
     pub user_id: UserId,
     /// When.
     pub created_at: Moment,
+    /// When it was last used.
+    pub last_active: Moment,
     /// Until when.
     pub expires_at: Moment,
+    /// From where.
+    pub ip: Option<String>,
+    /// With what.
+    pub user_agent: Option<String>,
 }
 
 /// A token as it is stored.
@@ -59,10 +71,115 @@ pub struct StoredToken {
 }
 
 const USER: &str = "SELECT body::text, revision, password_hash FROM users";
+const TOKEN: &str = "SELECT body::text, micros(revoked_at) FROM tokens";
 
-fn user(row: &super::sql::Row) -> Result<StoredUser, RecordError> {
-    let password_hash = row.maybe_text(2)?.map(str::to_owned);
-    Ok(StoredUser { user: row.json(0)?, revision: row.number(1)?, password_hash })
+/// From its three columns, the first of which is `at`.
+fn user_from(row: &Row, at: usize) -> Result<StoredUser, RecordError> {
+    let password_hash = row.maybe_text(at + 2)?.map(str::to_owned);
+    Ok(StoredUser { user: row.json(at)?, revision: row.number(at + 1)?, password_hash })
+}
+
+fn user(row: &Row) -> Result<StoredUser, RecordError> {
+    user_from(row, 0)
+}
+
+fn token(row: &Row) -> Result<StoredToken, RecordError> {
+    Ok(StoredToken { revoked_at: row.maybe_moment(1)?, ..row.json(0)? })
+}
+
+fn session(row: &Row) -> Result<Session, RecordError> {
+    Ok(Session { last_active: row.moment(1)?, expires_at: row.moment(2)?, ..row.json(0)? })
+}
+
+pub(super) async fn put_user(
+    link: &mut Link<'_>,
+    user: &StoredUser,
+    expected: Option<u64>,
+) -> Result<(), RecordError> {
+    let mut args: Vec<Arg> = vec![
+        user.user.user_id.as_str().into(),
+        u64::from(user.user.active).into(),
+        user.revision.into(),
+        user.password_hash.clone().into(),
+        json(&user.user)?,
+    ];
+    match expected {
+        None => {
+            let sql = "INSERT INTO users (user_id, active, revision, password_hash, body) \
+                       VALUES ($1, $2, $3, $4, $5::jsonb)";
+            link.run(sql, &args).await.map(drop)
+        }
+        Some(expected) => {
+            args.push(expected.into());
+            let sql = "UPDATE users SET active = $2, revision = $3, password_hash = $4, body = $5::jsonb \
+                       WHERE user_id = $1 AND revision = $6";
+            met(link.run(sql, &args).await?, || format!("user {}", user.user.user_id))
+        }
+    }
+}
+
+pub(super) async fn put_session(link: &mut Link<'_>, session: &Session) -> Result<(), RecordError> {
+    let args = [
+        session.session_hash.as_str().into(),
+        session.user_id.as_str().into(),
+        session.last_active.into(),
+        session.expires_at.into(),
+        json(session)?,
+    ];
+    let sql = "INSERT INTO sessions (session_hash, user_id, last_active, expires_at, body) \
+               VALUES ($1, $2, moment($3), moment($4), $5::jsonb)";
+    link.run(sql, &args).await.map(drop)
+}
+
+/// A session that has ended stays so, and of two that were used at once the later one counts: neither is a conflict.
+pub(super) async fn touch_session(
+    link: &mut Link<'_>,
+    hash: &str,
+    last_active: Moment,
+    expires_at: Moment,
+) -> Result<(), RecordError> {
+    let args = [hash.into(), last_active.into(), expires_at.into()];
+    let sql = "UPDATE sessions SET last_active = moment($2), expires_at = moment($3) \
+               WHERE session_hash = $1 AND last_active <= moment($2)";
+    link.run(sql, &args).await.map(drop)
+}
+
+pub(super) async fn end_sessions(
+    link: &mut Link<'_>,
+    session_hash: Option<&str>,
+    user_id: &str,
+) -> Result<(), RecordError> {
+    let mut args: Vec<Arg> = vec![user_id.into()];
+    let mut sql = "DELETE FROM sessions WHERE user_id = $1".to_owned();
+    if let Some(hash) = session_hash {
+        sql.push_str(" AND session_hash = $2");
+        args.push(hash.into());
+    }
+    link.run(&sql, &args).await.map(drop)
+}
+
+/// What was revoked once stays so.
+pub(super) async fn put_token(link: &mut Link<'_>, token: &StoredToken) -> Result<(), RecordError> {
+    let args = [
+        token.token_id.as_str().into(),
+        token.token_hash.as_str().into(),
+        token.user_id.as_ref().map(ToString::to_string).into(),
+        token.agent_id.clone().into(),
+        token.expires_at.into(),
+        token.revoked_at.into(),
+        json(token)?,
+    ];
+    let sql = "INSERT INTO tokens (token_id, token_hash, user_id, agent_id, expires_at, revoked_at, body) \
+               VALUES ($1::uuid, $2, $3, $4, moment($5), moment($6), $7::jsonb) \
+               ON CONFLICT (token_id) DO UPDATE SET body = excluded.body, expires_at = excluded.expires_at, \
+               revoked_at = coalesce(tokens.revoked_at, excluded.revoked_at)";
+    link.run(sql, &args).await.map(drop)
+}
+
+pub(super) async fn end_tokens(link: &mut Link<'_>, user_id: &UserId, at: Moment) -> Result<(), RecordError> {
+    let args = [user_id.as_str().into(), at.into()];
+    let sql = "UPDATE tokens SET revoked_at = moment($2) WHERE user_id = $1 AND revoked_at IS NULL";
+    link.run(sql, &args).await.map(drop)
 }
 
 impl Record {
@@ -107,9 +224,25 @@ impl Record {
     /// The record is away.
     pub async fn session(&self, hash: &str) -> Result<Option<Session>, RecordError> {
         let args = [hash.into()];
+        let sql = "SELECT body::text, micros(last_active), micros(expires_at) FROM sessions WHERE session_hash = $1";
+        self.read(async |link| link.rows(sql, &args).await?.first().map(session).transpose()).await
+    }
+
+    /// A session by its hash, and who signed in, as both were at one moment. It may have ended: compare `expires_at`.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn authority_of_session(
+        &self,
+        hash: &str,
+    ) -> Result<Option<(Session, StoredUser)>, RecordError> {
+        let args = [hash.into()];
+        let sql = "SELECT s.body::text, micros(s.last_active), micros(s.expires_at), \
+                   u.body::text, u.revision, u.password_hash \
+                   FROM sessions s JOIN users u ON u.user_id = s.user_id WHERE s.session_hash = $1";
         self.read(async |link| {
-            let rows = link.rows("SELECT body::text FROM sessions WHERE session_hash = $1", &args).await?;
-            rows.first().map(|row| row.json(0)).transpose()
+            let rows = link.rows(sql, &args).await?;
+            rows.first().map(|row| Ok((session(row)?, user_from(row, 3)?))).transpose()
         })
         .await
     }
@@ -120,9 +253,26 @@ impl Record {
     /// The record is away.
     pub async fn token(&self, hash: &str) -> Result<Option<StoredToken>, RecordError> {
         let args = [hash.into()];
+        let sql = format!("{TOKEN} WHERE token_hash = $1");
+        self.read(async |link| link.rows(&sql, &args).await?.first().map(token).transpose()).await
+    }
+
+    /// A token by its hash, and whose it is, as both were at one moment. It may have ended or been revoked.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn authority_of_token(
+        &self,
+        hash: &str,
+    ) -> Result<Option<(StoredToken, Option<StoredUser>)>, RecordError> {
+        let args = [hash.into()];
+        let sql = "SELECT t.body::text, micros(t.revoked_at), u.body::text, u.revision, u.password_hash \
+                   FROM tokens t LEFT JOIN users u ON u.user_id = t.user_id WHERE t.token_hash = $1";
         self.read(async |link| {
-            let rows = link.rows("SELECT body::text FROM tokens WHERE token_hash = $1", &args).await?;
-            rows.first().map(|row| row.json(0)).transpose()
+            let rows = link.rows(sql, &args).await?;
+            let Some(row) = rows.first() else { return Ok(None) };
+            let whose = row.maybe_text(2)?.map(|_| user_from(row, 2)).transpose()?;
+            Ok(Some((token(row)?, whose)))
         })
         .await
     }
@@ -133,10 +283,17 @@ impl Record {
     /// The record is away.
     pub async fn tokens_of(&self, user: &UserId) -> Result<Vec<StoredToken>, RecordError> {
         let args = [user.as_str().into()];
-        self.read(async |link| {
-            let sql = "SELECT body::text FROM tokens WHERE user_id = $1 ORDER BY token_id";
-            link.rows(sql, &args).await?.iter().map(|row| row.json(0)).collect()
-        })
-        .await
+        let sql = format!("{TOKEN} WHERE user_id = $1 ORDER BY token_id");
+        self.read(async |link| link.rows(&sql, &args).await?.iter().map(token).collect()).await
+    }
+
+    /// The tokens of an agent, in the order in which they were made.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn tokens_of_agent(&self, agent_id: &str) -> Result<Vec<StoredToken>, RecordError> {
+        let args = [agent_id.into()];
+        let sql = format!("{TOKEN} WHERE agent_id = $1 ORDER BY token_id");
+        self.read(async |link| link.rows(&sql, &args).await?.iter().map(token).collect()).await
     }
 }

@@ -102,6 +102,10 @@ impl Row {
         self.number(at).map(Moment::from_micros)
     }
 
+    pub(super) fn maybe_moment(&self, at: usize) -> Result<Option<Moment>, RecordError> {
+        if matches!(self.0.get(at), Some(Cell::Null)) { Ok(None) } else { self.moment(at).map(Some) }
+    }
+
     pub(super) fn json<T: DeserializeOwned>(&self, at: usize) -> Result<T, RecordError> {
         serde_json::from_str(self.text(at)?)
             .map_err(|error| RecordError::Foreign(format!("column {at} of {self:?}: {error}")))

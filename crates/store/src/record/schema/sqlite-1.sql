@@ -8,25 +8,50 @@ CREATE TABLE users (
     body text NOT NULL
 ) STRICT;
 
+-- What changes as long as it is used has columns of its own; they are right where the body says something else.
 CREATE TABLE sessions (
     session_hash text PRIMARY KEY,
     user_id text NOT NULL REFERENCES users,
+    last_active integer NOT NULL,
     expires_at integer NOT NULL,
     body text NOT NULL
 ) STRICT;
 CREATE INDEX sessions_by_user ON sessions (user_id);
 CREATE INDEX sessions_by_end ON sessions (expires_at);
 
+-- Whether it was revoked is what its column says.
 CREATE TABLE tokens (
     token_id text PRIMARY KEY,
     token_hash text NOT NULL UNIQUE,
     user_id text REFERENCES users,
     agent_id text,
     expires_at integer NOT NULL,
+    revoked_at integer,
     body text NOT NULL
 ) STRICT;
 CREATE INDEX tokens_by_user ON tokens (user_id, token_id);
 CREATE INDEX tokens_by_agent ON tokens (agent_id, token_id);
+
+CREATE TABLE agents (
+    agent_id text PRIMARY KEY,
+    sponsor_id text REFERENCES users,
+    revision integer NOT NULL,
+    -- 1 if it is known only because somebody used its name.
+    made_by_name integer NOT NULL,
+    last_seen integer NOT NULL,
+    body text NOT NULL
+) STRICT;
+CREATE INDEX agents_by_sponsor ON agents (sponsor_id, agent_id);
+CREATE INDEX agents_idle ON agents (last_seen) WHERE made_by_name = 1;
+
+-- No reference to the agent: that one was removed meanwhile is no reason to refuse what is told to it.
+CREATE TABLE inbox (
+    message_id text NOT NULL,
+    agent_id text NOT NULL,
+    created_at integer NOT NULL,
+    body text NOT NULL,
+    PRIMARY KEY (agent_id, message_id)
+) STRICT;
 
 CREATE TABLE tasks (
     task_id text PRIMARY KEY,
@@ -42,6 +67,7 @@ CREATE TABLE tasks (
 ) STRICT;
 CREATE INDEX tasks_by_state ON tasks (state, task_id);
 CREATE INDEX tasks_by_author ON tasks (author_id, task_id);
+CREATE INDEX tasks_by_author_and_state ON tasks (author_id, state, task_id);
 CREATE INDEX tasks_by_type ON tasks (type, task_id);
 CREATE INDEX tasks_by_end ON tasks (type, ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX tasks_by_approval ON tasks (approval_ends_at) WHERE approval_ends_at IS NOT NULL;
@@ -61,7 +87,9 @@ CREATE TABLE approvals (
     reviewer_id text NOT NULL,
     status text NOT NULL,
     score integer NOT NULL,
+    created_at integer NOT NULL,
     due_at integer NOT NULL,
+    responded_at integer,
     revision integer NOT NULL,
     body text NOT NULL
 ) STRICT;
@@ -69,6 +97,8 @@ CREATE INDEX approvals_by_task ON approvals (task_id, approval_id);
 CREATE INDEX approvals_by_reviewer ON approvals (reviewer_id, status, score DESC, approval_id);
 CREATE INDEX approvals_by_status ON approvals (status, score DESC, approval_id);
 CREATE INDEX approvals_due ON approvals (due_at) WHERE status = 'PENDING';
+CREATE INDEX approvals_waiting ON approvals (created_at) WHERE status = 'PENDING';
+CREATE INDEX approvals_answered ON approvals (reviewer_id, responded_at, created_at) WHERE responded_at IS NOT NULL;
 
 CREATE TABLE comments (
     comment_id text PRIMARY KEY,
