@@ -7,6 +7,7 @@
 mod commit;
 mod log;
 mod people;
+mod requests;
 mod rules;
 mod sql;
 mod sqlite;
