@@ -10,6 +10,8 @@ pub mod locks;
 mod notices;
 mod repeat;
 pub mod reviews;
+pub mod rules;
+pub mod settings;
 mod upkeep;
 
 pub use caller::Caller;
@@ -18,4 +20,6 @@ pub use locks::LockService;
 pub use notices::{AUDIT, LogNotices, Notice, Notices};
 pub use repeat::{Keep, Made, Render};
 pub use reviews::Reviews;
+pub use rules::Rules;
+pub use settings::Settings;
 pub use upkeep::Upkeep;

@@ -2,179 +2,22 @@
 
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
+mod office;
+
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
-use ade_app::reviews::{Batch, Deed, Draft, Imagined, Response, ReviewRules, Reviews, StoredPolicy};
-use ade_app::{Caller, Error};
-use ade_domain::Moment;
-use ade_domain::audit::{Walk, Who};
-use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, User, UserId};
+use ade_app::Error;
+use ade_app::reviews::{Batch, Deed, Imagined, Response};
+use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
 use ade_domain::permission::Scope;
 use ade_domain::review::policy::{Policy, default_policy};
-use ade_domain::review::{Action, Refusal, RequestStatus};
-use ade_domain::task::{Config, Metadata, Preview, RollbackStrategy, State};
-use ade_store::Record;
-use ade_store::record::{AuditFilter, Commit, StoredTask, StoredUser, Thing, ThingKind, Write};
-use ade_testkit::{Dice, ManualClock, Postgres, effort};
-use serde_json::json;
-use tempfile::TempDir;
-use tokio::sync::OnceCell;
+use ade_domain::review::{Refusal, RequestStatus};
+use ade_domain::task::State;
+use ade_store::record::StoredTask;
+use ade_testkit::{Dice, effort};
 
-static SERVER: OnceCell<Postgres> = OnceCell::const_new();
-
-/// People, rules, a clock, and as many processes as a test wants.
-struct Office {
-    record: Record,
-    clock: ManualClock,
-    url: Option<String>,
-    _folder: Option<TempDir>,
-}
-
-impl Office {
-    async fn on_sqlite() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let record = Record::in_folder(folder.path()).await.expect("opens");
-        Self { record, clock: clock(), url: None, _folder: Some(folder) }
-    }
-
-    async fn on_postgres() -> Self {
-        let server = SERVER.get_or_init(|| async { Postgres::start().expect("starts") }).await;
-        let name = format!("t{}", uuid::Uuid::now_v7().simple());
-        server.create_database(&name).expect("created");
-        let url = server.url(&name);
-        let record = Record::on_postgres(&url).await.expect("opens");
-        Self { record, clock: clock(), url: Some(url), _folder: None }
-    }
-
-    fn desk(&self) -> Reviews {
-        Reviews::new(self.record.clone(), Arc::new(self.clock.clone()), ReviewRules::default())
-    }
-
-    /// The same as another process has it.
-    async fn another_desk(&self) -> Reviews {
-        let record = match &self.url {
-            Some(url) => Record::on_postgres(url).await.expect("opens"),
-            None => self.record.clone(),
-        };
-        Reviews::new(record, Arc::new(self.clock.clone()), ReviewRules::default())
-    }
-
-    async fn hire(&self, name: &str, roles: &[&str]) {
-        let user = user(name, roles);
-        let user = StoredUser { user, revision: 1, password_hash: None };
-        let writes = vec![Write::User { user: Box::new(user), expected: None }];
-        self.record.commit(Commit { writes, ..Commit::default() }).await.expect("hired");
-    }
-
-    async fn rule(&self, policy: Policy) {
-        let body = json!(StoredPolicy { active: Some(policy.clone()), draft: None });
-        let thing = Thing { kind: ThingKind::Policy, id: policy.name, revision: 1, body };
-        let writes = vec![Write::Thing { thing, expected: None }];
-        self.record.commit(Commit { writes, ..Commit::default() }).await.expect("ruled");
-    }
-
-    /// What the audit log says happened to a task, in order; and the log is whole.
-    async fn told(&self, task_id: Option<&str>) -> Vec<String> {
-        while self.desk().number("test").await.expect("numbered") > 0 {}
-        let (mut walk, mut told, mut after) = (Walk::new(None), Vec::new(), 0);
-        loop {
-            let page = self.record.audit(&AuditFilter::default(), after, 1_000).await.expect("read");
-            let Some(last) = page.last() else { break };
-            after = last.number;
-            for row in &page {
-                let entry = row.entry().expect("as it was written");
-                walk.step(&entry).expect("in order");
-                if task_id.is_none() || entry.body.task_id.as_deref() == task_id {
-                    told.push(entry.body.action);
-                }
-            }
-        }
-        told
-    }
-}
-
-fn clock() -> ManualClock {
-    ManualClock::new(Moment::from_micros(1_794_744_000_000_000).timestamp())
-}
-
-fn user(name: &str, roles: &[&str]) -> User {
-    User {
-        user_id: UserId::new(name),
-        name: name.to_owned(),
-        roles: roles.iter().map(|role| (*role).to_owned()).collect(),
-        manager_id: None,
-        team: None,
-        active: true,
-    }
-}
-
-fn caller(name: &str, roles: &[&str]) -> Caller {
-    let who = Who { user_id: Some(UserId::new(name)), ..Who::default() };
-    let scopes = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Decide, Scope::Admin]);
-    Caller {
-        user: Some(user(name, roles)),
-        agent_id: None,
-        scopes,
-        token_made_by: None,
-        who,
-        if_match: None,
-        keep: None,
-    }
-}
-
-fn draft(description: &str) -> Draft {
-    let config = Config {
-        task_type: "schema".to_owned(),
-        version: "1".to_owned(),
-        description: description.to_owned(),
-        executor: "noop".to_owned(),
-        parameters: serde_json::Map::new(),
-        resources: Vec::new(),
-        rollback_strategy: RollbackStrategy::Automatic,
-        timeout_seconds: 60,
-        priority: 0,
-    };
-    Draft { config, metadata: Metadata::default(), preview: Preview::unavailable(), predecessor: None }
-}
-
-fn yes() -> Response {
-    Response { action: Action::Approve, reason: None, digest: None }
-}
-
-fn no() -> Response {
-    Response { action: Action::Reject, reason: Some("no".to_owned()), digest: None }
-}
-
-async fn submitted(desk: &Reviews, description: &str) -> StoredTask {
-    let author = caller("ann", &[AUTHOR]);
-    let task = desk.create(draft(description), &author).await.expect("made");
-    desk.submit(&task.review.task_id, &author).await.expect("submitted")
-}
-
-fn request_to<'a>(task: &'a StoredTask, reviewer: &str) -> &'a str {
-    let is_open =
-        |one: &&ade_domain::review::Approval| one.reviewer_id.as_str() == reviewer && one.is_answerable();
-    &task.review.approvals.iter().find(is_open).expect("asked").approval_id
-}
-
-macro_rules! on_both {
-    ($($scenario:ident),+ $(,)?) => {
-        mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $scenario() {
-                super::$scenario(super::Office::on_sqlite().await).await;
-            })+
-        }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $scenario() {
-                super::$scenario(super::Office::on_postgres().await).await;
-            })+
-        }
-    };
-}
+use office::{Office, caller, draft, no, on_both, request_to, submitted, yes};
 
 on_both!(
     of_sixteen_who_race_one_decides_and_the_others_are_told,
@@ -182,7 +25,6 @@ on_both!(
     a_batch_of_five_hundred_is_all_or_nothing,
     three_processes_escalate_once,
     an_old_approval_goes_back_into_review,
-    the_requests_of_a_leaver_move_on,
     what_others_do_is_not_seen,
     an_override_is_confirmed_by_a_second_administrator_and_forced_by_none_of_the_authors,
     simulating_says_what_submitting_does,
@@ -338,27 +180,6 @@ async fn an_old_approval_goes_back_into_review(office: Office) {
     let statuses: Vec<RequestStatus> = now.review.approvals.iter().map(|one| one.status).collect();
     assert_eq!(statuses, [RequestStatus::Invalidated, RequestStatus::Pending]);
     assert_eq!(desk.work_off().await, Ok(0), "once");
-}
-
-async fn the_requests_of_a_leaver_move_on(office: Office) {
-    office.hire("ann", &[AUTHOR]).await;
-    office.hire("rob", &[REVIEWER]).await;
-    office.hire("max", &[ADMIN]).await;
-    let desk = office.desk();
-    let tasks = [submitted(&desk, "one").await, submitted(&desk, "two").await];
-    let gone = StoredUser {
-        user: User { active: false, ..user("rob", &[REVIEWER]) },
-        revision: 2,
-        password_hash: None,
-    };
-    let writes = vec![Write::User { user: Box::new(gone), expected: Some(1) }];
-    office.record.commit(Commit { writes, ..Commit::default() }).await.expect("left");
-    desk.replace(&UserId::new("rob")).await.expect("moved");
-    for task in &tasks {
-        let now = office.record.task(&task.review.task_id).await.expect("read").expect("there");
-        assert_eq!(request_to(&now, "max"), now.review.approvals[1].approval_id);
-        assert_eq!(now.review.approvals[0].status, RequestStatus::Delegated);
-    }
 }
 
 async fn what_others_do_is_not_seen(office: Office) {

@@ -55,7 +55,14 @@ fn task(author: &str, task_type: &str, resource: &str, tag: &str) -> StoredTask 
     let mut review = Review::draft(id(), config, digest, person(author), AuthorSet::default(), at(0));
     review.records.clear();
     let metadata = Metadata { tags: vec![tag.to_owned()], ..Metadata::default() };
-    StoredTask { review, metadata, preview: Preview::unavailable(), predecessor: None }
+    StoredTask {
+        review,
+        metadata,
+        preview: Preview::unavailable(),
+        predecessor: None,
+        lock_preview: Vec::new(),
+        approval_ends_at: None,
+    }
 }
 
 fn put(task: &StoredTask, expected: Option<u64>) -> Write {

@@ -6,7 +6,7 @@ use ade_domain::permission::Scope;
 use ade_store::RecordError;
 use ade_store::record::{Commit, StoredTask};
 
-use crate::{Caller, Error};
+use crate::{Caller, Error, Made, Settings};
 
 use super::use_cases::answer;
 use super::{MOST_ATTEMPTS, Response, Reviews};
@@ -26,12 +26,16 @@ pub struct Batch {
 }
 
 impl Reviews {
-    /// Answers all, in one transaction. Where one is refused or loses a race, nothing happens to any.
+    /// Answers all, in one transaction. Where one is refused or loses a race, nothing happens to any. Many have no one
+    /// revision: `if_match` says nothing here.
     ///
     /// # Errors
     /// One or more cannot be answered: each is named.
     pub async fn respond_to_all(&self, batch: &Batch, caller: &Caller) -> Result<Vec<StoredTask>, Error> {
         caller.require(Scope::Decide)?;
+        if !Settings::load(&self.record).await?.batch_approvals {
+            return Err(Error::Disabled("batch_approvals"));
+        }
         let many = batch.approval_ids.len();
         if many == 0 || many > MOST_AT_ONCE {
             let detail = format!("must name between 1 and {MOST_AT_ONCE} requests");
@@ -77,11 +81,14 @@ impl Reviews {
             return Err(Error::Batch(refused));
         }
         let (mut changed, mut commit) = (Vec::with_capacity(tasks.len()), Commit::default());
-        for (expected, mut task) in tasks.into_values() {
+        for (seen, mut task) in tasks.into_values() {
             task.review.forced |=
                 batch.apply_immediately && task.review.state == ade_domain::task::State::Approved;
-            self.add(&mut commit, Some(expected), &mut task, Some(caller), now);
+            self.add(&mut commit, Some(seen), &mut task, Some(caller), now).await?;
             changed.push(task);
+        }
+        if let Some(keep) = &caller.keep {
+            keep.add(&mut commit, Made::Batch(&batch.approval_ids, &changed), now);
         }
         Ok((changed, commit))
     }

@@ -1,10 +1,12 @@
-//! What becomes due without anybody asking: requests that nobody answered, approvals that grew old, people who left, entries
-//! without numbers. Any number of processes may do this: each step happens once, because it is guarded by what was seen.
+//! What becomes due without anybody asking: requests that nobody answered, approvals that grew old, people who left, a backlog,
+//! entries without numbers. Any number of processes may do this: each step happens once, because it is guarded by what was seen.
 
-use ade_domain::people::UserId;
+use ade_domain::task::State;
+use ade_store::record::StoredTask;
 
-use super::{Reviews, new_id};
-use crate::Error;
+use super::leave::Others;
+use super::{About, MOST_ATTEMPTS, Reviews, new_id};
+use crate::{Error, Settings};
 
 /// How much is worked off at once.
 const BATCH: u32 = 100;
@@ -17,26 +19,86 @@ impl Reviews {
     /// # Errors
     /// The record is away.
     pub async fn work_off(&self) -> Result<usize, Error> {
-        let mut happened = 0;
-        for (approval_id, task_id) in self.record.overdue(self.clock.now(), BATCH).await? {
-            let done = self.change(&task_id, None, |task, facts, now| {
-                let mut ids = new_id;
-                task.review.escalate(&approval_id, &facts.people, &mut ids, now)?;
+        let mut happened = self.move_on().await?;
+        happened += self.escalate().await?;
+        for task_id in self.record.expired(self.clock.now(), BATCH).await? {
+            happened += usize::from(Self::done(self.expire(&task_id).await)?);
+        }
+        Ok(happened + self.raise().await?)
+    }
+
+    /// Asks others where people did not answer in time.
+    async fn escalate(&self) -> Result<usize, Error> {
+        let overdue = self.record.overdue(self.clock.now(), BATCH).await?;
+        if overdue.is_empty() {
+            return Ok(0);
+        }
+        let (people, mut happened) = (self.record.people().await?, 0);
+        for (approval_id, task_id) in overdue {
+            let done = self.change(About::due(&task_id), |task, now| {
+                task.review.escalate(&approval_id, &people, &mut new_id, now)?;
                 Ok(())
             });
             happened += usize::from(Self::done(done.await)?);
         }
-        for task_id in self.record.expired(self.clock.now(), BATCH).await? {
-            let (due_after_ms, valid_for_ms) = (self.rules.due_after_ms, self.rules.valid_for_ms);
-            let done = self.change(&task_id, None, |task, facts, now| {
-                let approved_at = task.review.since.get(&ade_domain::task::State::Approved);
-                let is_over = approved_at.is_some_and(|at| at.plus_ms(valid_for_ms) <= now);
-                if task.review.state != ade_domain::task::State::Approved || !is_over {
-                    return Ok(());
-                }
-                let (config, mut ids) = (task.review.config.clone(), new_id);
-                let plan = facts.plan(&task.review, &config, &task.preview, due_after_ms, &mut ids, now);
-                Ok(task.review.expire(plan, now)?)
+        Ok(happened)
+    }
+
+    /// Moves what people were asked who left.
+    async fn move_on(&self) -> Result<usize, Error> {
+        let left_behind = self.record.left_behind(BATCH).await?;
+        if left_behind.is_empty() {
+            return Ok(0);
+        }
+        let (others, mut happened) = (Others::load(&self.record).await?, 0);
+        for (task_id, leaver) in left_behind {
+            let open = |task: &StoredTask| {
+                let approvals = task.review.approvals.iter();
+                approvals.filter(|one| one.reviewer_id == leaver && one.is_open()).count()
+            };
+            let done = self
+                .change(About::due(&task_id), |task, now| others.replace(&leaver, &mut task.review, now))
+                .await
+                .map(|task| open(&task));
+            // Where nobody is left to take over, a request stays until it is due.
+            let moved = matches!(done, Ok(0));
+            happened += usize::from(Self::done(done)? && moved);
+        }
+        Ok(happened)
+    }
+
+    /// Asks anew about what was approved too long ago.
+    async fn expire(&self, task_id: &str) -> Result<StoredTask, Error> {
+        let about = About::due(task_id);
+        for _ in 0..MOST_ATTEMPTS {
+            let mut task = self.load(about).await?;
+            let now = self.clock.now();
+            let is_over = task.approval_ends_at.is_some_and(|ends_at| ends_at <= now);
+            if task.review.state != State::Approved || !is_over {
+                return Ok(task);
+            }
+            let (seen, config, mut ids) = (task.review.revision, task.review.config.clone(), new_id);
+            let facts = self.facts(&config.task_type).await?;
+            let plan = facts.plan(&task.review, &config, &task.preview, &mut ids, now);
+            task.review.expire(plan, now)?;
+            if let Some(task) = self.finish(about, seen, task, now).await? {
+                return Ok(task);
+            }
+        }
+        Err(Error::Overtaken)
+    }
+
+    /// In a backlog, what waits for long becomes more urgent.
+    async fn raise(&self) -> Result<usize, Error> {
+        let threshold = Settings::load(&self.record).await?.approval_backlog_threshold;
+        if !self.record.more_pending_than(threshold).await? {
+            return Ok(0);
+        }
+        let mut happened = 0;
+        for (approval_id, task_id) in self.record.to_be_raised(self.clock.now(), BATCH).await? {
+            let done = self.change(About::due(&task_id), |task, now| {
+                task.review.raise(&approval_id, now)?;
+                Ok(())
             });
             happened += usize::from(Self::done(done.await)?);
         }
@@ -51,39 +113,6 @@ impl Reviews {
             Err(error) => {
                 tracing::warn!(%error, "something that is due cannot be worked off");
                 Ok(false)
-            }
-        }
-    }
-
-    /// Moves the open requests of somebody who left, task by task.
-    ///
-    /// # Errors
-    /// The record is away.
-    pub async fn replace(&self, leaver: &UserId) -> Result<(), Error> {
-        loop {
-            let filter = ade_store::record::ApprovalFilter {
-                reviewer: Some(leaver.clone()),
-                status: Some(ade_domain::review::RequestStatus::Pending),
-                after: None,
-            };
-            let open = self.record.approvals(&filter, BATCH).await?;
-            let before = open.len();
-            let mut moved = 0;
-            for approval in open {
-                let task = self
-                    .change(&approval.task_id, None, |task, facts, now| {
-                        let stands_in = facts.stands_in(leaver, &task.review, now);
-                        let mut ids = new_id;
-                        Ok(task.review.replace(leaver, stands_in.as_ref(), &facts.people, &mut ids, now)?)
-                    })
-                    .await?;
-                let is_open =
-                    |one: &ade_domain::review::Approval| one.reviewer_id == *leaver && one.is_open();
-                moved += usize::from(!task.review.approvals.iter().any(is_open));
-            }
-            // Where nobody is left to take over, a request stays until it is due.
-            if before < BATCH as usize || moved == 0 {
-                return Ok(());
             }
         }
     }

@@ -1,39 +1,18 @@
 //! What a review is decided by besides itself: people, rules, the registry and the history, as they are when it is loaded.
 
 use ade_domain::Moment;
-use ade_domain::glob::Pattern;
 use ade_domain::people::People;
 use ade_domain::review::assign::{Assignment, NoQuorum, Question, assign};
 use ade_domain::review::delegation::Delegation;
 use ade_domain::review::policy::{Policy, default_policy};
-use ade_domain::review::risk::{self, HISTORY, History, Registered, Risk, Thresholds, assess};
+use ade_domain::review::risk::{self, HISTORY, History, Level, Registered, Risk, assess, level};
 use ade_domain::review::{Plan, Review};
 use ade_domain::task::{Config, Preview, Resource};
 use ade_store::record::ThingKind;
 use ade_store::{Record, RecordError};
-use serde::{Deserialize, Serialize};
 
-/// How critical what matches a pattern is, and what depends on it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RegisteredPattern {
-    /// What it is about.
-    pub pattern: Pattern,
-    /// From 0 to 100.
-    pub criticality: u8,
-    /// What depends on it, as `type:id`.
-    #[serde(default)]
-    pub dependents: Vec<String>,
-}
-
-/// A policy as it is stored: what is in force, and what is being drafted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoredPolicy {
-    /// In force, if it is.
-    pub active: Option<Policy>,
-    /// Being drafted.
-    pub draft: Option<Policy>,
-}
+use crate::rules::{RegisteredPattern, StoredPolicy, is_policy};
+use crate::settings::Settings;
 
 /// The name of the policy that counts if no other does.
 const DEFAULT: &str = "default";
@@ -47,24 +26,25 @@ pub(super) struct Facts {
     delegations: Vec<Delegation>,
     registry: Vec<RegisteredPattern>,
     history: History,
-    thresholds: Thresholds,
+    settings: Settings,
+    /// More requests wait than should, and what is not dangerous may pass because of it.
+    low_risk_passes: bool,
 }
 
 impl Facts {
-    pub(super) async fn load(
-        record: &Record,
-        task_type: &str,
-        thresholds: Thresholds,
-    ) -> Result<Self, RecordError> {
-        let (people, policies, delegations, registry, history) = tokio::try_join!(
+    pub(super) async fn load(record: &Record, task_type: &str) -> Result<Self, RecordError> {
+        let (people, policies, delegations, registry, history, settings) = tokio::try_join!(
             record.people(),
             record.things(ThingKind::Policy),
             record.things(ThingKind::Delegation),
             record.things(ThingKind::Resource),
             record.history(task_type, HISTORY),
+            Settings::load(record),
         )?;
+        let low_risk_passes = settings.auto_approve_low_risk
+            && record.more_pending_than(settings.approval_backlog_threshold).await?;
         let mut active = Vec::new();
-        for policy in &policies {
+        for policy in policies.iter().filter(|thing| is_policy(thing)) {
             active.extend(policy.read::<StoredPolicy>()?.active);
         }
         let (default, policies): (Vec<Policy>, Vec<Policy>) =
@@ -76,7 +56,8 @@ impl Facts {
             delegations: delegations.iter().map(|one| one.read()).collect::<Result<_, _>>()?,
             registry: registry.iter().map(|one| one.read()).collect::<Result<_, _>>()?,
             history,
-            thresholds,
+            settings,
+            low_risk_passes,
         })
     }
 
@@ -114,7 +95,7 @@ impl Facts {
             changes: preview.magnitude(),
             history: self.history,
         };
-        assess(&facts, self.thresholds)
+        assess(&facts, self.settings.thresholds)
     }
 
     pub(super) fn assign(
@@ -133,6 +114,7 @@ impl Facts {
             policies: &self.policies,
             default_policy: &self.default_policy,
             delegations: &self.delegations,
+            low_risk_passes: self.low_risk_passes && level(risk, self.settings.thresholds) == Level::Low,
             now,
         })
     }
@@ -143,31 +125,12 @@ impl Facts {
         review: &Review,
         config: &Config,
         preview: &Preview,
-        due_after_ms: u64,
         ids: &'a mut dyn FnMut() -> String,
         now: Moment,
     ) -> Plan<'a> {
         let risk = self.risk(config, preview);
         let assignment = self.assign(review, config, risk.score, now);
         let fingerprint = preview.fingerprint.map(|fingerprint| fingerprint.to_string());
-        Plan { risk, fingerprint, assignment, due_after_ms, ids }
-    }
-
-    /// Who stands in for somebody who left, if anybody does.
-    pub(super) fn stands_in(
-        &self,
-        leaver: &ade_domain::people::UserId,
-        review: &Review,
-        now: Moment,
-    ) -> Option<ade_domain::people::UserId> {
-        let ways = ade_domain::review::delegation::Ways {
-            people: &self.people,
-            delegations: &self.delegations,
-            config: &review.config,
-            risk: review.risk_score(),
-            now,
-        };
-        let resolved = ade_domain::review::delegation::resolve(leaver, &ways);
-        Some(resolved.reviewer).filter(|reviewer| reviewer != leaver)
+        Plan { risk, fingerprint, assignment, due_after_ms: self.settings.due_after_ms(), ids }
     }
 }

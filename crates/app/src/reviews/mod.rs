@@ -2,8 +2,12 @@
 //! that was seen. Whoever was overtaken loads again and decides again.
 
 mod batch;
+mod comments;
 mod due;
 mod facts;
+mod leave;
+mod lists;
+mod locks;
 mod simulate;
 mod use_cases;
 
@@ -11,53 +15,36 @@ use std::sync::Arc;
 
 use ade_domain::audit::Body;
 use ade_domain::review::Record as Happened;
-use ade_domain::review::risk::Thresholds;
 use ade_domain::task::State;
 use ade_domain::{Clock, Moment};
 use ade_store::record::{Commit, Event, StoredTask, Write};
-use ade_store::{Record, RecordError};
+use ade_store::{Coordination, Record, RecordError};
 use serde_json::json;
 use uuid::Uuid;
 
 pub use batch::{Batch, MOST_AT_ONCE};
-pub use facts::{RegisteredPattern, StoredPolicy};
+pub use leave::MOST_MOVED;
+pub use lists::Whose;
 pub use simulate::{Differs, Imagined, Simulated};
 pub use use_cases::{Deed, Draft, Response};
 
-use crate::{Caller, Error};
+use crate::{Caller, Error, Made, Settings};
 use facts::Facts;
 
 /// How often a decision is repeated that somebody else overtook.
 const MOST_ATTEMPTS: usize = 10;
-
-/// What reviews go by.
-#[derive(Debug, Clone, Copy)]
-pub struct ReviewRules {
-    /// How long people have before somebody else is asked.
-    pub due_after_ms: u64,
-    /// How long an approval is good for.
-    pub valid_for_ms: u64,
-    /// What the words for risks mean.
-    pub thresholds: Thresholds,
-}
-
-impl Default for ReviewRules {
-    fn default() -> Self {
-        Self { due_after_ms: 48 * 3_600_000, valid_for_ms: 7 * 86_400_000, thresholds: Thresholds::default() }
-    }
-}
 
 /// The use cases; clones are the same ones.
 #[derive(Clone)]
 pub struct Reviews {
     record: Record,
     clock: Arc<dyn Clock>,
-    rules: ReviewRules,
+    locks: Option<Arc<dyn Coordination>>,
 }
 
 impl std::fmt::Debug for Reviews {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reviews").field("rules", &self.rules).finish_non_exhaustive()
+        f.debug_struct("Reviews").finish_non_exhaustive()
     }
 }
 
@@ -65,42 +52,106 @@ fn new_id() -> String {
     Uuid::now_v7().to_string()
 }
 
+/// What is changed, and by whom.
+#[derive(Clone, Copy)]
+struct About<'a> {
+    task_id: &'a str,
+    /// Which of its requests, if one was named.
+    approval_id: Option<&'a str>,
+    /// Nobody, where it is due by itself.
+    caller: Option<&'a Caller>,
+}
+
+impl<'a> About<'a> {
+    const fn task(task_id: &'a str, caller: &'a Caller) -> Self {
+        Self { task_id, approval_id: None, caller: Some(caller) }
+    }
+
+    const fn due(task_id: &'a str) -> Self {
+        Self { task_id, approval_id: None, caller: None }
+    }
+
+    /// Refuses whoever saw another revision of what it named.
+    fn seen(&self, task: &StoredTask) -> Result<(), Error> {
+        let mut approvals = task.review.approvals.iter();
+        let named = self.approval_id.and_then(|id| approvals.find(|one| one.approval_id == id));
+        let now = named.map_or(task.review.revision, |approval| approval.revision);
+        match self.caller.and_then(|caller| caller.if_match) {
+            Some(revision) if revision != now => Err(Error::Stale { now }),
+            _ => Ok(()),
+        }
+    }
+
+    fn keep(&self, commit: &mut Commit, task: &StoredTask, now: Moment) {
+        if let Some(keep) = self.caller.and_then(|caller| caller.keep.as_ref()) {
+            let made = self.approval_id.map_or(Made::Task(task), |id| Made::Approval(task, id));
+            keep.add(commit, made, now);
+        }
+    }
+}
+
 impl Reviews {
-    /// On a record, by a clock.
+    /// On a record, by a clock; with what coordinates, if locks are to be looked at.
     #[must_use]
-    pub fn new(record: Record, clock: Arc<dyn Clock>, rules: ReviewRules) -> Self {
-        Self { record, clock, rules }
+    pub fn new(record: Record, clock: Arc<dyn Clock>, locks: Option<Arc<dyn Coordination>>) -> Self {
+        Self { record, clock, locks }
     }
 
     async fn facts(&self, task_type: &str) -> Result<Facts, Error> {
-        Ok(Facts::load(&self.record, task_type, self.rules.thresholds).await?)
+        Ok(Facts::load(&self.record, task_type).await?)
     }
 
-    /// Changes one task, as often as it takes for nobody to overtake it.
+    /// Changes one task by itself, as often as it takes for nobody to overtake it.
     async fn change(
         &self,
-        task_id: &str,
-        caller: Option<&Caller>,
-        decide: impl Fn(&mut StoredTask, &Facts, Moment) -> Result<(), Error>,
+        about: About<'_>,
+        decide: impl Fn(&mut StoredTask, Moment) -> Result<(), Error>,
     ) -> Result<StoredTask, Error> {
         for _ in 0..MOST_ATTEMPTS {
-            let before = self.visible(task_id, caller).await?;
-            let facts = self.facts(&before.review.config.task_type).await?;
-            let now = self.clock.now();
-            let mut after = before.clone();
-            decide(&mut after, &facts, now)?;
-            if after.review.records.is_empty() {
-                return Ok(after);
-            }
-            let mut commit = Commit::default();
-            self.add(&mut commit, Some(before.review.revision), &mut after, caller, now);
-            match self.record.commit(commit).await {
-                Ok(()) => return Ok(after),
-                Err(RecordError::Conflict { .. }) => {}
-                Err(error) => return Err(error.into()),
+            let mut task = self.load(about).await?;
+            let (seen, now) = (task.review.revision, self.clock.now());
+            decide(&mut task, now)?;
+            if let Some(task) = self.finish(about, seen, task, now).await? {
+                return Ok(task);
             }
         }
         Err(Error::Overtaken)
+    }
+
+    /// What is to be changed, as the caller saw it.
+    async fn load(&self, about: About<'_>) -> Result<StoredTask, Error> {
+        let task = self.visible(about.task_id, about.caller).await?;
+        about.seen(&task)?;
+        Ok(task)
+    }
+
+    /// Commits what was decided; nothing if somebody else was faster.
+    async fn finish(
+        &self,
+        about: About<'_>,
+        seen: u64,
+        mut task: StoredTask,
+        now: Moment,
+    ) -> Result<Option<StoredTask>, Error> {
+        let mut commit = Commit::default();
+        if !task.review.records.is_empty() {
+            self.add(&mut commit, Some(seen), &mut task, about.caller, now).await?;
+        }
+        about.keep(&mut commit, &task, now);
+        let done = self.commit(commit).await?;
+        Ok(Some(task).filter(|_| done))
+    }
+
+    /// Commits; whether nobody was faster.
+    async fn commit(&self, commit: Commit) -> Result<bool, Error> {
+        if commit.writes.is_empty() && commit.answer.is_none() {
+            return Ok(true);
+        }
+        match self.record.commit(commit).await {
+            Ok(()) => Ok(true),
+            Err(RecordError::Conflict { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     async fn visible(&self, task_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
@@ -111,21 +162,31 @@ impl Reviews {
     }
 
     /// Puts a task into a commit, with what happened to it.
-    fn add(
+    async fn add(
         &self,
         commit: &mut Commit,
         expected: Option<u64>,
         task: &mut StoredTask,
         caller: Option<&Caller>,
         now: Moment,
-    ) {
+    ) -> Result<(), Error> {
+        // An approval is good for as long as was said when it was given, whatever is said later.
+        let is_approved = task.review.state == State::Approved;
+        let comes = |one: &Happened| one.to == State::Approved && one.from != State::Approved;
+        if !is_approved {
+            task.approval_ends_at = None;
+        } else if task.approval_ends_at.is_none() || task.review.records.iter().any(comes) {
+            let valid_for_ms = Settings::load(&self.record).await?.valid_for_ms();
+            let approved_at = task.review.since.get(&State::Approved).copied();
+            task.approval_ends_at = approved_at.map(|at| at.plus_ms(valid_for_ms));
+        }
         for happened in std::mem::take(&mut task.review.records) {
             commit.audit.push(audit(task, &happened, caller, now));
             commit.events.push(event(task, &happened, now));
         }
-        let approved_at = task.review.since.get(&State::Approved).copied();
-        let approval_ends_at = approved_at.map(|at| at.plus_ms(self.rules.valid_for_ms));
+        let approval_ends_at = task.approval_ends_at;
         commit.writes.push(Write::Task { task: Box::new(task.clone()), expected, approval_ends_at });
+        Ok(())
     }
 }
 

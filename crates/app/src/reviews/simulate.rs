@@ -1,6 +1,8 @@
 //! What would happen if: the same functions on a draft or an imagined task, at an imagined time, with drafted policies. Changes
 //! nothing, and says what submitting would do.
 
+use std::collections::BTreeMap;
+
 use ade_domain::Moment;
 use ade_domain::permission::Scope;
 use ade_domain::review::Review;
@@ -8,7 +10,7 @@ use ade_domain::review::assign::{Assignment, NoQuorum};
 use ade_domain::review::policy::Policy;
 use ade_domain::review::quorum::least;
 use ade_domain::review::risk::Risk;
-use ade_domain::task::{Config, Metadata, Preview, State};
+use ade_domain::task::{Config, LockPreview, Metadata, Preview, State};
 use ade_store::record::TaskFilter;
 
 use crate::{Caller, Error};
@@ -45,6 +47,8 @@ pub struct Simulated {
     pub assignment: Result<Assignment, NoQuorum>,
     /// How many must agree, at least.
     pub required_count: u32,
+    /// The locks of its resources that carrying it out would need, as they are now.
+    pub locks: Vec<LockPreview>,
 }
 
 /// A past task that would have gone another way.
@@ -74,7 +78,8 @@ impl Reviews {
         let risk = facts.risk(&imagined.config, &imagined.preview);
         let assignment = facts.assign(&review, &imagined.config, risk.score, now);
         let required_count = assignment.as_ref().map_or(0, |assignment| least(&assignment.requirements));
-        Ok(Simulated { risk, assignment, required_count })
+        let locks = self.lock_preview(&imagined.config, None).await;
+        Ok(Simulated { risk, assignment, required_count, locks })
     }
 
     /// The past tasks that would have gone another way with a drafted policy: each is looked at as it was submitted, at the
@@ -85,16 +90,23 @@ impl Reviews {
     pub async fn replay(&self, drafted: &Policy, caller: &Caller) -> Result<Vec<Differs>, Error> {
         caller.require(Scope::Read)?;
         let (mut differs, mut before, mut seen) = (Vec::new(), None::<String>, 0);
+        // By the type of the tasks.
+        let mut known = BTreeMap::new();
         loop {
             let page = self.record.tasks(&TaskFilter::default(), before.as_deref(), PAGE).await?;
             for task in &page {
                 let review = &task.review;
                 let Some(at) = review.since.get(&State::Submitted).copied() else { continue };
-                let facts = self.facts(&review.config.task_type).await?;
+                let of = &review.config.task_type;
+                if !known.contains_key(of) {
+                    let facts = self.facts(of).await?;
+                    let with = facts.with(std::slice::from_ref(drafted));
+                    known.insert(of.clone(), (facts, with));
+                }
+                let Some((facts, with)) = known.get(of) else { continue };
                 let risk = review.risk_score();
                 let was = said(&facts.assign(review, &review.config, risk, at));
-                let drafts = std::slice::from_ref(drafted);
-                let would_be = said(&facts.with(drafts).assign(review, &review.config, risk, at));
+                let would_be = said(&with.assign(review, &review.config, risk, at));
                 if was != would_be {
                     differs.push(Differs { task_id: review.task_id.clone(), was, would_be });
                 }

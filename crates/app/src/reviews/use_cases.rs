@@ -8,7 +8,7 @@ use ade_store::record::{Commit, StoredTask, Write};
 
 use crate::{Caller, Error};
 
-use super::{Reviews, new_id};
+use super::{About, MOST_ATTEMPTS, Reviews, new_id};
 
 /// A task that somebody wants to make.
 #[derive(Debug, Clone)]
@@ -84,15 +84,18 @@ impl Reviews {
             return Err(Refusal::Forbidden.into());
         }
         let Draft { config, metadata, preview, predecessor } = draft;
-        let digest = checked(&config)?;
+        let (digest, task_id) = (checked(&config)?, new_id());
         let facts = self.facts(&config.task_type).await?;
+        let lock_preview = self.lock_preview(&config, Some(&task_id)).await;
         let now = self.clock.now();
         let authors = caller.authors(&metadata.lineage);
-        let mut review = Review::draft(new_id(), config, digest, author, authors, now);
+        let mut review = Review::draft(task_id.as_str(), config, digest, author, authors, now);
         review.risk = Some(facts.risk(&review.config, &preview));
-        let mut task = StoredTask { review, metadata, preview, predecessor };
+        let mut task =
+            StoredTask { review, metadata, preview, predecessor, lock_preview, approval_ends_at: None };
         let mut commit = Commit::default();
-        self.add(&mut commit, None, &mut task, Some(caller), now);
+        self.add(&mut commit, None, &mut task, Some(caller), now).await?;
+        About::task(&task_id, caller).keep(&mut commit, &task, now);
         self.record.commit(commit).await?;
         Ok(task)
     }
@@ -112,13 +115,21 @@ impl Reviews {
     /// It may not, or nobody could decide.
     pub async fn submit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
         caller.require(Scope::Propose)?;
-        let due_after_ms = self.rules.due_after_ms;
-        self.change(task_id, Some(caller), |task, facts, now| {
-            let (config, mut ids) = (task.review.config.clone(), new_id);
-            let plan = facts.plan(&task.review, &config, &task.preview, due_after_ms, &mut ids, now);
-            Ok(task.review.submit(plan, &caller.actor(), now)?)
-        })
-        .await
+        let about = About::task(task_id, caller);
+        for _ in 0..MOST_ATTEMPTS {
+            let mut task = self.load(about).await?;
+            let (seen, config, mut ids) = (task.review.revision, task.review.config.clone(), new_id);
+            let facts = self.facts(&config.task_type).await?;
+            let lock_preview = self.lock_preview(&config, Some(task_id)).await;
+            let now = self.clock.now();
+            let plan = facts.plan(&task.review, &config, &task.preview, &mut ids, now);
+            task.review.submit(plan, &caller.actor(), now)?;
+            task.lock_preview = lock_preview;
+            if let Some(task) = self.finish(about, seen, task, now).await? {
+                return Ok(task);
+            }
+        }
+        Err(Error::Overtaken)
     }
 
     /// The author changes it.
@@ -132,16 +143,30 @@ impl Reviews {
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
         caller.require(Scope::Propose)?;
-        let due_after_ms = self.rules.due_after_ms;
-        self.change(task_id, Some(caller), |task, facts, now| {
-            let (config, metadata, preview) = change(task);
+        let about = About::task(task_id, caller);
+        for _ in 0..MOST_ATTEMPTS {
+            let mut task = self.load(about).await?;
+            let seen = task.review.revision;
+            let (config, metadata, preview) = change(&task);
             let (digest, mut ids) = (checked(&config)?, new_id);
-            let plan = facts.plan(&task.review, &config, &preview, due_after_ms, &mut ids, now);
+            let facts = self.facts(&config.task_type).await?;
+            let lock_preview = self.lock_preview(&config, Some(task_id)).await;
+            let now = self.clock.now();
+            let mut review = task.review.clone();
+            // Whoever stands behind the change decides about it as little as who stood behind the first one.
+            let authors = caller.authors(&metadata.lineage);
+            for who in authors.iter() {
+                review.author_set.add(who.clone(), authors.why(who).unwrap_or("changed it"));
+            }
+            let plan = facts.plan(&review, &config, &preview, &mut ids, now);
             task.review.modify(config, digest, plan, &caller.actor(), now)?;
-            (task.metadata, task.preview) = (metadata, preview);
-            Ok(())
-        })
-        .await
+            task.review.author_set = review.author_set;
+            (task.metadata, task.preview, task.lock_preview) = (metadata, preview, lock_preview);
+            if let Some(task) = self.finish(about, seen, task, now).await? {
+                return Ok(task);
+            }
+        }
+        Err(Error::Overtaken)
     }
 
     /// The author deletes a draft.
@@ -150,28 +175,35 @@ impl Reviews {
     /// It may not, or it is no draft any more.
     pub async fn delete(&self, task_id: &str, caller: &Caller) -> Result<(), Error> {
         caller.require(Scope::Propose)?;
-        let task = self.visible(task_id, Some(caller)).await?;
-        next(task.review.state, Verb::Delete).map_err(Refusal::from)?;
-        let actor = caller.actor();
-        let own = actor.user.as_ref().is_some_and(|who| task.review.author_set.contains(who));
-        if !own || !may(&actor.parts, Act::CreateTask) {
-            return Err(Refusal::Forbidden.into());
+        let (about, actor) = (About::task(task_id, caller), caller.actor());
+        for _ in 0..MOST_ATTEMPTS {
+            let task = self.load(about).await?;
+            next(task.review.state, Verb::Delete).map_err(Refusal::from)?;
+            let own = actor.user.as_ref().is_some_and(|who| task.review.author_set.contains(who));
+            if !own || !may(&actor.parts, Act::CreateTask) {
+                return Err(Refusal::Forbidden.into());
+            }
+            let write = Write::DeleteTask { task_id: task_id.to_owned(), expected: task.review.revision };
+            let now = self.clock.now();
+            let happened = ade_domain::review::Record {
+                action: "task.delete".to_owned(),
+                actor: actor.user.clone(),
+                from: task.review.state,
+                to: task.review.state,
+                approval_id: None,
+                reason: None,
+                ticket: None,
+                tell: Vec::new(),
+            };
+            let audit = vec![super::audit(&task, &happened, Some(caller), now)];
+            let events = vec![super::event(&task, &happened, now)];
+            let mut commit = Commit { writes: vec![write], audit, events, ..Commit::default() };
+            about.keep(&mut commit, &task, now);
+            if self.commit(commit).await? {
+                return Ok(());
+            }
         }
-        let write = Write::DeleteTask { task_id: task_id.to_owned(), expected: task.review.revision };
-        let now = self.clock.now();
-        let happened = ade_domain::review::Record {
-            action: "task.delete".to_owned(),
-            actor: actor.user,
-            from: task.review.state,
-            to: task.review.state,
-            approval_id: None,
-            reason: None,
-            ticket: None,
-            tell: Vec::new(),
-        };
-        let audit = vec![super::audit(&task, &happened, Some(caller), now)];
-        let events = vec![super::event(&task, &happened, now)];
-        Ok(self.record.commit(Commit { writes: vec![write], audit, events, ..Commit::default() }).await?)
+        Err(Error::Overtaken)
     }
 
     /// A reviewer answers, or an administrator in its place.
@@ -186,7 +218,8 @@ impl Reviews {
     ) -> Result<StoredTask, Error> {
         caller.require(Scope::Decide)?;
         let task_id = self.task_of(approval_id).await?;
-        self.change(&task_id, Some(caller), |task, _, now| {
+        let about = About { approval_id: Some(approval_id), ..About::task(&task_id, caller) };
+        self.change(about, |task, now| {
             Ok(task.review.respond(&answer(approval_id, response), &caller.actor(), now)?)
         })
         .await
@@ -210,8 +243,10 @@ impl Reviews {
     ) -> Result<StoredTask, Error> {
         caller.require(Scope::Decide)?;
         let task_id = self.task_of(approval_id).await?;
-        self.change(&task_id, Some(caller), |task, facts, now| {
-            Ok(task.review.delegate(approval_id, to, &facts.people, new_id(), &caller.actor(), now)?)
+        let about = About { approval_id: Some(approval_id), ..About::task(&task_id, caller) };
+        let people = self.record.people().await?;
+        self.change(about, |task, now| {
+            Ok(task.review.delegate(approval_id, to, &people, new_id(), &caller.actor(), now)?)
         })
         .await
     }
@@ -223,7 +258,7 @@ impl Reviews {
     pub async fn act(&self, task_id: &str, deed: &Deed, caller: &Caller) -> Result<StoredTask, Error> {
         let is_authors = matches!(deed, Deed::Cancel { .. });
         caller.require(if is_authors { Scope::Propose } else { Scope::Decide })?;
-        self.change(task_id, Some(caller), |task, _, now| {
+        self.change(About::task(task_id, caller), |task, now| {
             let (review, actor) = (&mut task.review, caller.actor());
             Ok(match deed {
                 Deed::Revoke { reason } => review.revoke(reason.as_deref(), &actor, now),

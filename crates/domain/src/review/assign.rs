@@ -31,6 +31,8 @@ pub struct Question<'a> {
     pub default_policy: &'a Policy,
     /// Every delegation, in order.
     pub delegations: &'a [Delegation],
+    /// The task is of level LOW in a backlog, and such tasks pass if every policy allows it.
+    pub low_risk_passes: bool,
     /// When people are asked.
     pub now: Moment,
 }
@@ -156,13 +158,26 @@ fn matching<'a>(question: &Question<'a>) -> (Vec<&'a Policy>, Vec<Considered>) {
 }
 
 /// Why nobody needs to be asked: every policy that matches must say so.
+///
+/// In a backlog a task of level LOW passes as well if every policy that matches allows it: if it has conditions under which it
+/// approves by itself, and all of them hold, where the level takes the place of the risk that it names. A policy that never
+/// approves by itself does not begin to because people are busy.
 fn auto_approved(question: &Question<'_>, matching: &[&Policy]) -> Option<String> {
-    let mut reasons = Vec::new();
-    for policy in matching {
-        let why = policy.auto_approves(question.config, question.risk, question.author).ok()?;
-        reasons.push(format!("{}: {why}", policy.name));
-    }
-    Some(reasons.join("; "))
+    let all = |says: &dyn Fn(&Policy) -> Result<String, String>| {
+        let mut reasons = Vec::new();
+        for policy in matching {
+            reasons.push(format!("{}: {}", policy.name, says(policy).ok()?));
+        }
+        Some(reasons.join("; "))
+    };
+    let Question { config, risk, author, low_risk_passes, .. } = *question;
+    all(&|policy| policy.auto_approves(config, Some(risk), author)).or_else(|| {
+        let reasons =
+            low_risk_passes.then(|| all(&|policy| policy.auto_approves(config, None, author)))??;
+        Some(format!(
+            "too many requests wait, and tasks of level LOW pass whose policies allow it: {reasons}"
+        ))
+    })
 }
 
 /// Whom a policy wants, before anybody stands in: each with why.

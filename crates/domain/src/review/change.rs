@@ -98,6 +98,17 @@ impl Review {
         }
     }
 
+    /// One of its authors makes another draft of what was rejected or failed; this one stays as it is. Who.
+    ///
+    /// # Errors
+    /// It is somebody else's, or it has not ended like that.
+    pub fn resubmit(&mut self, actor: &Actor, now: Moment) -> Result<UserId, Refusal> {
+        Self::permit(actor, Act::CreateTask)?;
+        let by = actor.user.clone().filter(|by| self.author_set.contains(by)).ok_or(Refusal::Forbidden)?;
+        self.go(Verb::Resubmit, Some(by.clone()), now)?;
+        Ok(by)
+    }
+
     /// What reviewers saw is not what would be done any more.
     ///
     /// # Errors
@@ -183,6 +194,7 @@ impl Review {
             created_at: now,
             due_at,
             escalation_level: 0,
+            raised: 0,
             digest: self.digest,
             fingerprint: self.fingerprint.clone(),
             responded_at: None,

@@ -1,5 +1,6 @@
 //! Requests that go on to somebody else: by hand, because nobody answered in time, or because somebody left.
 
+use super::policy::Priority;
 use super::{Actor, Approval, Refusal, RequestStatus, Review};
 use crate::Moment;
 use crate::people::{ADMIN, People, UserId};
@@ -87,14 +88,19 @@ impl Review {
         Ok(())
     }
 
-    /// One more request, for somebody who stands for the same people and roles.
-    fn ask_instead(&mut self, old: &Approval, to: &Successor, people: &People, id: String, now: Moment) {
+    /// Somebody's answer counts from now on for what another's counted for.
+    fn represent(&mut self, old: &Approval, user: &UserId, people: &People) {
         for requirement in &mut self.requirements {
             if let Some(represented) = requirement.reviewers.get(&old.reviewer_id).cloned() {
-                let own = people.get(&to.user).map(|user| user.roles.clone()).unwrap_or_default();
-                requirement.counts(to.user.clone(), represented.into_iter().chain(own));
+                let own = people.get(user).map(|user| user.roles.clone()).unwrap_or_default();
+                requirement.counts(user.clone(), represented.into_iter().chain(own));
             }
         }
+    }
+
+    /// One more request, for somebody who stands for the same people and roles.
+    fn ask_instead(&mut self, old: &Approval, to: &Successor, people: &People, id: String, now: Moment) {
+        self.represent(old, &to.user, people);
         let mut stands_for = old.stands_for.clone();
         stands_for.insert(old.reviewer_id.clone());
         let due_at = now.plus_ms(old.due_at.ms_since(old.created_at));
@@ -108,6 +114,7 @@ impl Review {
             delegated_to: None,
             created_at: now,
             due_at,
+            raised: 0,
             responded_at: None,
             response_action: None,
             response_reason: None,
@@ -197,8 +204,8 @@ impl Review {
         admins.map(|user| Successor { user: user.user_id.clone(), why: why.clone() }).collect()
     }
 
-    /// Somebody left: each of its open requests goes to whoever stands in for it, else to its manager, else to
-    /// administrators.
+    /// Somebody leaves or left: each of its open requests goes to whoever stands in for it, else to its manager, else to
+    /// administrators. If all of them are asked already, the first whose answer is still waited for counts for both.
     ///
     /// # Errors
     /// Never: where nobody is left, the request stays, and whoever is on call sees it when it is due.
@@ -221,18 +228,80 @@ impl Review {
             .collect();
         let manager = people.get(leaver).and_then(|user| user.manager_id.as_ref());
         let admins = people.with_role(ADMIN).map(|user| &user.user_id);
-        let candidates: Vec<UserId> = stands_in.into_iter().chain(manager).chain(admins).cloned().collect();
+        // The leaver may still be there as far as anybody knows.
+        let candidates = stands_in.into_iter().chain(manager).chain(admins).filter(|who| *who != leaver);
+        let candidates: Vec<UserId> = candidates.cloned().collect();
         for approval_id in open {
-            let Some(user) = candidates.iter().find(|who| self.can_take_over(who, people).is_ok()).cloned()
-            else {
+            let can = |who: &&UserId| self.can_take_over(who, people).is_ok();
+            let user = if let Some(user) = candidates.iter().find(can).cloned() {
+                let successor = Successor { user: user.clone(), why: format!("{leaver} left") };
+                self.hand_on(&approval_id, &successor, people, ids(), now)?;
+                user
+            } else if let Some(user) = candidates.iter().find(|who| self.is_waited_for(who, people)).cloned()
+            {
+                self.count_for_both(&approval_id, &user, people)?;
+                user
+            } else {
                 continue;
             };
-            let successor = Successor { user: user.clone(), why: format!("{leaver} left") };
-            self.hand_on(&approval_id, &successor, people, ids(), now)?;
             let record = self.record("approval.reassign", State::Reviewing, None);
             record.approval_id = Some(approval_id);
             record.tell = vec![user];
         }
         Ok(())
+    }
+
+    fn is_waited_for(&self, who: &UserId, people: &People) -> bool {
+        let waits =
+            |approval: &Approval| approval.reviewer_id == *who && approval.status == RequestStatus::Pending;
+        people.active(who).is_some() && self.approvals.iter().any(waits)
+    }
+
+    /// Somebody who is asked already answers in the place of a reviewer as well, whose own request is over.
+    fn count_for_both(&mut self, approval_id: &str, user: &UserId, people: &People) -> Result<(), Refusal> {
+        let old = self.approval_mut(approval_id)?;
+        old.become_one(RequestStatus::Delegated);
+        old.delegated_to = Some(user.clone());
+        let old = old.clone();
+        self.represent(&old, user, people);
+        let waits = |approval: &&mut Approval| {
+            approval.reviewer_id == *user && approval.status == RequestStatus::Pending
+        };
+        if let Some(own) = self.approvals.iter_mut().find(waits) {
+            own.stands_for.extend(old.stands_for);
+            own.stands_for.insert(old.reviewer_id.clone());
+            own.why.push(format!("in the place of {}, who left", old.reviewer_id));
+            own.revision += 1;
+        }
+        Ok(())
+    }
+
+    /// In a backlog, a request that waits becomes one step more urgent for each quarter of its time that has passed, three at
+    /// most. Whether anything happened: each step happens once.
+    ///
+    /// # Errors
+    /// There is no such request.
+    pub fn raise(&mut self, approval_id: &str, now: Moment) -> Result<bool, Refusal> {
+        let (risk, is_open) = (self.risk_score(), self.state == State::Reviewing);
+        let approval = self.approval_mut(approval_id)?;
+        let (waited, allowed) =
+            (now.ms_since(approval.created_at), approval.due_at.ms_since(approval.created_at));
+        let quarters = waited.saturating_mul(4).checked_div(allowed).unwrap_or(0).min(3);
+        let quarters = u8::try_from(quarters).unwrap_or(3);
+        let is_open = is_open && approval.status == RequestStatus::Pending;
+        if !is_open || quarters <= approval.raised || approval.priority == Priority::Urgent {
+            return Ok(false);
+        }
+        for _ in approval.raised..quarters {
+            approval.priority = approval.priority.raised();
+        }
+        approval.raised = quarters;
+        approval.score = approval.priority.score(risk);
+        approval.revision += 1;
+        let reviewer = approval.reviewer_id.clone();
+        let record = self.record("approval.raise", State::Reviewing, None);
+        record.approval_id = Some(approval_id.to_owned());
+        record.tell = vec![reviewer];
+        Ok(true)
     }
 }

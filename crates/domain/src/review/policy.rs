@@ -159,22 +159,29 @@ impl Policy {
         outside.map(|window| format!("it applies {window}, and not now"))
     }
 
-    /// Why nobody needs to be asked, as far as this policy goes; or why somebody does.
+    /// Why nobody needs to be asked, as far as this policy goes; or why somebody does. Without a risk it counts as low enough.
     ///
     /// # Errors
     /// Somebody must be asked.
-    pub fn auto_approves(&self, config: &Config, risk: u8, author: Option<&User>) -> Result<String, String> {
+    pub fn auto_approves(
+        &self,
+        config: &Config,
+        risk: Option<u8>,
+        author: Option<&User>,
+    ) -> Result<String, String> {
         let Some(conditions) =
             self.auto_approve_if.as_ref().filter(|given| **given != AutoApprove::default())
         else {
             return Err("it never approves by itself".to_owned());
         };
         let mut holds = Vec::new();
-        if let Some(below) = conditions.risk_below {
-            if risk >= below {
+        match (conditions.risk_below, risk) {
+            (Some(below), Some(risk)) if risk >= below => {
                 return Err(format!("the risk of {risk} is not below {below}"));
             }
-            holds.push(format!("the risk of {risk} is below {below}"));
+            (Some(below), Some(risk)) => holds.push(format!("the risk of {risk} is below {below}")),
+            (Some(_), None) => holds.push("the risk is low".to_owned()),
+            (None, _) => {}
         }
         if !conditions.author_has_role.is_empty() {
             let roles = conditions.author_has_role.join(", ");

@@ -97,6 +97,9 @@ pub struct Approval {
     pub due_at: Moment,
     /// How often somebody else was asked already.
     pub escalation_level: u8,
+    /// How many quarters of its time it had waited when it last became more urgent because of a backlog.
+    #[serde(default)]
+    pub raised: u8,
     /// For what exactly.
     pub digest: Digest,
     /// Of which preview.

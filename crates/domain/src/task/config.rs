@@ -12,6 +12,8 @@ use crate::Invalid;
 const MOST_RESOURCES: usize = 100;
 /// Bytes of a name, a type or an id.
 const LONGEST_NAME: usize = 256;
+/// Bytes of a resource as `type:id`: its lock is named after it, and such names have an end.
+const LONGEST_RESOURCE: usize = 500;
 /// Bytes of a description.
 const LONGEST_DESCRIPTION: usize = 16_384;
 /// Seconds that carrying it out may take.
@@ -146,6 +148,9 @@ impl Config {
             }
             let no_colon = !resource.resource_type.contains(':');
             check(no_colon, &format!("/resources/{number}/type"), "must not contain a colon".to_owned());
+            let fits = resource.name().len() <= LONGEST_RESOURCE;
+            let detail = format!("type and id must be at most {LONGEST_RESOURCE} bytes together");
+            check(fits, &format!("/resources/{number}"), detail);
             let is_new = names.insert(resource.name());
             check(is_new, &format!("/resources/{number}"), "is named twice".to_owned());
         }

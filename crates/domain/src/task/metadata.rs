@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Digest;
+use super::{Digest, ResourceMode};
 use crate::people::UserId;
 use crate::review::risk::Changes;
 
@@ -89,6 +89,31 @@ pub enum ChangeKind {
     Update,
     /// It goes.
     Delete,
+}
+
+/// A lock that carrying a task out will need, as it was when somebody looked: nothing is held while people think.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockPreview {
+    /// Its name, as `resource:database:users`.
+    pub lock: String,
+    /// How it will be needed.
+    pub mode: ResourceMode,
+    /// Who held it, as agents are named.
+    pub holders: Vec<String>,
+    /// How many waited for it.
+    pub waiting: u64,
+    /// How long getting it might have taken: an estimate.
+    pub expected_wait_seconds: u64,
+    /// Nobody could look: then nothing else here says anything.
+    pub unavailable: bool,
+}
+
+impl LockPreview {
+    /// A lock that nobody could look at.
+    #[must_use]
+    pub const fn unavailable(lock: String, mode: ResourceMode) -> Self {
+        Self { lock, mode, holders: Vec::new(), waiting: 0, expected_wait_seconds: 0, unavailable: true }
+    }
 }
 
 impl Preview {

@@ -8,4 +8,4 @@ mod metadata;
 pub use config::{Config, Resource, ResourceMode, RollbackStrategy};
 pub use digest::Digest;
 pub use lifecycle::{InvalidTransition, State, TABLE, Verb, allowed, next};
-pub use metadata::{ChangeKind, Lineage, Metadata, Preview, PreviewChange, PreviewStatus};
+pub use metadata::{ChangeKind, Lineage, LockPreview, Metadata, Preview, PreviewChange, PreviewStatus};

@@ -109,6 +109,7 @@ impl Office {
             policies: &self.policies,
             default_policy: &default_policy,
             delegations: &self.delegations,
+            low_risk_passes: false,
             now: self.now,
         })
     }

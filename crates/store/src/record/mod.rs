@@ -10,6 +10,7 @@ mod forget;
 mod log;
 mod people;
 mod postgres;
+mod requests;
 mod rules;
 mod sql;
 mod sqlite;

@@ -4,7 +4,7 @@ use ade_domain::Moment;
 use ade_domain::people::UserId;
 use ade_domain::review::risk::History;
 use ade_domain::review::{Approval, RequestStatus, Review};
-use ade_domain::task::{Metadata, Preview, State};
+use ade_domain::task::{LockPreview, Metadata, Preview, State};
 use serde::{Deserialize, Serialize};
 
 use super::sql::Arg;
@@ -21,6 +21,12 @@ pub struct StoredTask {
     pub preview: Preview,
     /// The task that it was made of.
     pub predecessor: Option<String>,
+    /// The locks that carrying it out will need, as they were when it was last made, changed or submitted.
+    #[serde(default)]
+    pub lock_preview: Vec<LockPreview>,
+    /// When its approval ends, while it is approved.
+    #[serde(default)]
+    pub approval_ends_at: Option<Moment>,
 }
 
 /// What somebody said about a task.

@@ -1,0 +1,133 @@
+//! What people say about tasks, and tasks that are made of others which ended badly.
+
+use std::collections::BTreeSet;
+
+use ade_domain::people::UserId;
+use ade_domain::permission::Scope;
+use ade_domain::review::{Record as Happened, Refusal, Review};
+use ade_domain::task::{Verb, next};
+use ade_store::record::{Comment, Commit, StoredTask, Write};
+use serde_json::Value;
+
+use super::{About, MOST_ATTEMPTS, Reviews, audit, event, new_id};
+use crate::{Caller, Error, Made};
+
+/// Bytes of a comment.
+const LONGEST: usize = 16_384;
+
+impl Reviews {
+    /// Somebody who sees a task says something about it. The task stays as it is, revision included; it is written back as it
+    /// was seen, so that nothing is said about one that has left the states in which it may be.
+    ///
+    /// # Errors
+    /// The caller may not, the task is too far, or there is nothing said, or too much.
+    pub async fn comment(&self, task_id: &str, text: &str, caller: &Caller) -> Result<Comment, Error> {
+        if !caller.scopes.contains(&Scope::Decide) {
+            caller.require(Scope::Propose)?;
+        }
+        let author = caller.actor().user.ok_or(Refusal::Forbidden)?;
+        if text.trim().is_empty() || text.len() > LONGEST {
+            return Err(Error::invalid("/text", format!("must say something, in at most {LONGEST} bytes")));
+        }
+        for _ in 0..MOST_ATTEMPTS {
+            let task = self.load(About::task(task_id, caller)).await?;
+            next(task.review.state, Verb::Comment).map_err(Refusal::from)?;
+            let now = self.clock.now();
+            let comment = Comment {
+                comment_id: new_id(),
+                task_id: task_id.to_owned(),
+                author_id: author.clone(),
+                text: text.to_owned(),
+                created_at: now,
+            };
+            let happened = Happened {
+                action: "task.comment".to_owned(),
+                actor: Some(author.clone()),
+                from: task.review.state,
+                to: task.review.state,
+                approval_id: None,
+                reason: None,
+                ticket: None,
+                tell: concerned(&task, &author),
+            };
+            let mut entry = audit(&task, &happened, Some(caller), now);
+            entry.details.insert("comment_id".to_owned(), Value::from(comment.comment_id.as_str()));
+            let mut commit = Commit::default();
+            commit.audit.push(entry);
+            commit.events.push(event(&task, &happened, now));
+            let (expected, approval_ends_at) = (Some(task.review.revision), task.approval_ends_at);
+            commit.writes.push(Write::Task { task: Box::new(task), expected, approval_ends_at });
+            commit.writes.push(Write::Comment(comment.clone()));
+            if let Some(keep) = &caller.keep {
+                keep.add(&mut commit, Made::Comment(&comment), now);
+            }
+            if self.commit(commit).await? {
+                return Ok(comment);
+            }
+        }
+        Err(Error::Overtaken)
+    }
+
+    /// What was said about a task, in order.
+    ///
+    /// # Errors
+    /// There is no such task that the caller may see.
+    pub async fn comments(&self, task_id: &str, caller: &Caller) -> Result<Vec<Comment>, Error> {
+        let task = self.task(task_id, caller).await?;
+        Ok(self.record.comments(&task.review.task_id).await?)
+    }
+
+    /// A new draft of a task that was rejected or failed, by one of its authors. Nobody who could not decide about the old
+    /// one decides about the new one. The answer is the new one.
+    ///
+    /// # Errors
+    /// The caller may not, or the task has not ended like that.
+    pub async fn resubmit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
+        caller.require(Scope::Propose)?;
+        let about = About::task(task_id, caller);
+        let (actor, copy_id) = (caller.actor(), new_id());
+        for _ in 0..MOST_ATTEMPTS {
+            let mut old = self.load(about).await?;
+            let (seen, config) = (old.review.revision, old.review.config.clone());
+            let facts = self.facts(&config.task_type).await?;
+            let lock_preview = self.lock_preview(&config, Some(&copy_id)).await;
+            let now = self.clock.now();
+            let author = old.review.resubmit(&actor, now)?;
+            let mut metadata = old.metadata.clone();
+            if let Some(user) = &caller.user {
+                metadata.author_name.clone_from(&user.name);
+            }
+            let mut authors = caller.authors(&metadata.lineage);
+            for who in old.review.author_set.iter() {
+                authors
+                    .add(who.clone(), format!("belongs to the authors of {task_id}, which it was made of"));
+            }
+            let digest = old.review.digest;
+            let mut review = Review::draft(copy_id.as_str(), config, digest, author, authors, now);
+            review.risk = Some(facts.risk(&review.config, &old.preview));
+            let mut copy = StoredTask {
+                review,
+                metadata,
+                preview: old.preview.clone(),
+                predecessor: Some(task_id.to_owned()),
+                lock_preview,
+                approval_ends_at: None,
+            };
+            let mut commit = Commit::default();
+            self.add(&mut commit, Some(seen), &mut old, Some(caller), now).await?;
+            self.add(&mut commit, None, &mut copy, Some(caller), now).await?;
+            about.keep(&mut commit, &copy, now);
+            if self.commit(commit).await? {
+                return Ok(copy);
+            }
+        }
+        Err(Error::Overtaken)
+    }
+}
+
+/// Its authors, and whoever is still asked; not who speaks.
+fn concerned(task: &StoredTask, speaker: &UserId) -> Vec<UserId> {
+    let open = task.review.approvals.iter().filter(|one| one.is_open()).map(|one| &one.reviewer_id);
+    let all: BTreeSet<&UserId> = task.review.author_set.iter().chain(open).collect();
+    all.into_iter().filter(|who| *who != speaker).cloned().collect()
+}

@@ -1,0 +1,325 @@
+//! Settings and flags: what is changed while servers run. They are read from the record with each decision, so that a change
+//! counts on every server at the next request.
+//!
+//! The names are a closed list. What nobody has set has its default, and revision 0.
+
+use ade_domain::Invalid;
+use ade_domain::permission::Scope;
+use ade_domain::review::risk::Thresholds;
+use ade_store::record::{Thing, ThingKind};
+use ade_store::{Record, RecordError};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::rules::{Change, MOST_ATTEMPTS, Rules, administers, seen};
+use crate::{Caller, Error};
+
+/// From where on a risk is medium, high and critical.
+const THRESHOLDS: &str = "risk:thresholds";
+const YEAR: u64 = 365 * 86_400;
+
+/// All settings and flags, with defaults for those that nobody has set. Times are in seconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// `lock:default_ttl`: the lease of a request for a lock that names none.
+    pub lock_default_ttl: u64,
+    /// `lock:max_ttl`: the longest lease that may be asked for.
+    pub lock_max_ttl: u64,
+    /// `lock:heartbeat_interval`: how often holders should be heard of.
+    pub lock_heartbeat_interval: u64,
+    /// `approval:default_timeout`: how long people have before somebody else is asked.
+    pub approval_default_timeout: u64,
+    /// `approval:max_timeout`: how long people have at most, whatever the default says.
+    pub approval_max_timeout: u64,
+    /// `approval:validity`: how long an approval is good for.
+    pub approval_validity: u64,
+    /// `approval:backlog_threshold`: with more requests than this waiting, there is a backlog.
+    pub approval_backlog_threshold: u64,
+    /// `task:default_timeout`: how long carrying a task out may take that does not say.
+    pub task_default_timeout: u64,
+    /// `risk:thresholds`: what the words for risks mean.
+    pub thresholds: Thresholds,
+    /// Flag: in a backlog, tasks of level LOW pass whose policies allow it.
+    pub auto_approve_low_risk: bool,
+    /// Flag: many requests may be answered at once.
+    pub batch_approvals: bool,
+    /// Flag: cycles of waiting holders are looked for.
+    pub deadlock_detection: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            lock_default_ttl: 30,
+            lock_max_ttl: 300,
+            lock_heartbeat_interval: 10,
+            approval_default_timeout: 48 * 3_600,
+            approval_max_timeout: 7 * 86_400,
+            approval_validity: 7 * 86_400,
+            approval_backlog_threshold: 1_000,
+            task_default_timeout: 300,
+            thresholds: Thresholds::default(),
+            auto_approve_low_risk: false,
+            batch_approvals: true,
+            deadlock_detection: true,
+        }
+    }
+}
+
+/// A setting that is a number.
+struct Number {
+    name: &'static str,
+    least: u64,
+    most: u64,
+    of: fn(&mut Settings) -> &mut u64,
+}
+
+const NUMBERS: [Number; 8] = [
+    Number {
+        name: "approval:backlog_threshold",
+        least: 0,
+        most: 1_000_000_000,
+        of: |all| &mut all.approval_backlog_threshold,
+    },
+    Number {
+        name: "approval:default_timeout",
+        least: 1,
+        most: YEAR,
+        of: |all| &mut all.approval_default_timeout,
+    },
+    Number { name: "approval:max_timeout", least: 1, most: YEAR, of: |all| &mut all.approval_max_timeout },
+    Number { name: "approval:validity", least: 1, most: YEAR, of: |all| &mut all.approval_validity },
+    Number { name: "lock:default_ttl", least: 1, most: 300, of: |all| &mut all.lock_default_ttl },
+    Number {
+        name: "lock:heartbeat_interval",
+        least: 1,
+        most: 300,
+        of: |all| &mut all.lock_heartbeat_interval,
+    },
+    Number { name: "lock:max_ttl", least: 1, most: 300, of: |all| &mut all.lock_max_ttl },
+    Number { name: "task:default_timeout", least: 1, most: 86_400, of: |all| &mut all.task_default_timeout },
+];
+
+/// A flag, and where it stands.
+type Flag = (&'static str, fn(&mut Settings) -> &mut bool);
+
+const FLAGS: [Flag; 3] = [
+    ("auto_approve_low_risk", |all| &mut all.auto_approve_low_risk),
+    ("batch_approvals", |all| &mut all.batch_approvals),
+    ("deadlock_detection", |all| &mut all.deadlock_detection),
+];
+
+/// Thresholds as they are written.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    medium: u8,
+    high: u8,
+    critical: u8,
+}
+
+/// Every name of a setting.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    NUMBERS.iter().map(|number| number.name).chain([THRESHOLDS])
+}
+
+/// Every name of a flag.
+pub fn flags() -> impl Iterator<Item = &'static str> {
+    FLAGS.iter().map(|(name, _)| *name)
+}
+
+/// Whether a setting may have a value.
+///
+/// # Errors
+/// There is no such setting, or it may not.
+pub fn check(name: &str, value: &Value) -> Result<(), Vec<Invalid>> {
+    Settings::default().put(name, value).map_err(|fault| vec![fault])
+}
+
+impl Settings {
+    /// As they are in the record.
+    ///
+    /// # Errors
+    /// The record is away, or holds what we did not write.
+    pub async fn load(record: &Record) -> Result<Self, RecordError> {
+        let mut settings = Self::default();
+        for thing in record.settings().await? {
+            let foreign =
+                |why: &str| RecordError::Foreign(format!("{} {}: {why}", thing.kind.word(), thing.id));
+            match thing.kind {
+                ThingKind::Setting if names().any(|name| name == thing.id) => {
+                    settings.put(&thing.id, &thing.body).map_err(|fault| foreign(&fault.detail))?;
+                }
+                ThingKind::Feature => {
+                    if let Some((_, of)) = FLAGS.iter().find(|(name, _)| *name == thing.id) {
+                        *of(&mut settings) = thing.body.as_bool().ok_or_else(|| foreign("is no flag"))?;
+                    }
+                }
+                // Of a later version, which knows more.
+                _ => {}
+            }
+        }
+        Ok(settings)
+    }
+
+    fn put(&mut self, name: &str, value: &Value) -> Result<(), Invalid> {
+        if name == THRESHOLDS {
+            let wrong = || {
+                let detail = "must be {medium, high, critical}, each from 1 to 100 and each higher than the one before";
+                Invalid::at("/value", detail)
+            };
+            let Written { medium, high, critical } =
+                serde_json::from_value(value.clone()).map_err(|_| wrong())?;
+            if medium == 0 || medium >= high || high >= critical || critical > 100 {
+                return Err(wrong());
+            }
+            self.thresholds = Thresholds { medium, high, critical };
+            return Ok(());
+        }
+        let Some(known) = NUMBERS.iter().find(|known| known.name == name) else {
+            let known: Vec<&str> = names().collect();
+            return Err(Invalid::at("/name", format!("must be one of {}", known.join(", "))));
+        };
+        let fits = value.as_u64().filter(|number| (known.least..=known.most).contains(number));
+        *(known.of)(self) = fits.ok_or_else(|| {
+            Invalid::at(
+                "/value",
+                format!("must be a whole number between {} and {}", known.least, known.most),
+            )
+        })?;
+        Ok(())
+    }
+
+    /// What a setting says.
+    fn value(&mut self, name: &str) -> Option<Value> {
+        if name == THRESHOLDS {
+            let Thresholds { medium, high, critical } = self.thresholds;
+            return serde_json::to_value(Written { medium, high, critical }).ok();
+        }
+        NUMBERS.iter().find(|known| known.name == name).map(|known| Value::from(*(known.of)(self)))
+    }
+
+    /// How long people have before somebody else is asked.
+    #[must_use]
+    pub fn due_after_ms(&self) -> u64 {
+        self.approval_default_timeout.min(self.approval_max_timeout).saturating_mul(1_000)
+    }
+
+    /// How long an approval is good for.
+    #[must_use]
+    pub const fn valid_for_ms(&self) -> u64 {
+        self.approval_validity.saturating_mul(1_000)
+    }
+}
+
+/// What counts where nobody has set anything.
+fn default_of(kind: ThingKind, name: &str) -> Option<Thing> {
+    let mut defaults = Settings::default();
+    let body = match kind {
+        ThingKind::Setting => defaults.value(name)?,
+        ThingKind::Feature => {
+            let (_, of) = FLAGS.iter().find(|(known, _)| *known == name)?;
+            Value::Bool(*of(&mut defaults))
+        }
+        _ => return None,
+    };
+    Some(Thing { kind, id: name.to_owned(), revision: 0, body })
+}
+
+impl Rules {
+    /// Every setting, those that nobody has set with their defaults and revision 0.
+    ///
+    /// # Errors
+    /// The caller may not look.
+    pub async fn settings(&self, caller: &Caller) -> Result<Vec<Thing>, Error> {
+        self.all(ThingKind::Setting, names(), caller).await
+    }
+
+    /// One setting.
+    ///
+    /// # Errors
+    /// There is none, or the caller may not look.
+    pub async fn setting(&self, name: &str, caller: &Caller) -> Result<Thing, Error> {
+        caller.require(Scope::Read)?;
+        self.current(ThingKind::Setting, name).await
+    }
+
+    /// Sets a setting.
+    ///
+    /// # Errors
+    /// The caller is no administrator, there is no such setting, or it cannot have this value.
+    pub async fn set(&self, name: &str, value: Value, caller: &Caller) -> Result<Thing, Error> {
+        administers(caller)?;
+        if names().all(|known| known != name) {
+            return Err(Error::NotFound("setting"));
+        }
+        check(name, &value).map_err(Error::Invalid)?;
+        self.overwrite(ThingKind::Setting, name, value, "config.set", caller).await
+    }
+
+    /// Every flag, those that nobody has switched with their defaults and revision 0.
+    ///
+    /// # Errors
+    /// The caller may not look.
+    pub async fn features(&self, caller: &Caller) -> Result<Vec<Thing>, Error> {
+        self.all(ThingKind::Feature, flags(), caller).await
+    }
+
+    /// One flag.
+    ///
+    /// # Errors
+    /// There is none, or the caller may not look.
+    pub async fn feature(&self, name: &str, caller: &Caller) -> Result<Thing, Error> {
+        caller.require(Scope::Read)?;
+        self.current(ThingKind::Feature, name).await
+    }
+
+    /// Switches a flag on or off.
+    ///
+    /// # Errors
+    /// The caller is no administrator, or there is no such flag.
+    pub async fn switch(&self, name: &str, enabled: bool, caller: &Caller) -> Result<Thing, Error> {
+        administers(caller)?;
+        self.overwrite(ThingKind::Feature, name, Value::Bool(enabled), "feature.set", caller).await
+    }
+
+    async fn all(
+        &self,
+        kind: ThingKind,
+        names: impl Iterator<Item = &'static str>,
+        caller: &Caller,
+    ) -> Result<Vec<Thing>, Error> {
+        caller.require(Scope::Read)?;
+        let stored = self.record.settings().await?;
+        let current = |name: &str| {
+            let found = stored.iter().find(|thing| thing.kind == kind && thing.id == name).cloned();
+            found.or_else(|| default_of(kind, name))
+        };
+        Ok(names.filter_map(current).collect())
+    }
+
+    async fn current(&self, kind: ThingKind, name: &str) -> Result<Thing, Error> {
+        let default = default_of(kind, name).ok_or(Error::NotFound(kind.word()))?;
+        Ok(self.record.thing(kind, name).await?.unwrap_or(default))
+    }
+
+    async fn overwrite(
+        &self,
+        kind: ThingKind,
+        name: &str,
+        body: Value,
+        action: &'static str,
+        caller: &Caller,
+    ) -> Result<Thing, Error> {
+        for _ in 0..MOST_ATTEMPTS {
+            let before = self.current(kind, name).await?;
+            seen(&before, caller)?;
+            let after = Thing { revision: before.revision + 1, body: body.clone(), ..before.clone() };
+            let change = Change { action, before: Some(&before), after: Some(&after), besides: Vec::new() };
+            if let Some(now) = self.commit(change, caller).await? {
+                return Ok(now);
+            }
+        }
+        Err(Error::Overtaken)
+    }
+}

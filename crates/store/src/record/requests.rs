@@ -1,0 +1,123 @@
+//! What reviews are worked off by: settings and flags in one read, the requests of many tasks, a backlog, requests that wait for
+//! people who left. Every list is bounded.
+
+use ade_domain::Moment;
+use ade_domain::people::UserId;
+use ade_domain::review::Approval;
+
+use super::rules::{Thing, ThingKind};
+use super::sql::Arg;
+use super::{Record, RecordError};
+
+impl Record {
+    /// Every setting and every flag that somebody has set.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn settings(&self) -> Result<Vec<Thing>, RecordError> {
+        let kinds = [ThingKind::Setting, ThingKind::Feature];
+        let args = kinds.map(|kind| kind.word().into());
+        self.read(async |link| {
+            let sql = "SELECT kind, thing_id, revision, body::text FROM things WHERE kind IN ($1, $2) \
+                       ORDER BY kind, thing_id";
+            let mut found = Vec::new();
+            for row in link.rows(sql, &args).await? {
+                let word = row.text(0)?;
+                let kind = kinds.into_iter().find(|kind| kind.word() == word).unwrap_or(ThingKind::Setting);
+                let (id, revision) = (row.text(1)?.to_owned(), row.number(2)?);
+                found.push(Thing { kind, id, revision, body: row.json(3)? });
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    /// One policy, delegation, registered resource, setting or flag.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn thing(&self, kind: ThingKind, id: &str) -> Result<Option<Thing>, RecordError> {
+        let args = [kind.word().into(), id.into()];
+        self.read(async |link| {
+            let sql = "SELECT revision, body::text FROM things WHERE kind = $1 AND thing_id = $2";
+            let rows = link.rows(sql, &args).await?;
+            let thing = |row: &super::sql::Row| {
+                Ok(Thing { kind, id: id.to_owned(), revision: row.number(0)?, body: row.json(1)? })
+            };
+            rows.first().map(thing).transpose()
+        })
+        .await
+    }
+
+    /// The requests of some tasks, in the order of their ids.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn requests_of(&self, task_ids: &[&str]) -> Result<Vec<Approval>, RecordError> {
+        if task_ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let places: Vec<String> = (1..=task_ids.len()).map(|number| format!("${number}::uuid")).collect();
+        let args: Vec<Arg> = task_ids.iter().map(|id| (*id).into()).collect();
+        let sql = format!(
+            "SELECT body::text FROM approvals WHERE task_id IN ({}) ORDER BY approval_id",
+            places.join(", ")
+        );
+        self.read(async |link| link.rows(&sql, &args).await?.iter().map(|row| row.json(0)).collect()).await
+    }
+
+    /// Whether more than so many requests wait for an answer.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn more_pending_than(&self, most: u64) -> Result<bool, RecordError> {
+        let sql = format!(
+            "SELECT count(*)::bigint FROM \
+             (SELECT 1 FROM approvals WHERE status = 'PENDING' LIMIT {}) AS pending",
+            most.saturating_add(1).min(i64::MAX.unsigned_abs())
+        );
+        self.read(async |link| {
+            let rows = link.rows(&sql, &[]).await?;
+            Ok(rows.first().map_or(Ok(0), |row| row.number(0))? > most)
+        })
+        .await
+    }
+
+    /// Requests that wait for an answer and passed another quarter of their time since they were last raised: each with its
+    /// task. Those that are as urgent as can be are left out.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn to_be_raised(&self, now: Moment, limit: u32) -> Result<Vec<(String, String)>, RecordError> {
+        let sql = format!(
+            "SELECT approval_id::text, task_id::text FROM approvals \
+             WHERE status = 'PENDING' AND body->>'priority' <> 'URGENT' \
+             AND coalesce((body->>'raised')::bigint, 0) < 3 \
+             AND 4 * ($1 - (body->>'created_at')::bigint) >= \
+                 (coalesce((body->>'raised')::bigint, 0) + 1) * (micros(due_at) - (body->>'created_at')::bigint) \
+             ORDER BY score DESC, approval_id LIMIT {limit}"
+        );
+        self.read(async |link| {
+            let rows = link.rows(&sql, &[now.into()]).await?;
+            rows.iter().map(|row| Ok((row.text(0)?.to_owned(), row.text(1)?.to_owned()))).collect()
+        })
+        .await
+    }
+
+    /// Tasks in which an answer is waited for of somebody who left, and of whom.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn left_behind(&self, limit: u32) -> Result<Vec<(String, UserId)>, RecordError> {
+        let sql = format!(
+            "SELECT DISTINCT a.task_id::text, a.reviewer_id FROM users u \
+             JOIN approvals a ON a.reviewer_id = u.user_id \
+             WHERE u.active = 0 AND a.status IN ('PENDING', 'CHANGES_REQUESTED') LIMIT {limit}"
+        );
+        self.read(async |link| {
+            let rows = link.rows(&sql, &[]).await?;
+            rows.iter().map(|row| Ok((row.text(0)?.to_owned(), UserId::new(row.text(1)?)))).collect()
+        })
+        .await
+    }
+}
