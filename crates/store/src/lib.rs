@@ -11,7 +11,7 @@ pub mod record;
 pub mod redis;
 
 pub use clock::SystemClock;
-pub use coordination::{Agents, Coordination, Locks, Requests, Unavailable};
+pub use coordination::{Agents, Coordination, Limits, Locks, Requests, Unavailable};
 pub use embedded::Embedded;
 pub use folder::{DataFolder, FolderError};
 pub use record::{Record, RecordError};

@@ -8,7 +8,8 @@ mod opened;
 use ade_domain::Moment;
 use ade_domain::audit::{Body, Walk, Who};
 use ade_store::Record;
-use ade_store::record::{AuditFilter, Commit};
+use ade_store::record::{AuditFilter, Commit, Thing, ThingKind, Write};
+use ade_testkit::Postgres;
 
 use opened::{Opened, at, id, on_postgres, person, server, write};
 
@@ -203,4 +204,59 @@ async fn who_cannot_connect_is_told_why_but_never_the_password() {
         assert!(told.contains(expected), "{told}");
         assert!(!told.contains("s3cret"), "{told}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_go_by_bytes_whatever_the_locale() {
+    let server = server().await;
+    let create = "CREATE DATABASE english TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'";
+    server.psql("postgres", create).expect("created");
+    let record = Record::on_postgres(&server.url("english")).await.expect("opens");
+    let thing =
+        |id: &str| Thing { kind: ThingKind::Setting, id: id.to_owned(), revision: 1, body: true.into() };
+    let things = ["a", "B", "ü", "z"].map(|id| Write::Thing { thing: thing(id), expected: None });
+    write(&record, things.to_vec()).await.expect("new");
+    let listed = record.things(ThingKind::Setting).await.expect("listed");
+    assert_eq!(listed, ["B", "a", "z", "ü"].map(thing), "as on SQLite");
+}
+
+/// A folder with a certificate for 127.0.0.1 and its key, readable for PostgreSQL, which does not run as root.
+fn certificate() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = |program: &str, args: &str| {
+        let mut command = std::process::Command::new(program);
+        let done = command.args(args.split(' ')).current_dir(folder.path()).output().expect("runs");
+        assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8_lossy(&done.stdout).trim().to_owned()
+    };
+    run(
+        "openssl",
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key -out certificate -days 2 \
+         -subj /CN=ade -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE",
+    );
+    if run("id", "-u") == "0" {
+        run("chown", "-R postgres .");
+    }
+    folder
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_to_postgres_can_be_encrypted_and_its_certificate_checked() {
+    let folder = certificate();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let settings =
+        [format!("ssl_cert_file={}", file("certificate")), format!("ssl_key_file={}", file("key"))];
+    let server = Postgres::start_with(&["ssl=on", &settings[0], &settings[1]]).expect("starts");
+    let url = server.create_database("encrypted").expect("created");
+    let trusted = format!("{url}?sslmode=verify-full&sslrootcert={}", file("certificate"));
+    for url in [format!("{url}?sslmode=require"), trusted] {
+        let record = Record::on_postgres(&url).await.expect("connects");
+        assert_eq!(record.prepare_months(at(0)).await, Ok(0));
+        let sql = "SELECT count(*) > 0 FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
+                   WHERE ssl AND query LIKE '%audit_prepare_months%' AND pid <> pg_backend_pid()";
+        assert_eq!(server.psql("encrypted", sql).expect("read"), "t");
+    }
+    let told =
+        Record::on_postgres(&format!("{url}?sslmode=verify-full")).await.expect_err("nobody vouches for it");
+    assert!(told.to_string().contains("certificate"), "{told}");
 }

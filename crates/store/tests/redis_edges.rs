@@ -7,7 +7,7 @@ use std::time::Duration;
 use ade_domain::lock::{
     Acquire, Answer, Command, Holder, LockName, Mode, Outcome, Refusal, RequestKey, Standing, Token, Wait,
 };
-use ade_store::{Locks, OnRedis, redis};
+use ade_store::{Limits, Locks, OnRedis, redis};
 use ade_testkit::Redis;
 
 async fn open(server: &Redis, min_replica_acks: u32) -> OnRedis {
@@ -127,4 +127,28 @@ async fn a_grant_that_too_few_replicas_have_is_given_back_and_its_request_told()
     assert_eq!(queue(&strict, "a", wish("ann")).await.outcome, unconfirmed);
     let seen = plain.look(lock("a")).await.expect("seen");
     assert!(seen.holders.is_empty() && seen.queue.is_empty(), "{seen:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_counted_ends_by_itself_after_a_minute() {
+    let server = Redis::start().expect("starts");
+    let store = open(&server, 0).await;
+    let count = async || store.count("tasks:create".to_owned(), "ann".to_owned(), 2).await.expect("answers");
+    let mut link = server.connect().expect("connects");
+    let mut ask = |verb: &str, key: &str, args: &[&str]| -> i64 {
+        ::redis::cmd(verb).arg(key).arg(args).query(&mut link).expect("answers")
+    };
+    let key = "ade:ratelimit:tasks:create:ann";
+    assert_eq!(count().await.remaining, 1);
+    let (counted, ttl) = (ask("GET", key, &[]), ask("PTTL", key, &[]));
+    assert_eq!(counted, 1);
+    assert!((1..=60_000).contains(&ttl), "{ttl}");
+    // Towards the end of the minute: what comes later neither prolongs it nor is let in by it.
+    ask("PEXPIRE", key, &["30000"]);
+    assert!(count().await.allowed);
+    assert!(!count().await.allowed);
+    assert!((1..=30_000).contains(&ask("PTTL", key, &[])));
+    // A minute is long for a test: this is what Redis does at its end.
+    ask("UNLINK", key, &[]);
+    assert_eq!(count().await.remaining, 1);
 }

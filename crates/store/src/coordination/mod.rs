@@ -1,4 +1,5 @@
-//! The coordination port: locks and their queues, requests that may be repeated, agents and whether they are alive.
+//! The coordination port: locks and their queues, requests that may be repeated, agents and whether they are alive, and how often
+//! somebody may ask.
 //!
 //! A command to a lock is one atomic step on that lock alone. Nothing here waits: a caller that waits watches its request
 //! and asks again; what it hears is a hint, what it reads is the truth.
@@ -142,7 +143,28 @@ pub trait Agents: Send + Sync {
     fn admit(&self, agent_id: String, locks: u32) -> Reply<'_, Result<(), Moment>>;
 }
 
-/// Everything that coordinates.
-pub trait Coordination: Locks + Requests + Agents {}
+/// How often somebody has asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counted {
+    /// Whether this one may pass. One that may not is not counted.
+    pub allowed: bool,
+    /// How many may pass in a minute.
+    pub most: u32,
+    /// How many more may pass before `reset_at`.
+    pub remaining: u32,
+    /// When counting begins anew.
+    pub reset_at: Moment,
+}
 
-impl<T: Locks + Requests + Agents> Coordination for T {}
+/// How often somebody may ask.
+pub trait Limits: Send + Sync {
+    /// Counts a request to an endpoint in the minute that began with the first one. Endpoints are those of the catalog of keys,
+    /// as `tasks:create`; any other, and nobody's requests, are refused as unavailable. What was counted may be forgotten,
+    /// never invented.
+    fn count(&self, endpoint: String, who: String, most: u32) -> Reply<'_, Counted>;
+}
+
+/// Everything that coordinates.
+pub trait Coordination: Locks + Requests + Agents + Limits {}
+
+impl<T: Locks + Requests + Agents + Limits> Coordination for T {}

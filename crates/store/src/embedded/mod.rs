@@ -8,6 +8,7 @@
 mod agents;
 mod housekeeping;
 mod journal;
+mod limits;
 mod locks;
 mod requests;
 mod state;
@@ -72,6 +73,7 @@ struct Inner {
     /// By how much the journal was ahead of the clock when it was opened: time runs on from there.
     ahead_us: u64,
     state: Mutex<State>,
+    windows: Mutex<limits::Windows>,
     watchers: Watchers,
     events: broadcast::Sender<Arc<Happening>>,
     syncer: Syncer,
@@ -105,6 +107,7 @@ impl Embedded {
                 clock,
                 ahead_us,
                 state,
+                windows: Mutex::default(),
                 watchers,
                 events,
                 syncer,

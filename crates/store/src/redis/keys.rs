@@ -179,6 +179,12 @@ pub(super) fn request(key: RequestKey, layout: Layout) -> Result<RedisKey, Unava
     Ok(keys::lock::request(&id).in_layout(layout))
 }
 
+pub(super) fn endpoint_rate(endpoint: &str, who: &str, layout: Layout) -> Result<RedisKey, Unavailable> {
+    let endpoint = ids::Endpoint::new(endpoint).map_err(unspeakable)?;
+    let who = ids::UserId::new(who).map_err(unspeakable)?;
+    Ok(keys::ratelimit::endpoint(&endpoint, &who).in_layout(layout))
+}
+
 /// Names are never empty, and that is the only thing a builder refuses.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn unspeakable(error: IdentifierError) -> Unavailable {

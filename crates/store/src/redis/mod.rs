@@ -13,6 +13,7 @@ mod differential;
 mod hearing;
 mod indexes;
 mod keys;
+mod limits;
 mod link;
 mod locks;
 mod reach;
@@ -128,6 +129,7 @@ struct Scripts {
     hear_agent: Script,
     silence_agent: Script,
     admit: Script,
+    count: Script,
 }
 
 impl Scripts {
@@ -143,9 +145,21 @@ impl Scripts {
             "hear_agent",
             "silence_agent",
             "admit",
+            "count",
         ];
-        let [acquire, step, look, enlist, revise, forget_names, put_agent, hear_agent, silence_agent, admit] =
-            Script::library(&step::library(rules), functions);
+        let [
+            acquire,
+            step,
+            look,
+            enlist,
+            revise,
+            forget_names,
+            put_agent,
+            hear_agent,
+            silence_agent,
+            admit,
+            count,
+        ] = Script::library(&step::library(rules), functions);
         Self {
             acquire,
             step,
@@ -157,6 +171,7 @@ impl Scripts {
             hear_agent,
             silence_agent,
             admit,
+            count,
         }
     }
 

@@ -17,6 +17,7 @@ macro_rules! scenarios {
 mod agents;
 mod deadlocks;
 mod grants;
+mod limits;
 mod liveness;
 mod modes;
 mod play;
@@ -71,6 +72,11 @@ pub trait Stage: Send + Sync {
 
     /// Lets time pass by the clock of the store, at least so much.
     fn pass(&self, ms: u64) -> Task<'_, ()>;
+
+    /// Whether time passes at once: then a scenario may let as much pass as it likes.
+    fn passes_at_once(&self) -> bool {
+        false
+    }
 }
 
 /// Makes stages.
@@ -110,6 +116,7 @@ pub fn scenarios() -> Vec<Scenario> {
         sight::ALL,
         requests::ALL,
         agents::ALL,
+        limits::ALL,
     ];
     all.concat()
 }

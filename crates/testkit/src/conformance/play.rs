@@ -120,6 +120,11 @@ impl Play {
         self.stage.pass(ms).await;
     }
 
+    /// Whether time passes at once.
+    pub fn passes_at_once(&self) -> bool {
+        self.stage.passes_at_once()
+    }
+
     /// Lets happen what is due.
     pub async fn sweep(&self) -> Vec<Deadlock> {
         self.port.sweep().await.expect("answers")

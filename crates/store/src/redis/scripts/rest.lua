@@ -104,6 +104,22 @@ local function admit(keys, args)
   return { now, 0 }
 end
 
+-- Counts a request in the minute that began with the first one, unless there were as many as may be. Answers whether it may
+-- pass, how many more may, and when the minute ends, in Unix milliseconds. Keys: rate. Arguments: node, how many may pass.
+local function count(keys, args)
+  local now, most = time(), tonumber(args[2])
+  local asked = tonumber(redis.call('GET', keys[1]) or 0)
+  local allowed = asked < most
+  if allowed then
+    asked = asked + 1
+    if asked == 1 then redis.call('SET', keys[1], 1, 'PX', 60000) else redis.call('INCR', keys[1]) end
+  end
+  local ends = redis.call('PEXPIRETIME', keys[1])
+  -- Nothing was counted and nothing may be: then the minute begins now.
+  if ends < 0 then ends = math.floor(now / 1000) + 60000 end
+  return { now, allowed and 1 or 0, math.max(most - asked, 0), ends }
+end
+
 -- On a cluster a call is for the primary it was sent to: one that took over must not carry it out before its clock is
 -- trusted.
 local function register(name, act, flags)
@@ -127,4 +143,5 @@ register('forget_names', forget_names, { 'allow-oom' })
 register('put_agent', put_agent, {})
 register('hear_agent', hear_agent, { 'allow-oom' })
 register('admit', admit, {})
+register('count', count, {})
 register('silence_agent', silence_agent, { 'allow-oom' })
