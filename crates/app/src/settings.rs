@@ -170,7 +170,8 @@ impl Settings {
             };
             let Written { medium, high, critical } =
                 serde_json::from_value(value.clone()).map_err(|_| wrong())?;
-            if medium == 0 || medium >= high || high >= critical || critical > 100 {
+            // A list of three would be read as well.
+            if !value.is_object() || medium == 0 || medium >= high || high >= critical || critical > 100 {
                 return Err(wrong());
             }
             self.thresholds = Thresholds { medium, high, critical };

@@ -147,6 +147,7 @@ fn approval(review: &Review, reviewer: &str, score: u32) -> ade_domain::review::
         created_at: at(1),
         due_at: at(u64::from(score)),
         escalation_level: 0,
+        raised: 0,
         digest: review.digest,
         fingerprint: None,
         responded_at: None,
