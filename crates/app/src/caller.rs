@@ -51,16 +51,28 @@ impl Caller {
             (None, _) => vec![Part::Admin],
         };
         let token_made_by = self.token_made_by.clone();
-        Actor { user: user.map(|user| user.user_id.clone()), parts, token_made_by }
+        Actor {
+            user: user.map(|user| user.user_id.clone()),
+            parts,
+            token_made_by,
+            by_agent: self.agent_id.is_some(),
+        }
     }
 
     /// Whether it may look at a task: its authors, its reviewers, administrators, auditors.
     #[must_use]
     pub fn may_see(&self, task: &StoredTask) -> bool {
         let Some(user) = &self.user else { return true };
-        let by_role = self.agent_id.is_none() && (user.has(ADMIN) || user.has(AUDITOR));
         let reviews = || task.review.approvals.iter().any(|one| one.reviewer_id == user.user_id);
-        by_role || task.review.author_set.contains(&user.user_id) || reviews()
+        self.sees_all() || task.review.author_set.contains(&user.user_id) || reviews()
+    }
+
+    /// Whether it sees everything by its role: administrators, auditors, and the bootstrap token.
+    #[must_use]
+    pub fn sees_all(&self) -> bool {
+        self.user
+            .as_ref()
+            .is_none_or(|user| self.agent_id.is_none() && (user.has(ADMIN) || user.has(AUDITOR)))
     }
 
     /// Who can never decide about what it proposes.

@@ -14,6 +14,9 @@ pub enum Error {
     /// There is one already.
     #[error("{0} exists already")]
     Exists(String),
+    /// Nobody knows who calls.
+    #[error("{0}")]
+    Unauthenticated(String),
     /// The token is not good for this.
     #[error("the token lacks the scope {}; {}", .0.word(), how_to_get(*.0))]
     Scope(Scope),

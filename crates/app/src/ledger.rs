@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use crate::Error;
 use ade_domain::Moment;
 use ade_domain::audit::{Broken, Head, Walk};
 use ade_store::record::AuditFilter;
@@ -50,6 +51,9 @@ pub enum LedgerError {
     /// The record is away.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// The caller may not.
+    #[error(transparent)]
+    Refused(Box<Error>),
     /// A file cannot be written.
     #[error("a checkpoint cannot be written: {0}")]
     Io(#[from] io::Error),
@@ -119,7 +123,8 @@ impl Signer {
         Ok(Self { key })
     }
 
-    /// Where the log is now, signed. It must be whole up to there: a signature under a broken log would hide it.
+    /// Where the log is now, signed. It must be whole since the last checkpoint: a signature under a broken log would hide it.
+    /// What was changed before that is found by whoever verifies all of it.
     ///
     /// # Errors
     /// The log is not as it was, or the record is away.
@@ -129,14 +134,28 @@ impl Signer {
         last: Option<&Checkpoint>,
         now: Moment,
     ) -> Result<Checkpoint, LedgerError> {
-        let head = verify(record, last).await?;
+        let head = match last {
+            None => walk(record, None).await?,
+            Some(last) if !last.is_signed() => return Err(LedgerError::Forged),
+            Some(last) => {
+                // The last entry once more: the chain must still lead through it.
+                let before = last.head.number.saturating_sub(1);
+                let page = record.audit(&AuditFilter::default(), before, 1).await?;
+                let found = page.first().map(|row| row.entry()).transpose()?;
+                if last.head.number > 0 && found.map(|entry| entry.entry_hash) != Some(last.head.entry_hash) {
+                    let why = "is not the one that the last checkpoint was made for".to_owned();
+                    return Err(LedgerError::Broken(Broken { number: last.head.number, why }));
+                }
+                go_on(record, Walk::from(last.head), last.head.number).await?
+            }
+        };
         let signature = self.key.sign(signed(head, now).as_bytes());
         let public_key = hex(self.key.public_key().as_ref());
         Ok(Checkpoint { head, at: now, public_key, signature: hex(signature.as_ref()) })
     }
 }
 
-/// Walks along the whole log; where it ends.
+/// Walks along the whole log, past a checkpoint that somebody signed; where it ends.
 ///
 /// # Errors
 /// It names the first entry that was edited, removed, reordered or cut off.
@@ -144,8 +163,18 @@ pub async fn verify(record: &Record, checkpoint: Option<&Checkpoint>) -> Result<
     if checkpoint.is_some_and(|checkpoint| !checkpoint.is_signed()) {
         return Err(LedgerError::Forged);
     }
-    let mut walk = Walk::new(checkpoint.map(|checkpoint| checkpoint.head));
-    let mut after = 0;
+    walk(record, checkpoint.map(|checkpoint| checkpoint.head)).await
+}
+
+/// The same past a place that the caller trusts.
+///
+/// # Errors
+/// It names the first entry that was edited, removed, reordered or cut off.
+pub async fn walk(record: &Record, trusted: Option<Head>) -> Result<Head, LedgerError> {
+    go_on(record, Walk::new(trusted), 0).await
+}
+
+async fn go_on(record: &Record, mut walk: Walk, mut after: u64) -> Result<Head, LedgerError> {
     loop {
         let page = record.audit(&AuditFilter::default(), after, PAGE).await?;
         for row in &page {

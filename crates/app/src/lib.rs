@@ -2,22 +2,29 @@
 //!
 //! Nothing is sent before it is committed. No lock of this process is held while anything is waited for.
 
+pub mod accounts;
+mod acts;
 pub mod agents;
+mod audits;
 mod caller;
+pub mod duties;
 mod error;
 pub mod ledger;
 pub mod locks;
 mod notices;
+pub mod proposal;
 mod repeat;
 pub mod reviews;
 pub mod rules;
 pub mod settings;
 mod upkeep;
 
+pub use accounts::Accounts;
+pub use audits::Audits;
 pub use caller::Caller;
 pub use error::Error;
 pub use locks::LockService;
-pub use notices::{AUDIT, LogNotices, Notice, Notices};
+pub use notices::{AUDIT, LogNotices, Notice, Notices, RecordNotices};
 pub use repeat::{Keep, Made, Render};
 pub use reviews::Reviews;
 pub use rules::Rules;

@@ -1,9 +1,23 @@
 //! What others must hear of: the audit log, the inbox of an agent, the stream of events. One port for all three.
+//!
+//! Deadlocks and breaks go through the record, and wait for it when it is away; what happens to locks otherwise is a line of
+//! the log.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
+use ade_domain::Clock;
 use ade_domain::lock::{Deadlock, HeldBy, LockName, Token};
+use ade_store::Record;
 use ade_store::coordination::{Event, Happening};
+use ade_store::record::{Commit, InboxMessage, Write};
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::acts::{Act, new_id};
 
 /// Something that people or agents must hear of.
 #[derive(Debug)]
@@ -35,7 +49,7 @@ pub trait Notices: Send + Sync {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LogNotices;
 
-/// What must be in the log whatever its level: it is all the audit there is.
+/// What must be in the log whatever its level.
 pub const AUDIT: &str = "ade::audit";
 
 /// Names come from outside: they are written as strings, which the log quotes, so that no name looks like another line.
@@ -73,6 +87,91 @@ impl Notices for LogNotices {
                 tracing::debug!(kind = "event", event = name, lock, %at, holder, token, why);
             }
         }
+    }
+}
+
+/// Notices that wait for the record; beyond that they are lines of the log alone.
+const MOST_WAITING: usize = 10_000;
+/// The pause before the record is asked again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Writes to the record, and to the log as before.
+pub struct RecordNotices {
+    clock: Arc<dyn Clock>,
+    waiting: mpsc::Sender<Commit>,
+}
+
+impl fmt::Debug for RecordNotices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordNotices").finish_non_exhaustive()
+    }
+}
+
+impl RecordNotices {
+    /// Begins to write; whoever ends the task has waited for what was told before.
+    #[must_use]
+    pub fn start(record: Record, clock: Arc<dyn Clock>) -> (Self, JoinHandle<()>) {
+        let (waiting, mut told) = mpsc::channel::<Commit>(MOST_WAITING);
+        let task = tokio::spawn(async move {
+            while let Some(commit) = told.recv().await {
+                while let Err(error) = record.commit(commit.clone()).await {
+                    tracing::warn!(%error, "a notice cannot be written to the record; trying again");
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
+        });
+        (Self { clock, waiting }, task)
+    }
+
+    fn send(&self, commit: Commit) {
+        if self.waiting.try_send(commit).is_err() {
+            tracing::error!("too many notices wait for the record; this one is in the log alone");
+        }
+    }
+
+    fn message(&self, agent_id: &str, kind: &str, data: Value) -> Write {
+        Write::Inbox(InboxMessage {
+            message_id: new_id(),
+            agent_id: agent_id.to_owned(),
+            kind: kind.to_owned(),
+            at: self.clock.now(),
+            data,
+        })
+    }
+}
+
+impl Notices for RecordNotices {
+    fn tell(&self, notice: Notice<'_>) {
+        let mut commit = Commit::default();
+        match &notice {
+            Notice::Deadlock(deadlock) => {
+                let cycle: Vec<Value> = deadlock
+                    .cycle
+                    .iter()
+                    .map(|edge| json!({ "holder": edge.holder.to_string(), "waits_for": edge.waits_for }))
+                    .collect();
+                let freed: Vec<String> = deadlock.freed.iter().map(ToString::to_string).collect();
+                let data = json!({ "victim": deadlock.victim.to_string(), "cycle": cycle, "freed": freed });
+                let victim = deadlock.victim.agent_id();
+                commit.writes.push(self.message(victim, "DEADLOCK_DETECTED", data.clone()));
+                let details: Map<String, Value> = data.as_object().cloned().unwrap_or_default();
+                let lock = deadlock.cycle.iter().next().map(|edge| edge.waits_for.to_string());
+                let object_id = lock.unwrap_or_else(|| victim.to_owned());
+                let act = Act { action: "lock.deadlock", object_id: &object_id, details, ..Act::default() };
+                act.add(&mut commit, None, self.clock.now());
+                self.send(commit);
+            }
+            Notice::Broken { actor, lock, reason, holders } => {
+                let agents: BTreeSet<&str> = holders.iter().map(|by| by.holder.agent_id()).collect();
+                for agent in agents {
+                    let data = json!({ "lock": lock.as_str(), "reason": reason, "by": actor });
+                    commit.writes.push(self.message(agent, "LOCK_BROKEN", data));
+                }
+                self.send(commit);
+            }
+            Notice::Lock(_) => {}
+        }
+        LogNotices.tell(notice);
     }
 }
 

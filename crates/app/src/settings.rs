@@ -118,6 +118,26 @@ struct Written {
     critical: u8,
 }
 
+/// What a setting or a flag does.
+#[must_use]
+pub fn about(name: &str) -> &'static str {
+    match name {
+        "approval:default_timeout" => "seconds that people have before somebody else is asked",
+        "approval:max_timeout" => "seconds that people have at most, whatever the default says",
+        "approval:validity" => "seconds that an approval is good for",
+        "approval:backlog_threshold" => "with more requests than this waiting there is a backlog",
+        "task:default_timeout" => "seconds that carrying a task out may take that does not say",
+        THRESHOLDS => "from which risk on a task is medium, high and critical",
+        "lock:default_ttl" => "seconds that a lease lasts that does not say",
+        "lock:max_ttl" => "seconds that a lease may last",
+        "lock:heartbeat_interval" => "seconds between two heartbeats of a holder",
+        "auto_approve_low_risk" => "in a backlog, tasks of level LOW pass whose policies allow it",
+        "batch_approvals" => "many requests may be answered at once",
+        "deadlock_detection" => "cycles of waiting holders are looked for",
+        _ => "",
+    }
+}
+
 /// Every name of a setting.
 pub fn names() -> impl Iterator<Item = &'static str> {
     NUMBERS.iter().map(|number| number.name).chain([THRESHOLDS])

@@ -149,6 +149,12 @@ impl Walk {
         Self { head: Head::origin(), checkpoint }
     }
 
+    /// From an entry on that is trusted.
+    #[must_use]
+    pub const fn from(trusted: Head) -> Self {
+        Self { head: trusted, checkpoint: Some(trusted) }
+    }
+
     /// The next entry.
     ///
     /// # Errors

@@ -2,16 +2,22 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tower::util::MapRequest;
+
+use crate::caller::Peer;
 
 /// Connections that are served at once; further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 16_384;
@@ -38,8 +44,8 @@ pub(crate) async fn serve(listener: &TcpListener, router: Router, end: impl Futu
             next = next => next,
         };
         match accepted {
-            Ok((stream, _)) => {
-                let connection = graceful.watch(connection(stream, router.clone()));
+            Ok((stream, peer)) => {
+                let connection = graceful.watch(connection(stream, peer, router.clone()));
                 tokio::spawn(async move {
                     if let Err(error) = connection.await {
                         tracing::debug!(%error, "a connection ended early");
@@ -61,14 +67,20 @@ pub(crate) async fn serve(listener: &TcpListener, router: Router, end: impl Futu
     }
 }
 
+/// One connection, every request of which knows from where it comes.
 fn connection(
     stream: TcpStream,
+    peer: SocketAddr,
     router: Router,
-) -> http1::Connection<TokioIo<TcpStream>, TowerToHyperService<Router>> {
+) -> impl GracefulConnection<Error = hyper::Error> {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot switch off delays of a connection");
     }
-    let service = TowerToHyperService::new(router);
+    let from_peer = move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Peer(peer));
+        request
+    };
+    let service = TowerToHyperService::new(MapRequest::new(router, from_peer));
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)

@@ -1,33 +1,20 @@
-//! Who calls. Until people and agents have tokens of their own there is one caller: the administrator, by its token.
+//! The bootstrap token: it administers before anybody else is known, counts as nobody, and decides nothing.
 //!
-//! Only the token's hash is kept in memory, and it is compared in constant time.
+//! Only its hash is kept in memory, and it is compared in constant time.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use axum::extract::FromRequestParts;
-use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use uuid::Uuid;
-
-use crate::api::App;
-use crate::problem::Problem;
 
 /// The file in the data folder that holds the administrator's token.
 const TOKEN_FILE: &str = "admin-token";
 /// Tokens that are easily guessed are refused.
 const MIN_TOKEN_BYTES: usize = 16;
-
-/// Who calls, and that it may: a handler that names this is not reached without a valid token.
-#[derive(Debug, Clone)]
-pub(crate) struct Caller {
-    /// The caller's own id; locks are held under it if no agent is named.
-    pub(crate) id: String,
-}
 
 /// The administrator's token, as a hash.
 #[derive(Debug, Clone)]
@@ -40,7 +27,7 @@ impl AdminToken {
         Self { hash: Sha256::digest(token.as_bytes()).into() }
     }
 
-    fn admits(&self, token: &str) -> bool {
+    pub(crate) fn admits(&self, token: &str) -> bool {
         let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         hash.ct_eq(&self.hash).into()
     }
@@ -73,26 +60,6 @@ impl AdminToken {
                 Ok((Self::new(&token), true))
             }
             Err(error) => Err(error),
-        }
-    }
-}
-
-impl FromRequestParts<App> for Caller {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let refuse = |detail: &str| Problem::new(StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", detail);
-        let Some(value) = parts.headers.get(header::AUTHORIZATION) else {
-            return Err(refuse("a token is needed: Authorization: Bearer TOKEN"));
-        };
-        let token = value.to_str().ok().and_then(|value| value.split_once(' '));
-        match token {
-            Some((scheme, token))
-                if scheme.eq_ignore_ascii_case("bearer") && app.admin.admits(token.trim()) =>
-            {
-                Ok(Self { id: "admin".to_owned() })
-            }
-            _ => Err(refuse("the token is not valid")),
         }
     }
 }

@@ -6,11 +6,14 @@
 mod accept;
 mod api;
 mod auth;
+mod caller;
 pub mod config;
 mod docs;
 mod edge;
+mod limits;
 mod logging;
 mod metrics;
+mod posted;
 mod problem;
 mod run;
 

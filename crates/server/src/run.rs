@@ -8,17 +8,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_app::agents::AgentService;
-use ade_app::{LockService, LogNotices, Upkeep};
+use ade_app::duties::{Duties, Running};
+use ade_app::ledger::LedgerError;
+use ade_app::rules::Rules;
+use ade_app::{Accounts, Audits, LockService, RecordNotices, Reviews, Upkeep};
+use ade_domain::Clock;
 use ade_store::embedded::{self, OpenError};
 use ade_store::redis::{self, OnRedis};
-use ade_store::{Coordination, DataFolder, Embedded, FolderError, SystemClock, Unavailable};
+use ade_store::{
+    Coordination, DataFolder, Embedded, FolderError, Record, RecordError, SystemClock, Unavailable,
+};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::api::{self, App};
 use crate::auth::AdminToken;
+use crate::posted::InFlight;
 use crate::{Config, accept, metrics};
+use uuid::Uuid;
 
+/// How long what was told may take to be written once the server stops.
+const FAREWELL: Duration = Duration::from_secs(5);
 /// How often the recorder of metrics tidies up.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 
@@ -34,6 +45,15 @@ pub enum StartError {
     /// Redis.
     #[error("{0}")]
     Redis(Unavailable),
+    /// The record.
+    #[error("{0}")]
+    Record(#[from] RecordError),
+    /// The first administrator.
+    #[error("the first administrator cannot be made: {0}")]
+    FirstAdmin(ade_app::Error),
+    /// The key that signs checkpoints.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
     /// The administrator's token.
     #[error("the administrator's token: {0}")]
     Token(io::Error),
@@ -54,8 +74,11 @@ pub struct Server {
     app: App,
     stop: watch::Sender<bool>,
     upkeep: Upkeep,
+    duties: Running,
+    notices: JoinHandle<()>,
     address: SocketAddr,
     new_token: Option<PathBuf>,
+    first_password: Option<String>,
     _folder: Option<DataFolder>,
 }
 
@@ -92,13 +115,59 @@ impl Server {
         let listen = |source| StartError::Listen { address: config.listen, source };
         let listener = listening.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
-        let locks = LockService::new(coordination.clone(), Arc::new(LogNotices));
+        let record = match &config.postgres {
+            Some(url) => Record::on_postgres(url).await?,
+            None => Record::in_folder(&config.data).await?,
+        };
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+        let (told, notices) = RecordNotices::start(record.clone(), clock.clone());
+        let locks = LockService::new(coordination.clone(), Arc::new(told));
         let upkeep = Upkeep::start(&locks);
+        let reviews = Reviews::new(record.clone(), clock.clone(), Some(coordination.clone()));
+        let agents = AgentService::new(coordination, record.clone(), clock.clone());
+        let accounts = Accounts::new(record.clone(), clock.clone(), reviews.clone());
+        let first_password = accounts.first_admin().await.map_err(StartError::FirstAdmin)?;
+        let service = format!("ade {} at {address}", env!("CARGO_PKG_VERSION"));
+        let duties = Duties {
+            record: record.clone(),
+            clock: clock.clone(),
+            reviews: reviews.clone(),
+            agents: agents.clone(),
+            name: Uuid::new_v4().to_string(),
+            data: config.data.clone(),
+            checkpoint_every: Duration::from_secs(config.checkpoint_seconds.into()),
+        };
+        let duties = duties.start()?;
         let (stop, stopping) = watch::channel(false);
-        let hosts = config.hosts.clone().into();
-        let app = App { locks, agents: AgentService::new(coordination), admin, hosts, stopping };
+        let app = App {
+            locks,
+            agents,
+            accounts,
+            rules: Rules::new(record.clone(), clock),
+            audits: Audits::new(record.clone(), reviews.clone()),
+            reviews,
+            record,
+            in_flight: InFlight::default(),
+            admin,
+            service: service.into(),
+            requests_per_minute: config.requests_per_minute,
+            sign_ins_per_minute: config.sign_ins_per_minute,
+            hosts: config.hosts.clone().into(),
+            stopping,
+        };
         let new_token = is_new.then(|| config.data.join("admin-token"));
-        Ok(Self { listener, app, stop, upkeep, address, new_token, _folder: folder })
+        Ok(Self {
+            listener,
+            app,
+            stop,
+            upkeep,
+            duties,
+            notices,
+            address,
+            new_token,
+            first_password,
+            _folder: folder,
+        })
     }
 
     /// Where it listens.
@@ -113,9 +182,15 @@ impl Server {
         self.new_token.as_ref()
     }
 
+    /// The password of the user `admin`, if this start made it.
+    #[must_use]
+    pub fn first_password(&self) -> Option<&str> {
+        self.first_password.as_deref()
+    }
+
     /// Serves until `end`. Then it accepts nothing more, tells open answers to try elsewhere, and finishes the rest.
     pub async fn run(self, end: impl Future<Output = ()>) {
-        let Self { listener, app, stop, upkeep, .. } = self;
+        let Self { listener, app, stop, upkeep, duties, notices, .. } = self;
         let recording = tokio::spawn(async {
             let mut tick = tokio::time::interval(METRICS_UPKEEP);
             while let Some(recorder) = metrics::recorder() {
@@ -133,5 +208,10 @@ impl Server {
         accept::serve(&listener, api::router(app), end).await;
         recording.abort();
         upkeep.stop().await;
+        duties.stop().await;
+        // Whoever told is gone by now: what was told is written.
+        if tokio::time::timeout(FAREWELL, notices).await.is_err() {
+            tracing::warn!("some notices were not written to the record");
+        }
     }
 }

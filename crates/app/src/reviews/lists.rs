@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ade_domain::people::{ADMIN, AUDITOR, UserId};
+use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_domain::review::{Approval, Refusal, RequestStatus};
 use ade_store::record::{ApprovalFilter, StoredTask, TaskFilter};
@@ -21,12 +21,6 @@ pub enum Whose {
     Of(UserId),
     /// Everybody's.
     Anybody,
-}
-
-/// Administrators and auditors see everything, and so does the bootstrap token; no agent does.
-fn sees_all(caller: &Caller) -> bool {
-    let Some(user) = &caller.user else { return true };
-    caller.agent_id.is_none() && (user.has(ADMIN) || user.has(AUDITOR))
 }
 
 fn cursor(id: &str) -> Result<&str, Error> {
@@ -50,7 +44,7 @@ impl Reviews {
         caller.require(Scope::Read)?;
         let before = before.map(cursor).transpose()?;
         let own = caller.user.as_ref().map(|user| user.user_id.clone());
-        let filter = TaskFilter { visible_to: own.filter(|_| !sees_all(caller)), ..filter };
+        let filter = TaskFilter { visible_to: own.filter(|_| !caller.sees_all()), ..filter };
         let mut tasks = self.record.tasks(&filter, before, limit).await?;
         let ids: Vec<&str> = tasks.iter().map(|task| task.review.task_id.as_str()).collect();
         let mut requests: BTreeMap<String, Vec<Approval>> = BTreeMap::new();
@@ -81,8 +75,8 @@ impl Reviews {
         let reviewer = match (whose, own) {
             (Whose::Own, None) => return Ok(Vec::new()),
             (Whose::Own, Some(own)) => Some(own.clone()),
-            (Whose::Of(who), own) if own == Some(who) || sees_all(caller) => Some(who.clone()),
-            (Whose::Anybody, _) if sees_all(caller) => None,
+            (Whose::Of(who), own) if own == Some(who) || caller.sees_all() => Some(who.clone()),
+            (Whose::Anybody, _) if caller.sees_all() => None,
             _ => return Err(Refusal::Forbidden.into()),
         };
         if let Some((_, id)) = &after {

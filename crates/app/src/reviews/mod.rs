@@ -97,6 +97,11 @@ impl Reviews {
         Self { record, clock, locks }
     }
 
+    /// The settings in force.
+    pub(crate) async fn settings(&self) -> Result<Settings, Error> {
+        Ok(Settings::load(&self.record).await?)
+    }
+
     async fn facts(&self, task_type: &str) -> Result<Facts, Error> {
         Ok(Facts::load(&self.record, task_type).await?)
     }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use ade_domain::Moment;
+use ade_domain::people::{AuthorSet, UserId};
 use ade_domain::permission::Scope;
 use ade_domain::review::Review;
 use ade_domain::review::assign::{Assignment, NoQuorum};
@@ -11,12 +12,12 @@ use ade_domain::review::policy::Policy;
 use ade_domain::review::quorum::least;
 use ade_domain::review::risk::Risk;
 use ade_domain::task::{Config, LockPreview, Metadata, Preview, State};
-use ade_store::record::TaskFilter;
+use ade_store::record::{StoredTask, TaskFilter};
 
 use crate::{Caller, Error};
 
-use super::Reviews;
 use super::use_cases::checked;
+use super::{Draft, Reviews};
 
 /// How many past tasks a replay looks at.
 const MOST_REPLAYED: usize = 10_000;
@@ -32,10 +33,34 @@ pub struct Imagined {
     pub metadata: Metadata,
     /// What it would change.
     pub preview: Preview,
+    /// Whose it is, if it is not the caller's: its author, and who can never decide about it.
+    pub authors: Option<(UserId, AuthorSet)>,
     /// When; now, if nothing is said.
     pub at: Option<Moment>,
     /// Policies as if they were in force; each takes the place of the one with its name.
     pub policies: Vec<Policy>,
+}
+
+impl Imagined {
+    /// A draft that is only imagined.
+    #[must_use]
+    pub fn new(draft: Draft, at: Option<Moment>, policies: Vec<Policy>) -> Self {
+        let Draft { config, metadata, preview, .. } = draft;
+        Self { config, metadata, preview, authors: None, at, policies }
+    }
+
+    /// A task that is there, as if it were submitted as it is.
+    #[must_use]
+    pub fn of(task: &StoredTask, at: Option<Moment>, policies: Vec<Policy>) -> Self {
+        Self {
+            config: task.review.config.clone(),
+            metadata: task.metadata.clone(),
+            preview: task.preview.clone(),
+            authors: Some((task.review.author_id.clone(), task.review.author_set.clone())),
+            at,
+            policies,
+        }
+    }
 }
 
 /// What would happen.
@@ -70,10 +95,16 @@ impl Reviews {
     pub async fn simulate(&self, imagined: &Imagined, caller: &Caller) -> Result<Simulated, Error> {
         caller.require(Scope::Read)?;
         let digest = checked(&imagined.config)?;
-        let author = caller.actor().user.ok_or(ade_domain::review::Refusal::Forbidden)?;
         let now = imagined.at.unwrap_or_else(|| self.clock.now());
         let facts = self.facts(&imagined.config.task_type).await?.with(&imagined.policies);
-        let authors = caller.authors(&imagined.metadata.lineage);
+        let (author, authors) = match imagined.authors.clone() {
+            Some(of_task) => of_task,
+            // The bootstrap token counts as nobody: what it imagines has no author.
+            None => {
+                let author = caller.actor().user.unwrap_or_else(|| UserId::new("nobody"));
+                (author, caller.authors(&imagined.metadata.lineage))
+            }
+        };
         let review = Review::draft("imagined", imagined.config.clone(), digest, author, authors, now);
         let risk = facts.risk(&imagined.config, &imagined.preview);
         let assignment = facts.assign(&review, &imagined.config, risk.score, now);

@@ -139,7 +139,7 @@ impl Reviews {
     pub async fn modify(
         &self,
         task_id: &str,
-        change: impl Fn(&StoredTask) -> (Config, Metadata, Preview),
+        change: impl Fn(&StoredTask) -> Result<(Config, Metadata, Preview), Error>,
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
         caller.require(Scope::Propose)?;
@@ -147,7 +147,7 @@ impl Reviews {
         for _ in 0..MOST_ATTEMPTS {
             let mut task = self.load(about).await?;
             let seen = task.review.revision;
-            let (config, metadata, preview) = change(&task);
+            let (config, metadata, preview) = change(&task)?;
             let (digest, mut ids) = (checked(&config)?, new_id);
             let facts = self.facts(&config.task_type).await?;
             let lock_preview = self.lock_preview(&config, Some(task_id)).await;

@@ -3,7 +3,7 @@
 //! Who stands in for somebody decides in its place: making one for oneself takes a token that may decide, and no agent makes one.
 
 use ade_domain::Moment;
-use ade_domain::people::{ADMIN, AUDITOR, UserId};
+use ade_domain::people::UserId;
 use ade_domain::permission::{Part, Scope};
 use ade_domain::review::Refusal;
 use ade_domain::review::delegation::{Conditions, Delegation, Kind};
@@ -51,16 +51,10 @@ impl DelegationChange {
     }
 }
 
-/// Whether the caller may look at every delegation.
-fn sees_all(caller: &Caller) -> bool {
-    let Some(user) = &caller.user else { return true };
-    caller.agent_id.is_none() && (user.has(ADMIN) || user.has(AUDITOR))
-}
-
 /// Whether the caller may look at one: its owner, and whom it leads to.
 fn sees(caller: &Caller, delegation: &Delegation) -> bool {
     let concerns = |user: &UserId| delegation.owner_id == *user || delegation.delegate_to == *user;
-    sees_all(caller) || caller.user.as_ref().is_some_and(|user| concerns(&user.user_id))
+    caller.sees_all() || caller.user.as_ref().is_some_and(|user| concerns(&user.user_id))
 }
 
 /// Refuses whoever is neither the owner nor an administrator. Roles permit, scopes limit.

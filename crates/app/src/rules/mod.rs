@@ -19,7 +19,7 @@ use serde_json::{Map, json};
 use uuid::Uuid;
 
 pub use delegations::DelegationChange;
-pub use policies::{PolicyChange, StoredPolicy};
+pub use policies::{PolicyChange, StoredPolicy, imagined};
 pub use resources::{RegisteredPattern, ResourceChange};
 
 pub(crate) use policies::is_policy;

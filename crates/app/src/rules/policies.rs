@@ -17,7 +17,8 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{Change, MOST_ATTEMPTS, Rules, administers, seen, valid};
-use crate::{Caller, Error};
+use crate::reviews::Differs;
+use crate::{Caller, Error, Reviews};
 
 /// A policy as it is stored: what is in force, and what is being drafted. There is always one of both.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,7 +127,43 @@ fn thing(id: &str, revision: u64, policy: &StoredPolicy) -> Thing {
     Thing { kind: ThingKind::Policy, id: id.to_owned(), revision, body: json!(policy) }
 }
 
+/// Policies as if they were in force.
+///
+/// # Errors
+/// One of them cannot be.
+pub fn imagined(changes: &[PolicyChange]) -> Result<Vec<Policy>, Error> {
+    let mut policies = Vec::with_capacity(changes.len());
+    for (number, change) in changes.iter().enumerate() {
+        let mut policy = default_policy();
+        policy.name.clear();
+        change.apply(&mut policy);
+        let mut faults = policy.faults();
+        if !faults.is_empty() {
+            faults
+                .iter_mut()
+                .for_each(|fault| fault.pointer = format!("/policies/{number}{}", fault.pointer));
+            return Err(Error::Invalid(faults));
+        }
+        policies.push(policy);
+    }
+    Ok(policies)
+}
+
 impl Rules {
+    /// The past tasks that would have gone another way with what a policy drafts, or has in force: for administrators and
+    /// auditors, who see all of them.
+    ///
+    /// # Errors
+    /// There is none, or the caller may not.
+    pub async fn replay(&self, id: &str, reviews: &Reviews, caller: &Caller) -> Result<Vec<Differs>, Error> {
+        if !caller.sees_all() {
+            let detail = "past tasks are replayed for administrators and auditors, who see all of them";
+            return Err(Error::Forbidden(detail.to_owned()));
+        }
+        let stored: StoredPolicy = self.policy(id, caller).await?.read()?;
+        reviews.replay(&stored.latest(), caller).await
+    }
+
     /// Every policy, in the order in which they were made. [`Thing::read`] gives a [`StoredPolicy`].
     ///
     /// # Errors

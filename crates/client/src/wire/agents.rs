@@ -45,6 +45,9 @@ pub struct AgentRequest {
     /// Its id; only when it is registered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
+    /// Who answers for it; the caller, unless an administrator says otherwise. Only when it is registered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sponsor_id: Option<String>,
     /// A name for people; the id, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,

@@ -62,6 +62,8 @@ pub struct Considered {
 pub struct Wanted {
     /// Who.
     pub reviewer_id: UserId,
+    /// Its name.
+    pub name: String,
     /// For which policies.
     pub policies: Vec<String>,
     /// In whose place, itself included if it was wanted by itself.
@@ -218,10 +220,10 @@ fn ask(
             passed_by.push(format!("{reviewer} cannot decide about this task: {why}"));
             continue;
         }
-        if question.people.active(&reviewer).is_none() {
+        let Some(user) = question.people.active(&reviewer) else {
             passed_by.push(format!("{reviewer} is not active"));
             continue;
-        }
+        };
         let roles = [named, &reviewer]
             .into_iter()
             .filter_map(|id| question.people.get(id))
@@ -229,6 +231,7 @@ fn ask(
         requirement.counts(reviewer.clone(), roles);
         let one = wanted.entry(reviewer.clone()).or_insert_with(|| Wanted {
             reviewer_id: reviewer,
+            name: user.name.clone(),
             policies: Vec::new(),
             stands_for: BTreeSet::new(),
             chain: chain.clone(),

@@ -183,6 +183,7 @@ impl Review {
             task_id: self.task_id.clone(),
             revision: 1,
             reviewer_id: one.reviewer_id,
+            reviewer_name: one.name,
             policies: one.policies,
             stands_for: one.stands_for,
             delegation_chain: one.chain,

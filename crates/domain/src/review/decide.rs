@@ -30,7 +30,7 @@ impl Review {
     /// # Errors
     /// Whoever answers may not, or there is nothing to be answered like this.
     pub fn respond(&mut self, answer: &Answer<'_>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
-        Self::permit(actor, Act::Decide)?;
+        self.permit_answer(actor, answer.approval_id)?;
         let by = self.not_ones_own(actor)?;
         if self.state != State::Reviewing {
             return Err(self.too_late(answer.action));
@@ -130,12 +130,12 @@ impl Review {
     /// # Errors
     /// It is neither, or it is too late.
     pub fn revoke(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
-        Self::permit(actor, Act::Decide)?;
         let by = self.not_ones_own(actor)?;
         let reason = said(reason).ok_or(Refusal::ReasonRequired)?;
-        let approved = self.approvals.iter().any(|approval| {
-            approval.status == RequestStatus::Approved && approval.reviewed_by.as_ref() == Some(&by)
-        });
+        let approved = !actor.by_agent
+            && self.approvals.iter().any(|approval| {
+                approval.status == RequestStatus::Approved && approval.reviewed_by.as_ref() == Some(&by)
+            });
         if !approved && !actor.is_admin() {
             return Err(Refusal::Forbidden);
         }

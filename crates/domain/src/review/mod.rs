@@ -100,13 +100,15 @@ pub struct Actor {
     pub parts: Vec<Part>,
     /// Who made the token that it acts with.
     pub token_made_by: Option<UserId>,
+    /// Whether it is an agent, for which somebody answers: then it decides nothing.
+    pub by_agent: bool,
 }
 
 impl Actor {
     /// The service itself.
     #[must_use]
     pub fn system() -> Self {
-        Self { user: None, parts: vec![Part::System], token_made_by: None }
+        Self { user: None, parts: vec![Part::System], token_made_by: None, by_agent: false }
     }
 
     fn is_admin(&self) -> bool {
@@ -286,6 +288,15 @@ impl Review {
 
     fn permit(actor: &Actor, act: Act) -> Result<(), Refusal> {
         if may(&actor.parts, act) { Ok(()) } else { Err(Refusal::Forbidden) }
+    }
+
+    /// Whoever is asked acts as reviewer, also by another role that a policy asks for; agents are never asked.
+    fn permit_answer(&self, actor: &Actor, approval_id: &str) -> Result<(), Refusal> {
+        let asked = self
+            .approvals
+            .iter()
+            .any(|one| one.approval_id == approval_id && actor.user.as_ref() == Some(&one.reviewer_id));
+        if asked && !actor.by_agent { Ok(()) } else { Self::permit(actor, Act::Decide) }
     }
 
     /// Nobody of the author set decides, and nobody by a token that one of them made.

@@ -4,7 +4,6 @@ use super::policy::Priority;
 use super::{Actor, Approval, Refusal, RequestStatus, Review};
 use crate::Moment;
 use crate::people::{ADMIN, People, UserId};
-use crate::permission::Act;
 use crate::task::State;
 
 /// How often a request goes on because nobody answered; after that it stays with administrators, and somebody is alarmed.
@@ -36,7 +35,7 @@ impl Review {
         actor: &Actor,
         now: Moment,
     ) -> Result<(), Refusal> {
-        Self::permit(actor, Act::Decide)?;
+        self.permit_answer(actor, approval_id)?;
         let by = self.not_ones_own(actor)?;
         if self.state != State::Reviewing {
             return Err(Refusal::AlreadyDecided { state: self.state });
@@ -108,6 +107,7 @@ impl Review {
             approval_id: id,
             revision: 1,
             reviewer_id: to.user.clone(),
+            reviewer_name: people.get(&to.user).map_or_else(|| to.user.to_string(), |user| user.name.clone()),
             stands_for,
             follows: None,
             status: RequestStatus::Pending,

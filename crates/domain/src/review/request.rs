@@ -75,6 +75,8 @@ pub struct Approval {
     pub revision: u64,
     /// Who is asked.
     pub reviewer_id: UserId,
+    /// Its name when it was asked.
+    pub reviewer_name: String,
     /// For which policies.
     pub policies: Vec<String>,
     /// In whose place.

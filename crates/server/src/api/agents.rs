@@ -1,25 +1,24 @@
 //! Agent routes: register, look, heartbeat, drain, remove.
 
-#![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
-
+use ade_app::accounts::TokenDraft;
 use ade_client::wire;
 use ade_domain::agent::Profile;
 use ade_domain::lock::Holder;
 use ade_store::coordination::{AgentUpdate, Filter};
+use ade_store::record::InboxMessage;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
-use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::answers::{Always, OfBody};
-use super::extract::{Body, Params, Segment};
-use super::locks::limit;
+use super::answers::{Always, Guarded, OfBody, OfPost};
+use super::convert::reviews as told;
+use super::extract::{Body, PageParams, Params, Segment};
 use super::{App, convert};
-use crate::auth::Caller;
+use crate::caller::Caller;
+use crate::posted::Posted;
 use crate::problem::{Answer, Problem};
 
 /// Locks of one agent that are shown.
@@ -37,33 +36,25 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(heartbeat))
         .routes(routes!(drain))
         .routes(routes!(locks))
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct ListParams {
-    /// At most 200; 50 unless said.
-    #[param(minimum = 1, maximum = 200)]
-    limit: Option<usize>,
-    /// Where the last page ended.
-    cursor: Option<String>,
+        .routes(routes!(create_token))
+        .routes(routes!(inbox))
 }
 
 /// Agents that are known
-#[utoipa::path(get, path = "/agents", operation_id = "list_agents", tag = "agents", params(ListParams), responses(
+#[utoipa::path(get, path = "/agents", operation_id = "list_agents", tag = "agents", params(PageParams), responses(
     (status = 200, description = "A page of agents, by id", body = wire::Page<wire::Agent>),
     Always,
+    Guarded,
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn list(
     State(app): State<App>,
-    _: Caller,
-    Params(params): Params<ListParams>,
+    caller: Caller,
+    Params(params): Params<PageParams>,
 ) -> Answer<Json<wire::Page<wire::Agent>>> {
-    let limit = limit(params.limit)?;
-    let views = app.agents.list(params.cursor, limit + 1).await?;
-    Ok(Json(convert::page(views, limit, |view| view.agent_id.clone(), convert::agent)))
+    let limit = params.limit()?;
+    let known = app.agents.list(params.cursor.clone(), limit + 1, &caller).await?;
+    Ok(Json(convert::page(known, limit, |known| known.view.agent_id.clone(), convert::agent)))
 }
 
 /// Register an agent
@@ -71,12 +62,13 @@ async fn list(
     (status = 201, description = "It is known", body = wire::Agent),
     OfBody,
     Always,
+    Guarded,
     (status = 409, description = "AGENT_EXISTS", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn register(
     State(app): State<App>,
-    _: Caller,
+    caller: Caller,
     Body(body): Body<wire::AgentRequest>,
 ) -> Answer<Response> {
     let Some(id) = body.agent_id.clone() else {
@@ -84,7 +76,8 @@ async fn register(
     };
     Holder::new(&id, None).map_err(|error| Problem::invalid_at("/agent_id", error.to_string()))?;
     let profile = profile(&body, Profile { name: id.clone(), ..Profile::default() })?;
-    let made = app.agents.register(&id, profile, body.max_tasks).await?;
+    let sponsor = body.sponsor_id.as_deref();
+    let made = app.agents.register(&id, profile, body.max_tasks, sponsor, &caller).await?;
     Ok((StatusCode::CREATED, Json(convert::agent(&made))).into_response())
 }
 
@@ -92,11 +85,12 @@ async fn register(
 #[utoipa::path(get, path = "/agents/{id}", operation_id = "show_agent", tag = "agents", params(("id" = String, Path)), responses(
     (status = 200, description = "The agent", body = wire::Agent),
     Always,
+    Guarded,
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
-async fn show(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer<Json<wire::Agent>> {
-    Ok(Json(convert::agent(&app.agents.get(&id).await?)))
+async fn show(State(app): State<App>, caller: Caller, Segment(id): Segment) -> Answer<Json<wire::Agent>> {
+    Ok(Json(convert::agent(&app.agents.get(&id, &caller).await?)))
 }
 
 /// Change what is known of an agent
@@ -104,34 +98,47 @@ async fn show(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer
     (status = 200, description = "The agent as it is now", body = wire::Agent),
     OfBody,
     Always,
+    Guarded,
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn update(
     State(app): State<App>,
-    _: Caller,
+    caller: Caller,
     Segment(id): Segment,
     Body(body): Body<wire::AgentRequest>,
 ) -> Answer<Json<wire::Agent>> {
+    if body.sponsor_id.is_some() {
+        return Err(Problem::invalid_at(
+            "/sponsor_id",
+            "cannot be changed; remove the agent and register it anew",
+        ));
+    }
     if body.agent_id.as_ref().is_some_and(|other| *other != id) {
         return Err(Problem::invalid_at("/agent_id", "cannot be changed"));
     }
-    let known = app.agents.get(&id).await?;
-    let profile = profile(&body, known.profile)?;
-    let update = AgentUpdate { profile: Some(profile), max_tasks: body.max_tasks, draining: body.draining };
-    Ok(Json(convert::agent(&app.agents.update(&id, update).await?)))
+    let known = app.agents.get(&id, &caller).await?;
+    profile(&body, known.view.profile)?;
+    let change = |before: Profile| AgentUpdate {
+        // It was looked at just now.
+        profile: profile(&body, before).ok(),
+        max_tasks: body.max_tasks,
+        draining: body.draining,
+    };
+    Ok(Json(convert::agent(&app.agents.update(&id, change, &caller).await?)))
 }
 
 /// Remove an agent that holds nothing
 #[utoipa::path(delete, path = "/agents/{id}", operation_id = "remove_agent", tag = "agents", params(("id" = String, Path)), responses(
     (status = 204, description = "It is not known any more"),
     Always,
+    Guarded,
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
     (status = 409, description = "AGENT_BUSY", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
-async fn remove(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer<StatusCode> {
-    app.agents.remove(&id).await?;
+async fn remove(State(app): State<App>, caller: Caller, Segment(id): Segment) -> Answer<StatusCode> {
+    app.agents.remove(&id, &caller).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -139,41 +146,94 @@ async fn remove(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answ
 #[utoipa::path(post, path = "/agents/{id}/heartbeat", operation_id = "agent_heartbeat", tag = "agents", params(("id" = String, Path)), responses(
     (status = 200, description = "The agent as it is now", body = wire::Agent),
     Always,
+    Guarded,
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
-async fn heartbeat(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer<Json<wire::Agent>> {
-    Ok(Json(convert::agent(&app.agents.heartbeat(&id).await?)))
+async fn heartbeat(
+    State(app): State<App>,
+    caller: Caller,
+    Segment(id): Segment,
+) -> Answer<Json<wire::Agent>> {
+    Ok(Json(convert::agent(&app.agents.heartbeat(&id, &caller).await?)))
 }
 
 /// The agent takes no new tasks; PATCH with `draining: false` takes that back
 #[utoipa::path(post, path = "/agents/{id}/drain", operation_id = "drain_agent", tag = "agents", params(("id" = String, Path)), responses(
     (status = 200, description = "The agent as it is now", body = wire::Agent),
     Always,
+    Guarded,
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
-async fn drain(State(app): State<App>, _: Caller, Segment(id): Segment) -> Answer<Json<wire::Agent>> {
-    let update = AgentUpdate { draining: Some(true), ..AgentUpdate::default() };
-    Ok(Json(convert::agent(&app.agents.update(&id, update).await?)))
+async fn drain(State(app): State<App>, caller: Caller, Segment(id): Segment) -> Answer<Json<wire::Agent>> {
+    let drain = |_| AgentUpdate { draining: Some(true), ..AgentUpdate::default() };
+    Ok(Json(convert::agent(&app.agents.update(&id, drain, &caller).await?)))
 }
 
 /// What an agent holds and waits for
 #[utoipa::path(get, path = "/agents/{id}/locks", operation_id = "agent_locks", tag = "agents", params(("id" = String, Path)), responses(
     (status = 200, description = "At most 200; more with GET /locks?agent=", body = wire::Page<wire::Lock>),
     Always,
+    Guarded,
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn locks(
     State(app): State<App>,
-    _: Caller,
+    caller: Caller,
     Segment(id): Segment,
 ) -> Answer<Json<wire::Page<wire::Lock>>> {
-    app.agents.get(&id).await?;
+    app.agents.get(&id, &caller).await?;
     let filter = Filter { agent: Some(id), ..Filter::default() };
     let views = app.locks.list(filter, None, MAX_LOCKS + 1).await?;
     Ok(Json(convert::page(views, MAX_LOCKS, |view| view.lock.to_string(), convert::lock)))
+}
+
+/// A token for an agent: it reads, proposes and locks for whoever answers for it
+#[utoipa::path(post, path = "/agents/{id}/tokens", operation_id = "create_agent_token", tag = "agents", params(("id" = String, Path)), request_body = wire::TokenRequest, responses(
+    (status = 201, description = "Made; the token is told once", body = wire::Token),
+    OfBody,
+    Always,
+    Guarded,
+    OfPost,
+    (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
+    (status = 409, description = "IN_FLIGHT", body = wire::Problem),
+))]
+async fn create_token(
+    State(app): State<App>,
+    Segment(id): Segment,
+    posted: Posted<wire::TokenRequest, 201>,
+) -> Answer<Response> {
+    let sponsor = app.agents.sponsor_of(&id, &posted.caller).await?;
+    let wire::TokenRequest { name, scopes, ttl_seconds } = posted.body.clone();
+    let draft = TokenDraft { name, scopes, ttl_seconds };
+    let made = app.accounts.create_agent_token(&id, &sponsor, &draft, &posted.caller).await?;
+    Ok((StatusCode::CREATED, Json(told::token(&made.token, Some(made.secret)))).into_response())
+}
+
+/// What an agent was told: that its lock was broken, that it gave way in a deadlock
+#[utoipa::path(get, path = "/agents/{id}/inbox", operation_id = "agent_inbox", tag = "agents", params(("id" = String, Path), PageParams), responses(
+    (status = 200, description = "A page of messages, in order; the last 1,000 are kept", body = wire::Page<wire::InboxMessage>),
+    Always,
+    Guarded,
+    (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
+    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+))]
+async fn inbox(
+    State(app): State<App>,
+    caller: Caller,
+    Segment(id): Segment,
+    Params(params): Params<PageParams>,
+) -> Answer<Json<wire::Page<wire::InboxMessage>>> {
+    let found = app.agents.inbox(&id, params.cursor_id()?, params.one_more()?, &caller).await?;
+    let told = |message: &InboxMessage| wire::InboxMessage {
+        message_id: message.message_id.clone(),
+        kind: message.kind.clone(),
+        at: message.at.into(),
+        data: message.data.clone(),
+    };
+    Ok(Json(convert::page(found, params.limit()?, |message| message.message_id.clone(), told)))
 }
 
 /// What is said about an agent, on top of what was.

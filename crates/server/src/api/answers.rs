@@ -16,6 +16,62 @@ pub(super) enum Always {
     Unavailable(Problem),
 }
 
+/// What every route may answer whose caller may not be allowed.
+#[derive(IntoResponses)]
+pub(super) enum Guarded {
+    /// FORBIDDEN, SCOPE_MISSING or CSRF
+    #[response(status = 403)]
+    Forbidden(Problem),
+    /// RATE_LIMITED
+    #[response(status = 429)]
+    TooMany(Problem),
+}
+
+/// What every route may answer that takes an Idempotency-Key.
+#[derive(IntoResponses)]
+pub(super) enum OfPost {
+    /// STALE: it was changed meanwhile
+    #[response(status = 412)]
+    Stale(Problem),
+    /// INVALID_REQUEST or IDEMPOTENCY_KEY_REUSED
+    #[response(status = 422)]
+    Invalid(Problem),
+    /// UNAVAILABLE or CONTENTION
+    #[response(status = 503)]
+    Unavailable(Problem),
+}
+
+/// What every route may answer by which people decide.
+#[derive(IntoResponses)]
+pub(super) enum OfDecision {
+    /// OWN_TASK, NOT_ASKED, SAME_ADMIN, FORBIDDEN, SCOPE_MISSING or CSRF
+    #[response(status = 403)]
+    Forbidden(Problem),
+    /// TASK_NOT_FOUND or APPROVAL_NOT_FOUND
+    #[response(status = 404)]
+    NotFound(Problem),
+    /// INVALID_TRANSITION, ALREADY_DECIDED, DIGEST_MISMATCH, NOT_ANSWERABLE, NO_OVERRIDE or IN_FLIGHT
+    #[response(status = 409)]
+    Conflict(Problem),
+    /// INVALID_REQUEST, REASON_REQUIRED, TICKET_REQUIRED, CANNOT_BE_ASKED or IDEMPOTENCY_KEY_REUSED
+    #[response(status = 422)]
+    Invalid(Problem),
+}
+
+/// What every route may answer that changes something and takes If-Match.
+#[derive(IntoResponses)]
+pub(super) enum OfChange {
+    /// STALE: it was changed meanwhile
+    #[response(status = 412)]
+    Stale(Problem),
+    /// INVALID_REQUEST
+    #[response(status = 422)]
+    Invalid(Problem),
+    /// UNAVAILABLE or CONTENTION
+    #[response(status = 503)]
+    Unavailable(Problem),
+}
+
 /// What every route with a body may answer.
 #[derive(IntoResponses)]
 pub(super) enum OfBody {

@@ -3,17 +3,19 @@
 use std::time::Duration;
 
 use ade_client::wire::FieldError;
-use ade_domain::lock::{Holder, LockName, RequestKey};
+use ade_domain::lock::{LockName, RequestKey};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
+use utoipa::IntoParams;
+use uuid::Uuid;
 
 use super::App;
-use crate::auth::Caller;
 use crate::problem::{Answer, Problem};
 
 /// How long a body may take to arrive.
@@ -27,26 +29,33 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        let reading = tokio::time::timeout(READ, Bytes::from_request(request, app)).await;
-        let slow =
-            || Problem::new(StatusCode::REQUEST_TIMEOUT, "BODY_TOO_SLOW", "the body did not arrive in time");
-        let bytes = reading.map_err(|_| slow())?.map_err(|rejection| match rejection {
-            BytesRejection::FailedToBufferBody(failed)
-                if failed.status() == StatusCode::PAYLOAD_TOO_LARGE =>
-            {
-                Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", "a body may have at most 1 MiB")
-            }
-            other => Problem::new(StatusCode::BAD_REQUEST, "BAD_BODY", other.body_text()),
-        })?;
-        // What is made of fields could be written as a list of their values, too; nobody means that.
-        if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
-            return Err(Problem::invalid_at("", "the body must be an object"));
-        }
-        let mut reader = serde_json::Deserializer::from_slice(&bytes);
-        let body = serde_path_to_error::deserialize(&mut reader).map_err(|error| wrong(&error))?;
-        reader.end().map_err(|error| malformed(&error))?;
-        Ok(Self(body))
+        parse(&read(request, app).await?).map(Self)
     }
+}
+
+/// The bytes of a body, if they come in time and are not too many.
+pub(crate) async fn read(request: Request, app: &App) -> Answer<Bytes> {
+    let reading = tokio::time::timeout(READ, Bytes::from_request(request, app)).await;
+    let slow =
+        || Problem::new(StatusCode::REQUEST_TIMEOUT, "BODY_TOO_SLOW", "the body did not arrive in time");
+    reading.map_err(|_| slow())?.map_err(|rejection| match rejection {
+        BytesRejection::FailedToBufferBody(failed) if failed.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", "a body may have at most 1 MiB")
+        }
+        other => Problem::new(StatusCode::BAD_REQUEST, "BAD_BODY", other.body_text()),
+    })
+}
+
+/// What a body says.
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
+    // What is made of fields could be written as a list of their values, too; nobody means that.
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
+        return Err(Problem::invalid_at("", "the body must be an object"));
+    }
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let body = serde_path_to_error::deserialize(&mut reader).map_err(|error| wrong(&error))?;
+    reader.end().map_err(|error| malformed(&error))?;
+    Ok(body)
 }
 
 fn malformed(error: &serde_json::Error) -> Problem {
@@ -106,6 +115,62 @@ impl FromRequestParts<App> for Segment {
     }
 }
 
+/// Several variable parts of a path, in order.
+#[derive(Debug)]
+pub(crate) struct Segments<const N: usize>(pub(crate) [String; N]);
+
+impl<const N: usize> FromRequestParts<App> for Segments<N> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let path = Path::<Vec<String>>::from_request_parts(parts, app).await;
+        let Path(segments) = path.map_err(|error| Problem::invalid_at("path", error.body_text()))?;
+        segments.try_into().map(Self).map_err(|_| Problem::invalid_at("path", "has other parts"))
+    }
+}
+
+/// Which page of a list.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PageParams {
+    /// At most 200; 50 unless said.
+    #[param(minimum = 1, maximum = 200)]
+    limit: Option<usize>,
+    /// Where the last page ended.
+    pub(crate) cursor: Option<String>,
+}
+
+impl PageParams {
+    /// Where a list begins, and how long it is.
+    pub(crate) const fn of(limit: Option<usize>, cursor: Option<String>) -> Self {
+        Self { limit, cursor }
+    }
+
+    pub(crate) fn limit(&self) -> Answer<usize> {
+        match self.limit.unwrap_or(50) {
+            limit @ 1..=200 => Ok(limit),
+            _ => Err(Problem::invalid_at("?limit", "must be between 1 and 200")),
+        }
+    }
+
+    /// As many as fit, and one more: whether there are more.
+    pub(crate) fn one_more(&self) -> Answer<u32> {
+        Ok(u32::try_from(self.limit()? + 1).unwrap_or(u32::MAX))
+    }
+
+    /// Where the last page ended, as an id; what is none leads nowhere.
+    pub(crate) fn cursor_id(&self) -> Answer<Option<&str>> {
+        let cursor = self.cursor.as_deref().filter(|cursor| !cursor.is_empty());
+        match cursor {
+            Some(cursor) if Uuid::parse_str(cursor).is_err() => {
+                Err(Problem::invalid_at("?cursor", "is not a cursor of this list"))
+            }
+            cursor => Ok(cursor),
+        }
+    }
+}
+
 /// The lock that a path names.
 #[derive(Debug)]
 pub(crate) struct LockPath(pub(crate) LockName);
@@ -133,12 +198,4 @@ impl FromRequestParts<App> for TicketPath {
         let none = || Problem::new(StatusCode::NOT_FOUND, "TICKET_NOT_FOUND", "there is no such ticket");
         ticket.map(Self).ok_or_else(none)
     }
-}
-
-/// For whom the caller acts: itself, or the agent that it names.
-pub(crate) fn holder(caller: &Caller, agent_id: Option<&str>, holder_id: Option<&str>) -> Answer<Holder> {
-    Holder::new(agent_id.unwrap_or(&caller.id), holder_id).map_err(|error| {
-        let pointer = if error.to_string().starts_with("holder_id") { "/holder_id" } else { "/agent_id" };
-        Problem::invalid_at(pointer, error.to_string())
-    })
 }

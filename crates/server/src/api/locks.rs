@@ -4,7 +4,8 @@
 
 use ade_app::locks::{Acquired, Held};
 use ade_client::wire::{self, FieldError};
-use ade_domain::lock::{Draft, InvalidName, LockKind, LockName, Mode, Request, Token, ttl_ms};
+use ade_domain::lock::{Draft, Holder, InvalidName, LockKind, LockName, Mode, Request, Token, ttl_ms};
+use ade_domain::permission::Scope;
 use ade_store::coordination::Filter;
 use axum::Json;
 use axum::extract::State;
@@ -16,10 +17,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
-use super::answers::{Always, OfBody};
-use super::extract::{Body, LockPath, Params, holder};
+use super::answers::{Always, Guarded, OfBody};
+use super::extract::{Body, LockPath, Params};
 use super::{App, convert};
-use crate::auth::Caller;
+use crate::caller::Caller;
 use crate::metrics;
 use crate::problem::{Answer, Problem};
 
@@ -51,6 +52,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     (status = 202, description = "The request waits with a ticket", body = wire::Ticket),
     OfBody,
     Always,
+    Guarded,
     (status = 409, description = "LOCK_LOST, SUPERSEDED or CANCELLED: the repeated request is over", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST or REQUEST_ID_REUSED", body = wire::Problem),
     (status = 423, description = "LOCK_HELD with holders, or DEADLOCK_DETECTED with the cycle", body = wire::Problem),
@@ -62,7 +64,7 @@ async fn acquire(
     caller: Caller,
     Body(body): Body<wire::AcquireRequest>,
 ) -> Answer<Response> {
-    let holder = holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref())?;
+    let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let draft = Draft {
         locks: body.locks.iter().map(|ask| (ask.lock.as_str(), ask.mode.map(Into::into))).collect(),
         ttl_seconds: body.ttl_seconds,
@@ -99,6 +101,7 @@ async fn acquire(
     (status = 200, description = "All are extended", body = wire::HoldResults),
     OfBody,
     Always,
+    Guarded,
     (status = 409, description = "LOCK_LOST: some are not held by these tokens; `results` has all", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
@@ -108,7 +111,7 @@ async fn heartbeat(
     caller: Caller,
     Body(body): Body<wire::HeartbeatRequest>,
 ) -> Answer<Response> {
-    let holder = holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref())?;
+    let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let held = held(&body.locks)?;
     let mut faults = Vec::new();
     let ms = ttl_ms("/ttl_extension", body.ttl_extension, app.locks.coordination().rules(), &mut faults);
@@ -124,6 +127,7 @@ async fn heartbeat(
     (status = 200, description = "All are released", body = wire::HoldResults),
     OfBody,
     Always,
+    Guarded,
     (status = 409, description = "LOCK_LOST: some were not held by these tokens; `results` has all", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
@@ -133,7 +137,7 @@ async fn release(
     caller: Caller,
     Body(body): Body<wire::HoldRequest>,
 ) -> Answer<Response> {
-    let holder = holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref())?;
+    let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let results = app.locks.release(&holder, &held(&body.locks)?).await;
     answer(&app, results)
 }
@@ -143,6 +147,7 @@ async fn release(
     (status = 200, description = "All are shared", body = wire::HoldResults),
     OfBody,
     Always,
+    Guarded,
     (status = 409, description = "LOCK_LOST: some are not held by these tokens; `results` has all", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
@@ -152,7 +157,7 @@ async fn downgrade(
     caller: Caller,
     Body(body): Body<wire::HoldRequest>,
 ) -> Answer<Response> {
-    let holder = holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref())?;
+    let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let held = held(&body.locks)?;
     if let Some(at) = held.iter().position(|held| !held.lock.kind().admits(Mode::Shared)) {
         return Err(Problem::invalid_at(&format!("/locks/{at}/lock"), "task locks are exclusive only"));
@@ -166,14 +171,16 @@ async fn downgrade(
     (status = 200, description = "It is", body = wire::Verified),
     OfBody,
     Always,
+    Guarded,
     (status = 409, description = "LOCK_LOST: it is not", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn verify(
     State(app): State<App>,
-    _: Caller,
+    caller: Caller,
     Body(body): Body<wire::VerifyRequest>,
 ) -> Answer<Json<wire::Verified>> {
+    caller.require(Scope::Read)?;
     let lock: LockName =
         body.lock.parse().map_err(|error: InvalidName| Problem::invalid_at("/lock", error.to_string()))?;
     let found = app.locks.verify(lock, Token::shown(body.fencing_token)).await?;
@@ -185,8 +192,10 @@ async fn verify(
 #[utoipa::path(get, path = "/locks/graph", operation_id = "lock_graph", tag = "locks", responses(
     (status = 200, description = "At most 1,000 waits", body = wire::Graph),
     Always,
+    Guarded,
 ))]
-async fn graph(State(app): State<App>, _: Caller) -> Answer<Json<wire::Graph>> {
+async fn graph(State(app): State<App>, caller: Caller) -> Answer<Json<wire::Graph>> {
+    caller.require(Scope::Read)?;
     let waits = app.locks.graph(MAX_GRAPH).await?;
     Ok(Json(wire::Graph { waits: waits.iter().map(convert::wait).collect() }))
 }
@@ -212,13 +221,15 @@ struct ListParams {
 #[utoipa::path(get, path = "/locks", operation_id = "list_locks", tag = "locks", params(ListParams), responses(
     (status = 200, description = "A page of locks: task locks, then resource locks, by name", body = wire::Page<wire::Lock>),
     Always,
+    Guarded,
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn list(
     State(app): State<App>,
-    _: Caller,
+    caller: Caller,
     Params(params): Params<ListParams>,
 ) -> Answer<Json<wire::Page<wire::Lock>>> {
+    caller.require(Scope::Read)?;
     let kind = match params.kind.as_deref() {
         None => None,
         Some("task") => Some(LockKind::Task),
@@ -240,9 +251,11 @@ async fn list(
 #[utoipa::path(get, path = "/locks/{lock}", operation_id = "show_lock", tag = "locks", params(("lock" = String, Path, description = "Its name, percent-encoded")), responses(
     (status = 200, description = "A lock that nobody uses has no holders and no queue", body = wire::Lock),
     Always,
+    Guarded,
     (status = 422, description = "INVALID_REQUEST: this is not the name of a lock", body = wire::Problem),
 ))]
-async fn show(State(app): State<App>, _: Caller, LockPath(lock): LockPath) -> Answer<Json<wire::Lock>> {
+async fn show(State(app): State<App>, caller: Caller, LockPath(lock): LockPath) -> Answer<Json<wire::Lock>> {
+    caller.require(Scope::Read)?;
     Ok(Json(convert::lock(&app.locks.show(lock).await?)))
 }
 
@@ -258,6 +271,7 @@ struct BreakParams {
 #[utoipa::path(delete, path = "/locks/{lock}", operation_id = "break_lock", tag = "locks", params(("lock" = String, Path, description = "Its name, percent-encoded"), BreakParams), responses(
     (status = 200, description = "Who held it; the queue goes on", body = wire::Broken),
     Always,
+    Guarded,
     (status = 422, description = "INVALID_REQUEST: the reason is missing", body = wire::Problem),
 ))]
 async fn break_lock(
@@ -273,8 +287,32 @@ async fn break_lock(
     if reason.len() > MAX_REASON {
         return Err(Problem::invalid_at("?reason", format!("may have at most {MAX_REASON} bytes")));
     }
-    let holders = app.locks.break_lock(&caller.id, lock.clone(), reason).await?;
+    let now = app.locks.coordination().now();
+    app.audits.breaks(lock.as_str(), reason, now, &caller).await?;
+    let actor = caller.user.as_ref().map_or("admin", |user| user.user_id.as_str());
+    let holders = app.locks.break_lock(actor, lock.clone(), reason).await?;
     Ok(Json(wire::Broken { lock: lock.to_string(), holders: holders.iter().map(convert::holder).collect() }))
+}
+
+impl App {
+    /// For whom the caller acts: itself, or the agent that it names and may act for.
+    pub(super) async fn holder(
+        &self,
+        caller: &Caller,
+        agent_id: Option<&str>,
+        holder_id: Option<&str>,
+    ) -> Answer<Holder> {
+        let wrong = |error: InvalidName| {
+            let pointer = if error.to_string().starts_with("holder_id") { "/holder_id" } else { "/agent_id" };
+            Problem::invalid_at(pointer, error.to_string())
+        };
+        // What cannot be a name becomes no agent.
+        if let Some(named) = agent_id {
+            Holder::new(named, holder_id).map_err(wrong)?;
+        }
+        let agent = self.agents.acts_as(caller, agent_id).await?;
+        Holder::new(&agent, holder_id).map_err(wrong)
+    }
 }
 
 pub(super) fn limit(asked: Option<usize>) -> Answer<usize> {

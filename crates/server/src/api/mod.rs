@@ -2,39 +2,66 @@
 
 mod agents;
 mod answers;
+mod approvals;
+mod audit;
 pub(crate) mod convert;
-mod extract;
+pub(crate) mod extract;
 mod locks;
+pub(crate) mod made;
 mod ops;
+mod people;
+mod rules;
+mod settings;
+mod simulations;
+mod tasks;
 mod tickets;
 
 use std::sync::Arc;
 
-use ade_app::LockService;
 use ade_app::agents::AgentService;
+use ade_app::rules::Rules;
+use ade_app::{Accounts, Audits, LockService, Reviews};
+use ade_store::Record;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::middleware;
 use axum::routing::get;
+use serde::Deserialize;
 use tokio::sync::watch;
 use utoipa::OpenApi;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::auth::AdminToken;
+use crate::posted::InFlight;
 use crate::problem::{Answer, Problem};
 use crate::{docs, edge};
 
 /// Bytes of a body.
 const MAX_BODY: usize = 1 << 20;
 
+/// A body without fields.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Nothing {}
+
 /// What handlers work with.
 #[derive(Debug, Clone)]
 pub(crate) struct App {
     pub(crate) locks: LockService,
     pub(crate) agents: AgentService,
+    pub(crate) accounts: Accounts,
+    pub(crate) reviews: Reviews,
+    pub(crate) rules: Rules,
+    pub(crate) audits: Audits,
+    pub(crate) record: Record,
+    pub(crate) in_flight: InFlight,
     pub(crate) admin: AdminToken,
+    /// Who this server is, for the audit log.
+    pub(crate) service: Arc<str>,
+    pub(crate) requests_per_minute: u32,
+    pub(crate) sign_ins_per_minute: u32,
     pub(crate) hosts: Arc<[String]>,
     pub(crate) stopping: watch::Receiver<bool>,
 }
@@ -45,6 +72,12 @@ pub(crate) struct App {
     components(schemas(ade_client::wire::Problem, ade_client::wire::FieldError, ade_client::wire::CycleEdge)),
     security(("token" = [])),
     tags(
+        (name = "tasks", description = "Propose, submit, change and give up what is to be done."),
+        (name = "approvals", description = "Who is asked, and what they say."),
+        (name = "rules", description = "Policies, delegations, the registry of resources, and what would happen if."),
+        (name = "people", description = "People, how they sign in, and their tokens."),
+        (name = "audit", description = "What was recorded, whether it is as it was written, and numbers about it."),
+        (name = "settings", description = "Settings and flags that all servers share."),
         (name = "locks", description = "Take, hold and give back locks; see who holds and who waits."),
         (name = "agents", description = "Who takes locks, and whether it is alive."),
         (name = "operations", description = "Health, readiness, metrics."),
@@ -53,7 +86,17 @@ pub(crate) struct App {
 struct Description;
 
 fn described() -> OpenApiRouter<App> {
-    let api = OpenApiRouter::new().merge(locks::routes()).merge(tickets::routes()).merge(agents::routes());
+    let api = OpenApiRouter::new()
+        .merge(people::routes())
+        .merge(tasks::routes())
+        .merge(approvals::routes())
+        .merge(rules::routes())
+        .merge(simulations::routes())
+        .merge(audit::routes())
+        .merge(settings::routes())
+        .merge(locks::routes())
+        .merge(tickets::routes())
+        .merge(agents::routes());
     OpenApiRouter::with_openapi(Description::openapi()).nest("/api/v1", api).merge(ops::routes())
 }
 

@@ -42,7 +42,32 @@ const SETTINGS: &[Setting] = &[
         "Redis for locks shared by several servers: redis://, redis+sentinel:// or redis+cluster://; empty keeps \
          them in this process.",
     ),
+    setting(
+        "server",
+        "postgres",
+        "\"\"",
+        "PostgreSQL for tasks, people and the audit log of several servers: postgres://; empty keeps them in the data \
+         folder. Needs redis.",
+    ),
     setting("server", "hosts", "[]", "Host names that clients may use, besides localhost and IP addresses."),
+    setting(
+        "limit",
+        "requests_per_minute",
+        "6000",
+        "Requests that one user or agent may send to one kind of endpoint in a minute; locks count by themselves.",
+    ),
+    setting(
+        "limit",
+        "sign_ins_per_minute",
+        "10",
+        "Tries to sign in by one name in a minute; five times as many by one address.",
+    ),
+    setting(
+        "audit",
+        "checkpoint_seconds",
+        "300",
+        "How often a signed checkpoint of the audit log is written to the data folder.",
+    ),
     setting("log", "format", "\"text\"", "How log lines are written to standard error: text or json."),
     setting(
         "log",
@@ -167,6 +192,14 @@ pub struct Config {
     pub data: PathBuf,
     /// Where locks are coordinated, if not in this process.
     pub redis: Option<RedisUrl>,
+    /// Where the record is, if not in the data folder.
+    pub postgres: Option<String>,
+    /// Requests that one user may send to one kind of endpoint in a minute.
+    pub requests_per_minute: u32,
+    /// Tries to sign in by one name in a minute.
+    pub sign_ins_per_minute: u32,
+    /// How often a checkpoint of the audit log is written.
+    pub checkpoint_seconds: u32,
     /// Replicas of Redis that must confirm a grant.
     pub min_replica_acks: u32,
     /// How far the clocks of two Redis servers may be apart.
@@ -186,6 +219,8 @@ pub struct Config {
 #[derive(Debug, Deserialize)]
 struct Typed {
     server: ServerPart,
+    limit: LimitPart,
+    audit: AuditPart,
     log: LogPart,
     lock: LockPart,
     feature: FeaturePart,
@@ -196,7 +231,19 @@ struct ServerPart {
     listen: SocketAddr,
     data: PathBuf,
     redis: String,
+    postgres: String,
     hosts: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct LimitPart {
+    requests_per_minute: u32,
+    sign_ins_per_minute: u32,
+}
+
+#[derive(Debug, Deserialize)]
+struct AuditPart {
+    checkpoint_seconds: u32,
 }
 
 #[derive(Debug, Deserialize)]
@@ -245,10 +292,11 @@ impl Config {
                 part.insert(key.to_owned(), value.clone());
             }
         }
-        let Typed { server, log, lock, feature } = table.try_into().map_err(|error: toml::de::Error| {
-            let (name, origin) = ("configuration".to_owned(), Origin::Default);
-            ConfigError::Value { name, value: String::new(), origin, message: error.message().to_owned() }
-        })?;
+        let Typed { server, limit, audit, log, lock, feature } =
+            table.try_into().map_err(|error: toml::de::Error| {
+                let (name, origin) = ("configuration".to_owned(), Origin::Default);
+                ConfigError::Value { name, value: String::new(), origin, message: error.message().to_owned() }
+            })?;
         let rules = Rules {
             default_ttl_ms: u64::from(lock.default_ttl_seconds) * 1000,
             max_ttl_ms: u64::from(lock.max_ttl_seconds) * 1000,
@@ -264,6 +312,10 @@ impl Config {
             data: server.data,
             // Looked at in `check`.
             redis: server.redis.parse().ok(),
+            postgres: Some(server.postgres).filter(|url| !url.is_empty()),
+            requests_per_minute: limit.requests_per_minute,
+            sign_ins_per_minute: limit.sign_ins_per_minute,
+            checkpoint_seconds: audit.checkpoint_seconds,
             min_replica_acks: lock.min_replica_acks,
             max_clock_skew_ms: lock.max_clock_skew_ms.into(),
             hosts: server.hosts,
@@ -414,6 +466,21 @@ fn check(values: &Values) -> Result<(), ConfigError> {
     {
         return wrong("server.redis", &error.to_string());
     }
+    let postgres = text("server.postgres");
+    if !postgres.is_empty()
+        && !["postgres://", "postgresql://"].iter().any(|scheme| postgres.starts_with(scheme))
+    {
+        return wrong(
+            "server.postgres",
+            "must be the address of a PostgreSQL, such as postgres://user@host/database",
+        );
+    }
+    if !postgres.is_empty() && redis.is_empty() {
+        return wrong(
+            "server.postgres",
+            "needs server.redis as well: several servers share their locks there",
+        );
+    }
     if !["text", "json"].contains(&text("log.format").as_str()) {
         return wrong("log.format", "must be text or json");
     }
@@ -450,6 +517,13 @@ fn check(values: &Values) -> Result<(), ConfigError> {
 fn shown(name: &str, value: &Value) -> String {
     match value.as_str() {
         Some("") => value.to_string(),
+        // Who and where, but not the password.
+        Some(url) if name == "server.postgres" => {
+            let (scheme, rest) = url.split_once("://").unwrap_or(("postgres", url));
+            let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+            let place = place.split_once('?').map_or(place, |(place, _)| place);
+            Value::String(format!("{scheme}://{place}")).to_string()
+        }
         Some(url) if name == "server.redis" => {
             let redacted = url.parse::<RedisUrl>().map_or_else(|_| "***".to_owned(), |url| url.to_string());
             Value::String(redacted).to_string()

@@ -195,6 +195,16 @@ impl Record {
         self.work(super::Work::Number(Numbering { holder: holder.to_owned(), now, lease_ms, most })).await
     }
 
+    /// Whether something waits for its number.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn has_unnumbered(&self) -> Result<bool, RecordError> {
+        let sql = "SELECT 1::bigint WHERE EXISTS (SELECT 1 FROM audit WHERE number IS NULL) \
+                   OR EXISTS (SELECT 1 FROM events WHERE number IS NULL)";
+        self.read(async |link| Ok(!link.rows(sql, &[]).await?.is_empty())).await
+    }
+
     /// Makes the parts of the audit log for the month of `now` and the two that follow; how many of them are still missing.
     /// Entries of such months are kept as well, but together: call it daily. Does nothing where the log has no parts.
     ///

@@ -1,5 +1,7 @@
 //! Failures as they are told: RFC 9457 bodies with a code that programs go by. What is internal is logged, not told.
 
+mod reviews;
+
 use std::collections::BTreeMap;
 
 use ade_app::agents::AgentError;
@@ -26,6 +28,7 @@ pub(crate) struct Problem {
     detail: String,
     facts: BTreeMap<String, Value>,
     retry_after_seconds: Option<u64>,
+    headers: Vec<(&'static str, String)>,
 }
 
 /// A result of a handler.
@@ -33,7 +36,14 @@ pub(crate) type Answer<T> = Result<T, Problem>;
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, code, detail: detail.into(), facts: BTreeMap::new(), retry_after_seconds: None }
+        Self {
+            status,
+            code,
+            detail: detail.into(),
+            facts: BTreeMap::new(),
+            retry_after_seconds: None,
+            headers: Vec::new(),
+        }
     }
 
     pub(crate) fn fact(mut self, name: &str, value: impl Serialize) -> Self {
@@ -45,6 +55,28 @@ impl Problem {
     pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after_seconds = Some(seconds);
         self.fact("retry_after", seconds)
+    }
+
+    pub(crate) fn header(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.headers.push((name, value.to_string()));
+        self
+    }
+
+    /// Status and body, to be kept.
+    pub(crate) fn parts(self) -> (u16, Value) {
+        let status = self.status.as_u16();
+        (status, serde_json::to_value(self.body()).unwrap_or(Value::Null))
+    }
+
+    fn body(&self) -> wire::Problem {
+        wire::Problem {
+            kind: "about:blank".to_owned(),
+            title: self.status.canonical_reason().unwrap_or_default().to_owned(),
+            status: self.status.as_u16(),
+            detail: self.detail.clone(),
+            code: self.code.to_owned(),
+            facts: self.facts.clone(),
+        }
     }
 
     pub(crate) const fn code(&self) -> &'static str {
@@ -222,6 +254,7 @@ impl From<AgentError> for Problem {
             AgentError::Unknown(_) => Self::new(StatusCode::NOT_FOUND, "AGENT_NOT_FOUND", detail),
             AgentError::Taken(_) => Self::new(StatusCode::CONFLICT, "AGENT_EXISTS", detail),
             AgentError::Busy(_) => Self::new(StatusCode::CONFLICT, "AGENT_BUSY", detail),
+            AgentError::Refused(error) => error.into(),
             AgentError::Unavailable(error) => error.into(),
         }
     }
@@ -229,19 +262,16 @@ impl From<AgentError> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let body = wire::Problem {
-            kind: "about:blank".to_owned(),
-            title: self.status.canonical_reason().unwrap_or_default().to_owned(),
-            status: self.status.as_u16(),
-            detail: self.detail,
-            code: self.code.to_owned(),
-            facts: self.facts,
-        };
-        let mut response = (self.status, Json(body)).into_response();
+        let mut response = (self.status, Json(self.body())).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(seconds) = self.retry_after_seconds {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        for (name, value) in self.headers {
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                headers.insert(name, value);
+            }
         }
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

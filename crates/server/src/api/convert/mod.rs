@@ -1,10 +1,14 @@
 //! From what the rooms below know to what goes over the wire.
 
+pub(crate) mod reviews;
+pub(crate) mod settings;
+
+use ade_app::agents::Known;
 use ade_app::locks::{Granted, HoldResult, TicketState, Waiting};
 use ade_client::wire;
 use ade_domain::agent::Status;
 use ade_domain::lock::{Edge, HeldBy, Holder, RequestKey, Waiter};
-use ade_store::coordination::{AgentView, LockView, WaitView};
+use ade_store::coordination::{LockView, WaitView};
 
 /// A page of what was found, which is one more than fits if there are more; the next one begins after the last of this.
 pub(crate) fn page<V, T>(
@@ -138,11 +142,12 @@ pub(crate) fn cycle_edge(edge: &Edge) -> wire::CycleEdge {
     }
 }
 
-pub(crate) fn agent(view: &AgentView) -> wire::Agent {
+pub(crate) fn agent(known: &Known) -> wire::Agent {
+    let Known { sponsor_id, view } = known;
     wire::Agent {
         agent_id: view.agent_id.clone(),
         name: view.profile.name.clone(),
-        sponsor_id: None,
+        sponsor_id: sponsor_id.as_ref().map(ToString::to_string),
         model: view.profile.model.clone(),
         version: view.profile.version.clone(),
         capabilities: view.profile.capabilities.clone(),

@@ -1,0 +1,170 @@
+//! Signing in, being recognised, signing out.
+
+use std::collections::BTreeSet;
+
+use ade_domain::Moment;
+use ade_domain::audit::Who;
+use ade_domain::people::UserId;
+use ade_domain::permission::Scope;
+use ade_store::record::{Commit, Session, StoredToken, StoredUser, Write};
+
+use super::{Accounts, hash, secrets};
+use crate::acts::{Act, new_id};
+use crate::{Caller, Error};
+
+/// How long a session lasts after its last use.
+pub const SESSION_LASTS_MS: u64 = 24 * 3_600_000;
+/// How much of that must have passed before it is prolonged: not every request writes.
+const PROLONG_AFTER_MS: u64 = 60_000;
+
+/// Somebody who signed in: both secrets are told now and never again.
+pub struct SignedIn {
+    /// Who.
+    pub user: StoredUser,
+    /// What the cookie holds.
+    pub secret: String,
+    /// What every request that changes something carries beside it.
+    pub csrf_token: String,
+    /// Until when, if it is not used.
+    pub expires_at: Moment,
+}
+
+/// Without its secrets.
+impl std::fmt::Debug for SignedIn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SignedIn").field("user", &self.user.user.user_id).finish_non_exhaustive()
+    }
+}
+
+impl Accounts {
+    /// Somebody signs in; nobody hears whether it was the name or the password that was wrong.
+    ///
+    /// # Errors
+    /// One of them was.
+    pub async fn sign_in(&self, user_id: &str, password: String, who: Who) -> Result<SignedIn, Error> {
+        let found = self.record.user(&UserId::new(user_id)).await?;
+        let known = found.as_ref().filter(|found| found.user.active);
+        let fits = self.passwords.fits(password, known.and_then(|known| known.password_hash.clone())).await?;
+        let now = self.clock.now();
+        let mut commit = Commit::default();
+        let Some(user) = found.filter(|found| found.user.active && fits) else {
+            return self.not_signed_in(user_id, who, now).await;
+        };
+        let (secret, csrf_token) = (secrets::new("ades_")?, secrets::new("")?);
+        let (session_id, expires_at) = (new_id(), now.plus_ms(SESSION_LASTS_MS));
+        commit.writes.push(Write::Session(Session {
+            session_id: session_id.clone(),
+            session_hash: hash(&secret),
+            csrf_hash: hash(&csrf_token),
+            user_id: user.user.user_id.clone(),
+            created_at: now,
+            last_active: now,
+            expires_at,
+            ip: who.ip.clone(),
+            user_agent: who.user_agent.clone(),
+        }));
+        let who =
+            Who { user_id: Some(user.user.user_id.clone()), session_id: Some(session_id.clone()), ..who };
+        Act { action: "session.create", object_id: &session_id, ..Act::default() }.by(&mut commit, who, now);
+        self.record.commit(commit).await?;
+        Ok(SignedIn { user, secret, csrf_token, expires_at })
+    }
+
+    /// Tries at people who are there are recorded. What was typed as a name that nobody has may be a password: it is not.
+    async fn not_signed_in(&self, user_id: &str, who: Who, now: Moment) -> Result<SignedIn, Error> {
+        if self.record.user(&UserId::new(user_id)).await?.is_some() {
+            let mut commit = Commit::default();
+            Act { action: "session.refuse", object_id: user_id, ..Act::default() }.by(&mut commit, who, now);
+            self.record.commit(commit).await?;
+        }
+        Err(Error::Unauthenticated(
+            "user and password do not fit; try again, or ask an administrator".to_owned(),
+        ))
+    }
+
+    /// Whose session this is, and the hash of what its requests carry besides; prolonged by being used.
+    ///
+    /// # Errors
+    /// It is nobody's any more.
+    pub async fn by_session(&self, secret: &str, who: Who) -> Result<(Caller, Session), Error> {
+        let (now, session_hash) = (self.clock.now(), hash(secret));
+        let over = || Error::Unauthenticated("the session is over; sign in again".to_owned());
+        let (mut session, user) = self.record.authority_of_session(&session_hash).await?.ok_or_else(over)?;
+        if session.expires_at <= now || !user.user.active {
+            return Err(over());
+        }
+        if now.ms_since(session.last_active) >= PROLONG_AFTER_MS {
+            (session.last_active, session.expires_at) = (now, now.plus_ms(SESSION_LASTS_MS));
+            let touch = Write::TouchSession {
+                session_hash,
+                last_active: session.last_active,
+                expires_at: session.expires_at,
+            };
+            self.record.commit(Commit { writes: vec![touch], ..Commit::default() }).await?;
+        }
+        let user_id = Some(user.user.user_id.clone());
+        let who = Who { user_id, session_id: Some(session.session_id.clone()), ..who };
+        let scopes = Scope::ALL.into_iter().collect();
+        let user = Some(user.user);
+        let caller =
+            Caller { user, agent_id: None, scopes, token_made_by: None, who, if_match: None, keep: None };
+        Ok((caller, session))
+    }
+
+    /// Whose token this is.
+    ///
+    /// # Errors
+    /// It is nobody's any more.
+    pub async fn by_token(&self, secret: &str, who: Who) -> Result<(Caller, StoredToken), Error> {
+        let invalid = || Error::Unauthenticated("the token is not valid".to_owned());
+        let found = self.record.authority_of_token(&hash(secret)).await?;
+        let (token, user) = found.ok_or_else(invalid)?;
+        if token.revoked_at.is_some() || token.expires_at <= self.clock.now() {
+            return Err(Error::Unauthenticated(
+                "the token has ended; make a new one, or ade login".to_owned(),
+            ));
+        }
+        let user = user.filter(|user| user.user.active).ok_or_else(invalid)?.user;
+        let who = Who {
+            user_id: Some(user.user_id.clone()),
+            agent_id: token.agent_id.clone(),
+            token_id: Some(token.token_id.clone()),
+            ..who
+        };
+        let caller = Caller {
+            user: Some(user),
+            agent_id: token.agent_id.clone(),
+            scopes: token.scopes.clone(),
+            token_made_by: token.made_by.clone(),
+            who,
+            if_match: None,
+            keep: None,
+        };
+        Ok((caller, token))
+    }
+
+    /// The bootstrap token: it administers, counts as nobody, and decides nothing.
+    #[must_use]
+    pub fn bootstrap(who: Who) -> Caller {
+        let scopes: BTreeSet<Scope> =
+            Scope::ALL.into_iter().filter(|scope| *scope != Scope::Decide).collect();
+        let who = Who { token_id: Some("bootstrap".to_owned()), ..who };
+        Caller { user: None, agent_id: None, scopes, token_made_by: None, who, if_match: None, keep: None }
+    }
+
+    /// Somebody signs out.
+    ///
+    /// # Errors
+    /// It is not signed in: tokens are revoked instead.
+    pub async fn sign_out(&self, secret: &str, caller: &Caller) -> Result<(), Error> {
+        let (Some(user), Some(session)) = (&caller.user, &caller.who.session_id) else {
+            return Err(Error::NotFound("session"));
+        };
+        let mut commit = Commit::default();
+        let (session_hash, user_id) = (Some(hash(secret)), user.user_id.to_string());
+        commit.writes.push(Write::EndSessions { session_hash, user_id });
+        let act = Act { action: "session.end", object_id: session, ..Act::default() };
+        act.add(&mut commit, Some(caller), self.clock.now());
+        Ok(self.record.commit(commit).await?)
+    }
+}

@@ -1,0 +1,120 @@
+//! Looking at what was recorded: entries, the verdict about all of them, and numbers about how everything stands.
+//!
+//! Whoever sees a task sees its entries; administrators and auditors see all; everybody sees what it did itself.
+
+use ade_domain::Moment;
+use ade_domain::audit::Head;
+use ade_domain::people::UserId;
+use ade_domain::permission::Scope;
+use ade_store::Record;
+use ade_store::record::{AuditFilter, Commit, Counts, Numbered, UserStats};
+
+use crate::accounts::require_admin;
+use crate::acts::Act;
+use crate::ledger::{self, LedgerError};
+use crate::{Caller, Error, Reviews};
+
+/// The use cases; clones are the same ones.
+#[derive(Debug, Clone)]
+pub struct Audits {
+    record: Record,
+    reviews: Reviews,
+}
+
+impl Audits {
+    /// On a record; what tasks may be seen is decided by `reviews`.
+    #[must_use]
+    pub fn new(record: Record, reviews: Reviews) -> Self {
+        Self { record, reviews }
+    }
+
+    /// Entries in order, from the first one after a number.
+    ///
+    /// # Errors
+    /// The task is not to be seen.
+    pub async fn entries(
+        &self,
+        mut filter: AuditFilter,
+        after: u64,
+        limit: u32,
+        caller: &Caller,
+    ) -> Result<Vec<Numbered>, Error> {
+        self.narrow(&mut filter, caller).await?;
+        Ok(self.record.audit(&filter, after, limit).await?)
+    }
+
+    /// To what the caller may see. A task that was deleted is seen by whoever sees everything.
+    async fn narrow(&self, filter: &mut AuditFilter, caller: &Caller) -> Result<(), Error> {
+        caller.require(Scope::Read)?;
+        if filter.task.as_ref().is_some_and(|task| uuid::Uuid::parse_str(task).is_err()) {
+            return Err(Error::NotFound("task"));
+        }
+        if caller.sees_all() {
+            return Ok(());
+        }
+        if let Some(task) = &filter.task {
+            self.reviews.task(task, caller).await?;
+            return Ok(());
+        }
+        let own = caller.user.as_ref().map(|user| user.user_id.to_string());
+        if filter.actor.is_some() && filter.actor != own {
+            let detail = "name a task that you see; all entries are for administrators and auditors";
+            return Err(Error::Forbidden(detail.to_owned()));
+        }
+        filter.actor = own;
+        Ok(())
+    }
+
+    /// Walks along the whole log, past a checkpoint if one is given.
+    ///
+    /// # Errors
+    /// The caller may not see it, or it is not as it was.
+    pub async fn verify(&self, checkpoint: Option<Head>, caller: &Caller) -> Result<Head, LedgerError> {
+        let refused = |error: Error| LedgerError::Refused(Box::new(error));
+        caller.require(Scope::Read).map_err(refused)?;
+        if !caller.sees_all() {
+            let detail = "only administrators and auditors verify the whole log".to_owned();
+            return Err(refused(Error::Forbidden(detail)));
+        }
+        ledger::walk(&self.record, checkpoint).await
+    }
+
+    /// An administrator is about to take a lock from its holders: said before it is done.
+    ///
+    /// # Errors
+    /// The caller is none, or the record is away.
+    pub async fn breaks(&self, lock: &str, reason: &str, now: Moment, caller: &Caller) -> Result<(), Error> {
+        require_admin(caller)?;
+        let mut commit = Commit::default();
+        let act = Act { action: "lock.break", object_id: lock, reason: Some(reason), ..Act::default() };
+        act.add(&mut commit, Some(caller), now);
+        Ok(self.record.commit(commit).await?)
+    }
+
+    /// How everything stands: what there is, and how many entries are numbered.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn overview(&self, caller: &Caller) -> Result<(Counts, u64), Error> {
+        caller.require(Scope::Read)?;
+        let (counts, head) = tokio::try_join!(self.record.counts(), self.record.audit_head())?;
+        Ok((counts, head.number))
+    }
+
+    /// How somebody works: for itself, its manager, administrators and auditors.
+    ///
+    /// # Errors
+    /// The caller is none of them.
+    pub async fn of_user(&self, id: &str, caller: &Caller) -> Result<UserStats, Error> {
+        caller.require(Scope::Read)?;
+        let id = UserId::new(id);
+        let user = self.record.user(&id).await?.ok_or(Error::NotFound("user"))?;
+        let own = caller.user.as_ref().map(|user| &user.user_id);
+        let close = own.is_some_and(|own| *own == id || user.user.manager_id.as_ref() == Some(own));
+        if !close && !caller.sees_all() {
+            let detail = "statistics are for oneself, one's manager, administrators and auditors";
+            return Err(Error::Forbidden(detail.to_owned()));
+        }
+        Ok(self.record.user_stats(&id).await?)
+    }
+}

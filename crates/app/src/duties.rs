@@ -1,0 +1,180 @@
+//! What the record needs without anybody asking: numbers, escalations and expiries, checkpoints, tidying. One loop each, until
+//! stopped; any number of processes may run them, and each step happens once.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ade_domain::{Clock, Moment};
+use ade_store::Record;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::agents::AgentService;
+use crate::ledger::{Checkpoint, LedgerError, Signer};
+use crate::{Error, Reviews};
+
+/// How soon what was written has its number.
+const NUMBER_EVERY: Duration = Duration::from_millis(50);
+/// How late something that is due may be.
+const DUE_EVERY: Duration = Duration::from_secs(1);
+const TIDY_EVERY: Duration = Duration::from_secs(600);
+/// How long the answer to a request that may be repeated is kept.
+const KEEP_ANSWERS_MS: u64 = 86_400_000;
+/// The file of checkpoints in the data folder.
+pub const CHECKPOINTS: &str = "audit-checkpoints.ndjson";
+/// The file of the key that signs them.
+pub const KEY: &str = "audit-checkpoint-key";
+
+/// What the loops work with.
+#[derive(Clone)]
+pub struct Duties {
+    /// The record.
+    pub record: Record,
+    /// By which clock.
+    pub clock: Arc<dyn Clock>,
+    /// Reviews.
+    pub reviews: Reviews,
+    /// Agents.
+    pub agents: AgentService,
+    /// Who this process is among others.
+    pub name: String,
+    /// The data folder: checkpoints and their key lie there, outside the database.
+    pub data: PathBuf,
+    /// How often a checkpoint is written.
+    pub checkpoint_every: Duration,
+}
+
+impl std::fmt::Debug for Duties {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Duties").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The loops, while they run.
+#[derive(Debug)]
+pub struct Running {
+    loops: JoinSet<()>,
+}
+
+impl Running {
+    /// Stops them. What is under way is committed or not, but never half.
+    pub async fn stop(mut self) {
+        self.loops.shutdown().await;
+    }
+}
+
+impl Duties {
+    /// Starts the loops.
+    ///
+    /// # Errors
+    /// The key that signs checkpoints cannot be used.
+    pub fn start(self) -> Result<Running, LedgerError> {
+        let signer = Signer::open(&self.data.join(KEY))?;
+        let mut loops = JoinSet::new();
+        let (number, due, tidy, every) = (self.clone(), self.clone(), self.clone(), self.checkpoint_every);
+        loops.spawn(repeat("number what was written", NUMBER_EVERY, move || {
+            let duties = number.clone();
+            async move { duties.number().await }
+        }));
+        loops.spawn(repeat("work off what is due", DUE_EVERY, move || {
+            let duties = due.clone();
+            async move { duties.reviews.work_off().await.map(drop) }
+        }));
+        loops.spawn(repeat("tidy the record", TIDY_EVERY, move || {
+            let duties = tidy.clone();
+            async move { duties.tidy().await }
+        }));
+        loops.spawn(self.checkpoints(signer, every));
+        Ok(Running { loops })
+    }
+
+    /// Numbers everything that has none.
+    async fn number(&self) -> Result<(), Error> {
+        while self.record.has_unnumbered().await? {
+            if self.reviews.number(&self.name).await? == 0 {
+                // Another process does it.
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn tidy(&self) -> Result<(), Error> {
+        let now = self.clock.now();
+        let before = Moment::from_micros(now.micros().saturating_sub(KEEP_ANSWERS_MS * 1_000));
+        while self.record.forget_answers(before).await? > 0 {}
+        while self.record.end_old_sessions(now).await? > 0 {}
+        let missing = self.record.prepare_months(now).await?;
+        if missing > 0 {
+            tracing::warn!(
+                missing,
+                "parts of the audit log for coming months cannot be made yet; trying again"
+            );
+        }
+        match self.agents.forget_idle().await {
+            Ok(_) => Ok(()),
+            Err(crate::agents::AgentError::Refused(error)) => Err(error),
+            Err(error) => {
+                tracing::debug!(%error, "idle agents cannot be removed now");
+                Ok(())
+            }
+        }
+    }
+
+    async fn checkpoints(self, signer: Signer, every: Duration) {
+        let mut tick = interval(every);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut last: Option<Checkpoint> = None;
+        loop {
+            tick.tick().await;
+            if let Err(error) = self.checkpoint(&signer, &mut last).await {
+                tracing::error!(%error, "no checkpoint of the audit log was written");
+            }
+        }
+    }
+
+    /// A checkpoint, if anything was recorded since the last one.
+    async fn checkpoint(&self, signer: &Signer, last: &mut Option<Checkpoint>) -> Result<(), LedgerError> {
+        let head = self.record.audit_head().await?;
+        if head.number == 0 || last.as_ref().is_some_and(|last| last.head == head) {
+            return Ok(());
+        }
+        let checkpoint = signer.checkpoint(&self.record, last.as_ref(), self.clock.now()).await?;
+        let line = serde_json::to_string(&checkpoint).map_err(std::io::Error::other)?;
+        let mut file = OpenOptions::new().create(true).append(true).open(self.data.join(CHECKPOINTS))?;
+        writeln!(file, "{line}")?;
+        file.sync_all()?;
+        *last = Some(checkpoint);
+        Ok(())
+    }
+}
+
+/// Does something again and again. That it fails is said once, and so is that it works again.
+async fn repeat<F, W>(what: &'static str, every: Duration, mut work: W)
+where
+    W: FnMut() -> F + Send,
+    F: Future<Output = Result<(), Error>> + Send,
+{
+    let mut tick = interval(every);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut fails = false;
+    loop {
+        tick.tick().await;
+        match work().await {
+            Ok(()) if fails => {
+                tracing::info!("can {what} again");
+                fails = false;
+            }
+            Ok(()) => {}
+            Err(error) => {
+                if !fails {
+                    tracing::error!(%error, "cannot {what}; trying again");
+                }
+                fails = true;
+            }
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Tasks, requests, people and rules as they go over the wire.
+
+use ade_app::rules::{RegisteredPattern, StoredPolicy};
+use ade_client::wire;
+use ade_domain::review::delegation::Delegation;
+use ade_domain::review::policy::Policy;
+use ade_domain::review::quorum::least;
+use ade_domain::review::{Approval, Review};
+use ade_domain::task::{LockPreview, ResourceMode, State, allowed};
+use ade_store::RecordError;
+use ade_store::record::{Comment, Numbered, StoredTask, StoredToken, StoredUser, Thing};
+
+pub(crate) fn user(stored: &StoredUser) -> wire::User {
+    let user = &stored.user;
+    wire::User {
+        user_id: user.user_id.to_string(),
+        name: user.name.clone(),
+        roles: user.roles.clone(),
+        manager_id: user.manager_id.as_ref().map(ToString::to_string),
+        team: user.team.clone(),
+        active: user.active,
+        revision: stored.revision,
+    }
+}
+
+pub(crate) fn token(stored: &StoredToken, secret: Option<String>) -> wire::Token {
+    wire::Token {
+        token_id: stored.token_id.clone(),
+        token: secret,
+        name: stored.name.clone(),
+        scopes: stored.scopes.clone(),
+        expires_at: stored.expires_at.into(),
+        revoked_at: stored.revoked_at.map(Into::into),
+        made_by: stored.made_by.as_ref().map(ToString::to_string),
+        created_at: stored.created_at.into(),
+    }
+}
+
+/// How dangerous a task is; assessed when it was last submitted or changed.
+pub(crate) fn risk(review: &Review) -> Option<wire::Risk> {
+    let risk = review.risk.as_ref()?;
+    let assessed = [State::Submitted, State::Draft].iter().find_map(|state| review.since.get(state));
+    Some(wire::Risk {
+        score: risk.score,
+        level: risk.level,
+        factors: risk.factors.clone(),
+        auto_approvable: review.auto_approved.is_some(),
+        assessed_at: assessed.copied().unwrap_or_default().into(),
+        assessed_by: risk.assessed_by.clone(),
+    })
+}
+
+pub(crate) fn task(stored: &StoredTask) -> wire::Task {
+    let StoredTask { review, metadata, .. } = stored;
+    wire::Task {
+        task_id: review.task_id.clone(),
+        state: review.state,
+        revision: review.revision,
+        digest: review.digest.to_string(),
+        config: review.config.clone(),
+        metadata: wire::Metadata {
+            author_id: review.author_id.to_string(),
+            author_name: metadata.author_name.clone(),
+            team: metadata.team.clone(),
+            ticket_ref: metadata.ticket_ref.clone(),
+            tags: metadata.tags.clone(),
+            lineage: metadata.lineage.clone(),
+            since: review.since.iter().map(|(state, at)| (state.to_string(), (*at).into())).collect(),
+        },
+        risk: risk(review),
+        preview: stored.preview.clone(),
+        lock_preview: stored.lock_preview.iter().map(lock_preview).collect(),
+        requirements: review.progress(),
+        required_count: least(&review.requirements),
+        policies: review.considered.clone(),
+        passed_by: review.passed_by.clone(),
+        auto_approved: review.auto_approved.clone(),
+        override_asked: review.override_asked.as_ref().map(|asked| wire::OverrideAsked {
+            by: asked.by.to_string(),
+            reason: asked.reason.clone(),
+            incident_ticket: asked.incident_ticket.clone(),
+            at: asked.at.into(),
+        }),
+        forced: review.forced,
+        allowed: allowed(review.state).iter().map(ToString::to_string).collect(),
+        predecessor: stored.predecessor.clone(),
+    }
+}
+
+pub(crate) fn approval(approval: &Approval, task_state: Option<State>) -> wire::Approval {
+    wire::Approval {
+        approval_id: approval.approval_id.clone(),
+        task_id: approval.task_id.clone(),
+        reviewer_id: approval.reviewer_id.to_string(),
+        reviewer_name: approval.reviewer_name.clone(),
+        status: approval.status,
+        priority: approval.priority,
+        score: approval.score,
+        delegated_to: approval.delegated_to.as_ref().map(ToString::to_string),
+        delegation_chain: approval.delegation_chain.clone(),
+        follows: approval.follows.as_ref().map(ToString::to_string),
+        created_at: approval.created_at.into(),
+        due_at: approval.due_at.into(),
+        escalation_level: approval.escalation_level,
+        responded_at: approval.responded_at.map(Into::into),
+        response_action: approval.response_action,
+        response_reason: approval.response_reason.clone(),
+        reviewed_by: approval.reviewed_by.as_ref().map(ToString::to_string),
+        digest: approval.digest.to_string(),
+        policies: approval.policies.clone(),
+        why: approval.why.clone(),
+        task_state,
+        revision: approval.revision,
+    }
+}
+
+pub(crate) fn lock_preview(lock: &LockPreview) -> wire::LockPreview {
+    wire::LockPreview {
+        lock: lock.lock.clone(),
+        mode: match lock.mode {
+            ResourceMode::Exclusive => wire::Mode::Exclusive,
+            ResourceMode::Shared => wire::Mode::Shared,
+        },
+        holders: lock.holders.clone(),
+        queue_length: usize::try_from(lock.waiting).unwrap_or(usize::MAX),
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        expected_wait_seconds: lock.expected_wait_seconds as f64,
+        unavailable: lock.unavailable,
+    }
+}
+
+/// How long a task took on its way.
+pub(crate) fn task_stats(task: &StoredTask, comments: usize) -> wire::TaskStats {
+    let review = &task.review;
+    let since = |state: State| review.since.get(&state).copied();
+    let decided = [State::Approved, State::Rejected].into_iter().filter_map(since).min();
+    let took = since(State::Submitted).zip(decided).map(|(from, to)| to.ms_since(from));
+    let answered = review.approvals.iter().filter(|one| one.responded_at.is_some()).count();
+    let escalations = review.approvals.iter().filter(|one| one.escalation_level > 0).count();
+    wire::TaskStats {
+        task_id: review.task_id.clone(),
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds of a review fit")]
+        decided_after_seconds: took.map(|ms| ms as f64 / 1_000.0),
+        asked: review.approvals.len(),
+        answered,
+        escalations: escalations as u64,
+        comments,
+    }
+}
+
+/// The requests with these ids, in this order.
+pub(crate) fn batch(ids: &[String], tasks: &[StoredTask]) -> wire::BatchAnswer {
+    let find = |id: &String| {
+        tasks.iter().find_map(|task| {
+            let found = task.review.approvals.iter().find(|one| one.approval_id == *id)?;
+            Some(approval(found, Some(task.review.state)))
+        })
+    };
+    wire::BatchAnswer { items: ids.iter().filter_map(find).collect() }
+}
+
+pub(crate) fn comment(comment: &Comment) -> wire::Comment {
+    wire::Comment {
+        comment_id: comment.comment_id.clone(),
+        task_id: comment.task_id.clone(),
+        author_id: comment.author_id.to_string(),
+        text: comment.text.clone(),
+        created_at: comment.created_at.into(),
+    }
+}
+
+fn rules(policy: &Policy) -> wire::PolicyRules {
+    wire::PolicyRules {
+        task_types: policy.task_types.clone(),
+        resource_patterns: policy.resource_patterns.iter().map(ToString::to_string).collect(),
+        min_approvers: policy.min_approvers,
+        required_roles: policy.required_roles.clone(),
+        reviewers: policy.reviewers.iter().map(ToString::to_string).collect(),
+        risk_threshold: policy.risk_threshold,
+        auto_approve_if: policy.auto_approve_if.clone(),
+        escalation_role: policy.escalation_role.clone(),
+        reject_threshold: policy.reject_threshold,
+        priority: policy.priority,
+        window: policy.window.clone(),
+    }
+}
+
+pub(crate) fn policy(thing: &Thing) -> Result<wire::Policy, RecordError> {
+    let StoredPolicy { active, draft } = thing.read()?;
+    let nothing = || RecordError::Foreign(format!("policy {} says nothing", thing.id));
+    let shown = active.as_ref().or(draft.as_ref()).ok_or_else(nothing)?;
+    Ok(wire::Policy {
+        policy_id: thing.id.clone(),
+        name: shown.name.clone(),
+        active: active.is_some(),
+        rules: rules(shown),
+        draft: draft.as_ref().filter(|_| active.is_some()).map(rules),
+        revision: thing.revision,
+    })
+}
+
+pub(crate) fn delegation(thing: &Thing) -> Result<wire::Delegation, RecordError> {
+    let one: Delegation = thing.read()?;
+    Ok(wire::Delegation {
+        delegation_id: one.delegation_id,
+        owner_id: one.owner_id.to_string(),
+        delegate_to: one.delegate_to.to_string(),
+        kind: one.kind,
+        conditions: one.conditions,
+        cascade: one.cascade,
+        active: one.active,
+        valid_from: one.valid_from.map(Into::into),
+        valid_until: one.valid_until.map(Into::into),
+        revision: thing.revision,
+    })
+}
+
+pub(crate) fn resource(thing: &Thing) -> Result<wire::RegisteredResource, RecordError> {
+    let one: RegisteredPattern = thing.read()?;
+    Ok(wire::RegisteredResource {
+        pattern: one.pattern.to_string(),
+        criticality: one.criticality,
+        dependents: one.dependents,
+        revision: thing.revision,
+    })
+}
+
+/// An entry of the audit log; what cannot be read any more is found by whoever verifies it, and not shown as if it could.
+pub(crate) fn audit(row: &Numbered) -> Result<wire::AuditEntry, RecordError> {
+    let entry = row.entry().map_err(|broken| RecordError::Foreign(broken.to_string()))?;
+    let body = entry.body;
+    Ok(wire::AuditEntry {
+        number: entry.number,
+        entry_id: body.entry_id,
+        at: body.at.into(),
+        who: body.who,
+        action: body.action,
+        object_type: body.object_type,
+        object_id: body.object_id,
+        task_id: body.task_id,
+        from: body.from,
+        to: body.to,
+        revision: body.revision,
+        digest: body.digest.map(|digest| digest.to_string()),
+        reason: body.reason,
+        ticket: body.ticket,
+        details: body.details,
+        previous_hash: entry.previous_hash.to_string(),
+        entry_hash: entry.entry_hash.to_string(),
+    })
+}
