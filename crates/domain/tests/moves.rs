@@ -1,7 +1,5 @@
 //! Requests in a backlog, requests of people who leave, and tasks that are made of others.
 
-#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
-
 mod office;
 
 use ade_domain::Moment;
