@@ -207,7 +207,7 @@ async fn delegations_are_made_by_their_owner_or_an_administrator(office: Office)
         let all = rules.delegations(who).await.expect("listed");
         all.into_iter().map(|thing| thing.id).collect::<Vec<_>>()
     };
-    assert_eq!(ids(&rob).await, [made.id.clone()]);
+    assert_eq!(ids(&rob).await, std::slice::from_ref(&made.id));
     assert_eq!(ids(&sue).await, [made.id.clone(), others.id.clone()]);
     assert_eq!(ids(&caller("vera", &[AUDITOR])).await.len(), 2);
     assert_eq!(rules.delegation(&others.id, &rob).await, Err(Error::NotFound("delegation")));

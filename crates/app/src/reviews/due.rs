@@ -22,7 +22,9 @@ impl Reviews {
         let mut happened = self.move_on().await?;
         happened += self.escalate().await?;
         for task_id in self.record.expired(self.clock.now(), BATCH).await? {
-            happened += usize::from(Self::done(self.expire(&task_id).await)?);
+            let done = self.expire(&task_id).await.map(|task| task.review.state);
+            let expired = matches!(done, Ok(state) if state != State::Approved);
+            happened += usize::from(Self::done(done)? && expired);
         }
         Ok(happened + self.raise().await?)
     }

@@ -73,6 +73,8 @@ pub(crate) struct Office {
     pub(crate) delegations: Vec<Delegation>,
     /// What the registry says about every resource.
     pub(crate) criticality: u8,
+    /// There is a backlog, and the task is of level LOW.
+    pub(crate) low_risk_passes: bool,
     pub(crate) now: Moment,
     pub(crate) ids: u64,
 }
@@ -80,7 +82,15 @@ pub(crate) struct Office {
 impl Office {
     pub(crate) fn new(users: Vec<User>) -> Self {
         let now = Moment::from_micros(1_794_744_000_000_000);
-        Self { users, policies: Vec::new(), delegations: Vec::new(), criticality: 50, now, ids: 0 }
+        Self {
+            users,
+            policies: Vec::new(),
+            delegations: Vec::new(),
+            criticality: 50,
+            low_risk_passes: false,
+            now,
+            ids: 0,
+        }
     }
 
     pub(crate) fn people(&self) -> People {
@@ -109,7 +119,7 @@ impl Office {
             policies: &self.policies,
             default_policy: &default_policy,
             delegations: &self.delegations,
-            low_risk_passes: false,
+            low_risk_passes: self.low_risk_passes,
             now: self.now,
         })
     }
