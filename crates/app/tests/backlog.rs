@@ -162,6 +162,7 @@ async fn reviewers_see_which_locks_are_needed_and_who_holds_them(office: Office)
     assert_eq!(office.task(id).await, task);
     office.clock.advance(Duration::from_secs(10));
     let imagined = Imagined {
+        authors: None,
         config: wanted.config.clone(),
         metadata: wanted.metadata.clone(),
         preview: wanted.preview.clone(),
@@ -173,7 +174,7 @@ async fn reviewers_see_which_locks_are_needed_and_who_holds_them(office: Office)
     let fewer = |task: &StoredTask| {
         let mut config = task.review.config.clone();
         config.resources.pop();
-        (config, task.metadata.clone(), task.preview.clone())
+        Ok((config, task.metadata.clone(), task.preview.clone()))
     };
     assert_eq!(desk.modify(id, fewer, &ann).await.expect("changed").lock_preview.len(), 2);
 }

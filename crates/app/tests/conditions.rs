@@ -31,7 +31,8 @@ async fn whoever_saw_another_revision_is_told_which_there_is(office: Office) {
     let (desk, ann, rob) = (office.desk(), caller("ann", &[AUTHOR]), caller("rob", &[REVIEWER]));
     let task = desk.create(draft("one"), &ann).await.expect("made");
     let id = &task.review.task_id;
-    let same = |task: &StoredTask| (task.review.config.clone(), task.metadata.clone(), task.preview.clone());
+    let same =
+        |task: &StoredTask| Ok((task.review.config.clone(), task.metadata.clone(), task.preview.clone()));
     let late = having_seen(&ann, 7);
     let now = 1;
     assert_eq!(desk.submit(id, &late).await, Err(Error::Stale { now }));
@@ -59,7 +60,7 @@ async fn of_two_who_saw_the_same_revision_one_changes_it(office: Office) {
         let task = desk.create(draft(&round.to_string()), &caller("ann", &[AUTHOR])).await.expect("made");
         let id = &task.review.task_id;
         let change =
-            |task: &StoredTask| (task.review.config.clone(), task.metadata.clone(), task.preview.clone());
+            |task: &StoredTask| Ok((task.review.config.clone(), task.metadata.clone(), task.preview.clone()));
         let (one, two) = tokio::join!(desk.modify(id, change, &ann), other.modify(id, change, &ann));
         let [done, stale] = if one.is_ok() { [one, two] } else { [two, one] };
         assert_eq!(done.expect("one of them").review.revision, 2);
@@ -100,7 +101,7 @@ async fn what_was_answered_is_kept_with_what_it_tells_of(office: Office) {
     assert_eq!(kept(&office, "cancel").await, Some(json!({ "task": id, "revision": revision })));
     let task = submitted(&desk, "two").await;
     let approval_ids = vec![request_to(&task, "rob").to_owned()];
-    let batch = Batch { approval_ids, response: yes(), apply_immediately: false };
+    let batch = Batch { approval_ids, response: yes(), skip_validation: false, apply_immediately: false };
     desk.respond_to_all(&batch, &keeping(&rob, "batch")).await.expect("approved");
     assert_eq!(kept(&office, "batch").await, Some(json!({ "answered": 1, "tasks": 1 })));
     let gone = desk.create(draft("three"), &ann).await.expect("made");

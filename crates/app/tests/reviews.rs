@@ -81,7 +81,7 @@ async fn an_approval_that_races_a_change_counts_only_for_what_it_was_given_for(o
         let change = |task: &StoredTask| {
             let mut config = task.review.config.clone();
             config.description = "second".to_owned();
-            (config, task.metadata.clone(), task.preview.clone())
+            Ok((config, task.metadata.clone(), task.preview.clone()))
         };
         let (approved, modified) =
             tokio::join!(desk.respond(&approval, &response, &rob), desk.modify(&task_id, change, &author));
@@ -108,7 +108,7 @@ async fn a_batch_of_five_hundred_is_all_or_nothing(office: Office) {
         tasks.push(submitted(&desk, &number.to_string()).await);
     }
     let approval_ids: Vec<String> = tasks.iter().map(|task| request_to(task, "rob").to_owned()).collect();
-    let batch = Batch { approval_ids, response: yes(), apply_immediately: false };
+    let batch = Batch { approval_ids, response: yes(), skip_validation: false, apply_immediately: false };
     let (rob, sue) = (caller("rob", &[REVIEWER]), caller("sue", &[REVIEWER]));
     let against = no();
     let (batched, rejected) = tokio::join!(
@@ -254,13 +254,7 @@ async fn simulating_says_what_submitting_does(office: Office) {
                 mode: ade_domain::task::ResourceMode::Exclusive,
             })
             .collect();
-        let imagined = Imagined {
-            config: draft.config.clone(),
-            metadata: draft.metadata.clone(),
-            preview: draft.preview.clone(),
-            at: None,
-            policies: Vec::new(),
-        };
+        let imagined = Imagined::new(draft.clone(), None, Vec::new());
         let simulated = desk.simulate(&imagined, &author).await.expect("simulated");
         let task = desk.create(draft, &author).await.expect("made");
         assert_eq!(task.review.risk.as_ref(), Some(&simulated.risk));

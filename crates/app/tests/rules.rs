@@ -344,7 +344,7 @@ async fn a_flag_switches_batches_off(office: Office) {
     );
     let task = submitted(&desk, "one").await;
     let approval_ids = vec![request_to(&task, "rob").to_owned()];
-    let batch = Batch { approval_ids, response: yes(), apply_immediately: false };
+    let batch = Batch { approval_ids, response: yes(), skip_validation: false, apply_immediately: false };
     let rob = caller("rob", &[REVIEWER]);
     rules.switch("batch_approvals", false, &admin()).await.expect("off");
     assert_eq!(other.respond_to_all(&batch, &rob).await, Err(Error::Disabled("batch_approvals")));

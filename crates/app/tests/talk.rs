@@ -221,7 +221,7 @@ async fn whoever_stands_behind_a_change_does_not_decide_about_it(office: Office)
         |task| {
             let mut config = task.review.config.clone();
             config.description = "two".to_owned();
-            (config, task.metadata.clone(), task.preview.clone())
+            Ok((config, task.metadata.clone(), task.preview.clone()))
         },
         &by_token,
     );

@@ -28,6 +28,10 @@ pub(crate) struct Args {
     /// in ADE_SERVER_REDIS [default: locks in this process]
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
+    /// PostgreSQL for tasks, people and the audit log that several servers share: postgres://; needs --redis; with a
+    /// password better in ADE_SERVER_POSTGRES [default: in the data folder]
+    #[arg(long, value_name = "URL")]
+    postgres: Option<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -40,6 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             .hint("name a Redis, or leave the option out to keep locks in this process"));
     }
     flags.extend(args.redis.clone().map(|redis| ("server.redis", "redis", redis)));
+    flags.extend(args.postgres.clone().map(|url| ("server.postgres", "postgres", url)));
     let config = config::load(&args.file, flags)?;
     start_logging(&config.log_format, &config.log_level).map_err(|error| Failure::new(Kind::Input, error))?;
     allow_many_files();
@@ -63,6 +68,11 @@ async fn serve(config: &Config) -> Result<(), Failure> {
             "give it to commands in ADE_TOKEN"
         };
         output::note(&format!("the administrator's token is in {}; {how}", path.display()));
+    }
+    if let Some(password) = server.first_password() {
+        output::note(&format!(
+            "the user admin signs in with the password {password}; it is told this once: ade user passwd changes it"
+        ));
     }
     output::line(&format!("listening on http://{}", server.address()))?;
     output::note(&format!(
@@ -101,6 +111,13 @@ fn not_started(error: &StartError) -> Failure {
         StartError::Redis(_) => {
             failure.hint("check --redis, and that the server runs; ade config shows where it comes from")
         }
-        StartError::Store(_) | StartError::Folder(_) | StartError::Token(_) => failure,
+        StartError::Record(_) => {
+            failure.hint("check the data folder, or --postgres and that its server runs; ade config shows where they come from")
+        }
+        StartError::Store(_)
+        | StartError::Folder(_)
+        | StartError::Token(_)
+        | StartError::FirstAdmin(_)
+        | StartError::Ledger(_) => failure,
     }
 }
