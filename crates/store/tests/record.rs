@@ -136,6 +136,7 @@ fn approval(review: &Review, reviewer: &str, score: u32) -> ade_domain::review::
         task_id: review.task_id.clone(),
         revision: 1,
         reviewer_id: person(reviewer),
+        reviewer_name: "Rob".to_owned(),
         policies: vec!["default".to_owned()],
         stands_for: BTreeSet::from([person(reviewer)]),
         delegation_chain: Vec::new(),
