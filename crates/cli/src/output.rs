@@ -59,3 +59,13 @@ pub(crate) fn note(text: &str) {
 pub(crate) fn safe(text: &str) -> String {
     printable(text)
 }
+
+/// The same for text of several lines, which stay lines.
+pub(crate) fn safe_lines(text: &str) -> impl Iterator<Item = String> {
+    text.lines().map(|line| safe(&line.replace('\t', "    ")))
+}
+
+/// A heading between two parts of a page.
+pub(crate) fn heading(text: &str) -> String {
+    format!("\n{}", text.bold())
+}
