@@ -139,12 +139,13 @@ fn told(shape: Shape, request: &Approval) -> Result<(), Failure> {
     if shape.json {
         return output::json(request);
     }
-    let task = request.task_state.map(|state| format!(", which is {}", crate::task::parts::state(state)));
+    let (word, tone) = status(request.status);
+    let task = request.task_state.map(|state| format!(" is {}", crate::task::parts::state(state)));
     output::line(&format!(
-        "{} of task {} is {}{}",
+        "{} is {}; its task {}{}",
         safe(&request.approval_id).bold(),
+        tone.paint(word),
         safe(&request.task_id),
-        status(request.status),
-        task.unwrap_or_default()
+        task.unwrap_or_else(|| " is told by ade task show".to_owned())
     ))
 }

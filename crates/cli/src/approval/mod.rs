@@ -7,10 +7,10 @@ mod see;
 
 use ade_domain::review::RequestStatus;
 use clap::{Args as ClapArgs, Subcommand};
-use owo_colors::OwoColorize;
 
 use crate::connect::{Connection, block_on};
 use crate::failure::Failure;
+use crate::output::Tone;
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
@@ -50,15 +50,15 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     })
 }
 
-/// What became of a request, in its colour.
-pub(crate) fn status(status: RequestStatus) -> String {
+/// What became of a request, with its colour.
+pub(crate) const fn status(status: RequestStatus) -> (&'static str, Tone) {
     match status {
-        RequestStatus::Pending => "PENDING".yellow().to_string(),
-        RequestStatus::Approved => "APPROVED".green().to_string(),
-        RequestStatus::Rejected => "REJECTED".red().to_string(),
-        RequestStatus::Delegated => "DELEGATED".cyan().to_string(),
-        RequestStatus::ChangesRequested => "CHANGES_REQUESTED".magenta().to_string(),
-        RequestStatus::Invalidated => "INVALIDATED".dimmed().to_string(),
-        RequestStatus::Closed => "CLOSED".dimmed().to_string(),
+        RequestStatus::Pending => ("PENDING", Tone::Open),
+        RequestStatus::Approved => ("APPROVED", Tone::Good),
+        RequestStatus::Rejected => ("REJECTED", Tone::Bad),
+        RequestStatus::Delegated => ("DELEGATED", Tone::Busy),
+        RequestStatus::ChangesRequested => ("CHANGES_REQUESTED", Tone::Odd),
+        RequestStatus::Invalidated => ("INVALIDATED", Tone::Dim),
+        RequestStatus::Closed => ("CLOSED", Tone::Dim),
     }
 }

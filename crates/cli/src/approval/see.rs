@@ -5,7 +5,7 @@ use ade_client::wire::Approval;
 use ade_domain::review::RequestStatus;
 use ade_domain::review::policy::Priority;
 use clap::Args as ClapArgs;
-use comfy_table::Table;
+use comfy_table::{Cell, Table};
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 use serde_json::json;
@@ -13,7 +13,7 @@ use serde_json::json;
 use super::status;
 use crate::failure::Failure;
 use crate::lists::{ListArgs, Shape, all};
-use crate::output::{self, safe};
+use crate::output::{self, Tone, safe};
 use crate::task::page;
 use crate::times;
 
@@ -57,26 +57,28 @@ fn table(requests: &[Approval], now: Timestamp) -> Table {
         } else {
             String::new()
         };
+        let (word, tone) = status(request.status);
+        let (urgency, alarm) = priority(request.priority);
         table.add_row([
-            safe(&request.approval_id),
-            request.score.to_string(),
-            priority(request.priority),
-            safe(&request.task_id),
-            safe(&request.reviewer_id),
-            status(request.status),
-            due,
-            page::said(request),
+            Cell::new(safe(&request.approval_id)),
+            Cell::new(request.score),
+            alarm.cell(urgency),
+            Cell::new(safe(&request.task_id)),
+            Cell::new(safe(&request.reviewer_id)),
+            tone.cell(word),
+            Cell::new(due),
+            Cell::new(page::said(request)),
         ]);
     }
     table
 }
 
-fn priority(priority: Priority) -> String {
+const fn priority(priority: Priority) -> (&'static str, Tone) {
     match priority {
-        Priority::Low => "LOW".dimmed().to_string(),
-        Priority::Normal => "NORMAL".to_owned(),
-        Priority::High => "HIGH".yellow().to_string(),
-        Priority::Urgent => "URGENT".red().bold().to_string(),
+        Priority::Low => ("LOW", Tone::Dim),
+        Priority::Normal => ("NORMAL", Tone::Plain),
+        Priority::High => ("HIGH", Tone::Open),
+        Priority::Urgent => ("URGENT", Tone::Bad),
     }
 }
 
@@ -88,17 +90,17 @@ pub(super) async fn show(client: &Client, args: &ShowArgs) -> Result<(), Failure
     }
     let others =
         all(async |query: &[(&str, &str)]| client.task_approvals(&request.task_id, query).await).await?;
-    let now = times::now();
+    let (word, tone) = status(request.status);
     let asked = format!(
         "{} is asked by request {}, which is {}",
         safe(&request.reviewer_id).bold(),
         safe(&request.approval_id),
-        status(request.status)
+        tone.paint(word)
     );
     output::line(&asked)?;
     if request.digest != task.digest {
         output::note("the task was changed since this request was made");
     }
     output::line("")?;
-    output::line(page::page(&task, &others, now).trim_end())
+    output::line(page::page(&task, &others, times::now()).trim_end())
 }

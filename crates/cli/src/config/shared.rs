@@ -3,14 +3,13 @@
 use ade_client::Client;
 use ade_client::wire::{Feature, FeatureRequest, Setting, SettingRequest};
 use clap::{Args as ClapArgs, Subcommand};
-use comfy_table::Table;
-use owo_colors::OwoColorize;
+use comfy_table::{Cell, Table};
 use serde_json::Value;
 
 use crate::connect::{Connection, block_on};
 use crate::failure::Failure;
 use crate::lists::{ListArgs, Shape};
-use crate::output::{self, safe};
+use crate::output::{self, Tone, safe};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -153,8 +152,8 @@ fn settings(settings: &[Setting]) -> Table {
 fn features(features: &[Feature]) -> Table {
     let mut table = output::table(&["FLAG", "ON", "WHAT IT DOES"]);
     for feature in features {
-        let on = if feature.enabled { "on".green().to_string() } else { "off".dimmed().to_string() };
-        table.add_row([safe(&feature.flag), on, safe(&feature.about)]);
+        let on = if feature.enabled { Tone::Good.cell("on") } else { Tone::Dim.cell("off") };
+        table.add_row([Cell::new(safe(&feature.flag)), on, Cell::new(safe(&feature.about))]);
     }
     table
 }

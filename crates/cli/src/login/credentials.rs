@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use ade_client::wire::Time;
@@ -97,7 +97,8 @@ impl Credentials {
         let failed = |error: io::Error| cannot("write", &self.file(), &error);
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).map_err(failed)?;
         fs::set_permissions(&self.folder, Permissions::from_mode(0o700)).map_err(failed)?;
-        let lock = File::create(self.folder.join(LOCK)).map_err(failed)?;
+        let mut lock = File::options();
+        let lock = lock.create(true).append(true).mode(0o600).open(self.folder.join(LOCK)).map_err(failed)?;
         lock.lock().map_err(failed)?;
         let mut contents = self.read()?;
         let changed = change(&mut contents.servers);

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ade_client::wire::{Session, Token, TokenRequest};
-use ade_client::{Client, SignedIn};
+use ade_client::{Client, Error, SignedIn};
 use ade_domain::permission::Scope;
 use clap::Args as ClapArgs;
 use owo_colors::OwoColorize;
@@ -75,7 +75,7 @@ pub(crate) fn login(args: &LoginArgs) -> Result<(), Failure> {
     };
     let password = if args.password_stdin { password::from_stdin()? } else { password::ask("Password: ")? };
     let (credential, token) = block_on(async {
-        let signed_in = Client::sign_in(&url, &user, &password).await?;
+        let signed_in = Client::sign_in(&url, &user, &password).await.map_err(refused)?;
         let made = make(&signed_in, &request, &kept, &url).await;
         if let (Ok((credential, _)), Some(before)) = (&made, &before)
             && credential.user_id == before.user_id
@@ -101,6 +101,14 @@ pub(crate) fn login(args: &LoginArgs) -> Result<(), Failure> {
     ))?;
     output::note(&format!("the token is in {}; ade logout takes it back", kept.file().display()));
     Ok(())
+}
+
+/// Whoever signs in needs no advice to sign in.
+fn refused(error: Error) -> Failure {
+    match &error {
+        Error::Problem(problem) if problem.status == 401 => Failure::new(Kind::No, error.to_string()),
+        _ => error.into(),
+    }
 }
 
 /// Makes a token and keeps it; one that cannot be kept is taken back.
@@ -159,7 +167,7 @@ pub(crate) fn logout(args: &LogoutArgs) -> Result<(), Failure> {
     match revoked {
         Ok(()) => output::line(&format!("signed out at {}", safe(&url))),
         // It ended before, in whichever way.
-        Err(error) if matches!(&error, ade_client::Error::Problem(problem) if matches!(problem.status, 401 | 404)) => {
+        Err(error) if matches!(&error, Error::Problem(problem) if matches!(problem.status, 401 | 404)) => {
             output::line(&format!("signed out at {}; the token was not valid any more", safe(&url)))
         }
         Err(error) => {

@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use ade_client::Client;
 use ade_client::wire::{Policy, PolicyRequest, Replay};
 use clap::{Args as ClapArgs, Subcommand};
-use comfy_table::Table;
+use comfy_table::{Cell, Table};
 use owo_colors::OwoColorize;
 
 use crate::connect::{Connection, block_on};
 use crate::documents;
 use crate::failure::Failure;
 use crate::lists::{ListArgs, Shape};
-use crate::output::{self, safe};
+use crate::output::{self, Tone, safe};
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
@@ -127,23 +127,20 @@ async fn list(client: &Client, args: ListArgs) -> Result<(), Failure> {
 fn table(policies: &[Policy]) -> Table {
     let mut table = output::table(&["POLICY", "NAME", "IN FORCE", "ABOUT", "ASKS FOR"]);
     for policy in policies {
+        let (standing, tone) = match (policy.active, &policy.draft) {
+            (true, None) => ("yes", Tone::Good),
+            (true, Some(_)) => ("yes, and a draft", Tone::Good),
+            (false, _) => ("no", Tone::Open),
+        };
         table.add_row([
-            safe(&policy.policy_id),
-            safe(&policy.name),
-            standing(policy),
-            page::about(&policy.rules),
-            page::asks(&policy.rules),
+            Cell::new(safe(&policy.policy_id)),
+            Cell::new(safe(&policy.name)),
+            tone.cell(standing),
+            Cell::new(page::about(&policy.rules)),
+            Cell::new(page::asks(&policy.rules)),
         ]);
     }
     table
-}
-
-fn standing(policy: &Policy) -> String {
-    match (policy.active, &policy.draft) {
-        (true, None) => "yes".green().to_string(),
-        (true, Some(_)) => format!("{}, and a draft", "yes".green()),
-        (false, _) => "no".yellow().to_string(),
-    }
 }
 
 fn told(shape: Shape, policy: &Policy) -> Result<(), Failure> {

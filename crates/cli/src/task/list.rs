@@ -3,15 +3,15 @@
 use ade_client::Client;
 use ade_client::wire::{Comment, Task};
 use clap::Args as ClapArgs;
-use comfy_table::Table;
+use comfy_table::{Cell, Table};
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 
 use super::ListedArgs;
-use super::parts::{level, state};
+use super::parts::{level, tone};
 use crate::failure::Failure;
 use crate::lists::{ListArgs, given};
-use crate::output::{self, safe, safe_lines};
+use crate::output::{self, Tone, safe, safe_lines};
 use crate::times;
 
 #[derive(Debug, ClapArgs)]
@@ -53,18 +53,17 @@ fn table(tasks: &[Task], now: Timestamp) -> Table {
     for task in tasks {
         let since = task.metadata.since.get(task.state.word());
         let missing: u32 = task.requirements.iter().map(|requirement| requirement.needed).sum();
+        let risk = task.risk.as_ref().map(|risk| (risk.score, level(risk.level)));
+        let risk = risk.map(|(score, (word, tone))| tone.cell(format!("{score} {word}")));
         table.add_row([
-            safe(&task.task_id),
-            state(task.state),
-            since.map(|since| times::since(*since, now)).unwrap_or_default(),
-            task.risk
-                .as_ref()
-                .map(|risk| format!("{} {}", risk.score, level(risk.level)))
-                .unwrap_or_default(),
-            safe(&task.config.task_type),
-            safe(&task.metadata.author_id),
-            if missing > 0 { missing.to_string() } else { String::new() },
-            safe_lines(&task.config.description).next().unwrap_or_default(),
+            Cell::new(safe(&task.task_id)),
+            tone(task.state).cell(task.state.word()),
+            Cell::new(since.map(|since| times::since(*since, now)).unwrap_or_default()),
+            risk.unwrap_or_else(|| Tone::Plain.cell("")),
+            Cell::new(safe(&task.config.task_type)),
+            Cell::new(safe(&task.metadata.author_id)),
+            Cell::new(if missing > 0 { missing.to_string() } else { String::new() }),
+            Cell::new(safe_lines(&task.config.description).next().unwrap_or_default()),
         ]);
     }
     table

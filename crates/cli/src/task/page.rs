@@ -7,6 +7,7 @@ use ade_client::wire::{Approval, Task};
 use ade_domain::review::RequestStatus;
 use ade_domain::review::quorum::{Progress, Status};
 use ade_domain::task::{ChangeKind, Preview, PreviewStatus, ResourceMode, RollbackStrategy, State};
+use comfy_table::Cell;
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 use serde_json::json;
@@ -224,12 +225,13 @@ fn reviewers(page: &mut String, approvals: &[Approval], now: Timestamp) {
             }
             None => String::new(),
         };
+        let (word, tone) = crate::approval::status(request.status);
         table.add_row([
-            safe(&request.approval_id),
-            safe(&request.reviewer_id),
-            crate::approval::status(request.status),
-            when,
-            said(request),
+            Cell::new(safe(&request.approval_id)),
+            Cell::new(safe(&request.reviewer_id)),
+            tone.cell(word),
+            Cell::new(when),
+            Cell::new(said(request)),
         ]);
     }
     line(page, &table.to_string());

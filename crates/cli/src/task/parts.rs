@@ -9,7 +9,7 @@ use ade_domain::review::risk::Level;
 use ade_domain::task::State;
 use owo_colors::OwoColorize;
 
-use crate::output::{self, heading, safe};
+use crate::output::{self, Tone, heading, safe};
 use crate::times;
 
 /// How wide a bar is.
@@ -17,24 +17,28 @@ const BAR: usize = 20;
 
 /// A state, in its colour.
 pub(crate) fn state(state: State) -> String {
-    let word = state.word();
+    tone(state).paint(state.word())
+}
+
+/// What is said with the colour of a state.
+pub(crate) const fn tone(state: State) -> Tone {
     match state {
-        State::Draft | State::Submitted => word.dimmed().to_string(),
-        State::Reviewing => word.yellow().to_string(),
-        State::Approved | State::Completed => word.green().to_string(),
-        State::Applying => word.cyan().to_string(),
-        State::Failed | State::Rejected => word.red().to_string(),
-        State::Cancelled => word.magenta().to_string(),
+        State::Draft | State::Submitted => Tone::Dim,
+        State::Reviewing => Tone::Open,
+        State::Approved | State::Completed => Tone::Good,
+        State::Applying => Tone::Busy,
+        State::Failed | State::Rejected => Tone::Bad,
+        State::Cancelled => Tone::Odd,
     }
 }
 
-/// A level of risk, in its colour.
-pub(crate) fn level(level: Level) -> String {
+/// A level of risk, with its colour.
+pub(crate) const fn level(level: Level) -> (&'static str, Tone) {
     match level {
-        Level::Low => "LOW".green().to_string(),
-        Level::Medium => "MEDIUM".yellow().to_string(),
-        Level::High => "HIGH".red().to_string(),
-        Level::Critical => "CRITICAL".red().bold().to_string(),
+        Level::Low => ("LOW", Tone::Good),
+        Level::Medium => ("MEDIUM", Tone::Open),
+        Level::High => ("HIGH", Tone::Bad),
+        Level::Critical => ("CRITICAL", Tone::Bad),
     }
 }
 
@@ -52,9 +56,10 @@ pub(crate) fn bar(value: f64) -> String {
 
 /// The score, and each factor with its sentence.
 pub(crate) fn risk(page: &mut String, risk: &Risk) {
+    let (word, tone) = level(risk.level);
     let automatic = if risk.auto_approvable { ", nobody needs to be asked" } else { "" };
     line(page, &heading(&format!("Risk {}", risk.score)));
-    line(page, &format!("  {} {}{automatic}", bar(f64::from(risk.score)), level(risk.level)));
+    line(page, &format!("  {} {}{automatic}", bar(f64::from(risk.score)), tone.paint(word)));
     let widest = risk.factors.iter().map(|factor| factor.name.len()).max().unwrap_or(0);
     for factor in &risk.factors {
         let sum = format!("{:>5.1} × {:.1} = {:>4.1}", factor.value, factor.weight, factor.contribution);

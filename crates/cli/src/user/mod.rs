@@ -7,14 +7,14 @@ use std::collections::BTreeSet;
 use ade_client::Client;
 use ade_client::wire::{User, UserPatch, UserRequest};
 use clap::{Args as ClapArgs, Subcommand};
-use comfy_table::Table;
+use comfy_table::{Cell, Table};
 use owo_colors::OwoColorize;
 
 use crate::connect::{Connection, block_on};
 use crate::failure::{Failure, Kind};
 use crate::lists::{ListArgs, Shape};
 use crate::login::password;
-use crate::output::{self, safe};
+use crate::output::{self, Tone, safe};
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
@@ -258,12 +258,12 @@ fn table(users: &[User]) -> Table {
     let mut table = output::table(&["USER", "NAME", "ROLES", "MANAGER", "TEAM", "WORKS HERE"]);
     for user in users {
         table.add_row([
-            safe(&user.user_id),
-            safe(&user.name),
-            roles(user),
-            user.manager_id.as_deref().map(safe).unwrap_or_default(),
-            user.team.as_deref().map(safe).unwrap_or_default(),
-            if user.active { "yes".to_owned() } else { "no".red().to_string() },
+            Cell::new(safe(&user.user_id)),
+            Cell::new(safe(&user.name)),
+            Cell::new(roles(user)),
+            Cell::new(user.manager_id.as_deref().map(safe).unwrap_or_default()),
+            Cell::new(user.team.as_deref().map(safe).unwrap_or_default()),
+            if user.active { Cell::new("yes") } else { Tone::Bad.cell("no") },
         ]);
     }
     table

@@ -6,14 +6,13 @@ use ade_client::Client;
 use ade_client::wire::{Token, TokenRequest};
 use ade_domain::permission::Scope;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
-use comfy_table::Table;
+use comfy_table::{Cell, Table};
 use jiff::Timestamp;
-use owo_colors::OwoColorize;
 
 use crate::failure::{Failure, Kind};
 use crate::lists::{ListArgs, Shape};
 use crate::login::words;
-use crate::output::{self, safe};
+use crate::output::{self, Tone, safe};
 use crate::times;
 
 #[derive(Debug, Subcommand)]
@@ -126,17 +125,17 @@ fn table(tokens: &[Token], now: Timestamp) -> Table {
     let mut table = output::table(&["TOKEN", "NAME", "GOOD TO", "FOR", "MADE BY", "MADE"]);
     for token in tokens {
         let left = match token.revoked_at {
-            Some(_) => "taken back".red().to_string(),
-            None if token.expires_at.0 <= now => "expired".dimmed().to_string(),
-            None => times::until(token.expires_at, now),
+            Some(_) => Tone::Bad.cell("taken back"),
+            None if token.expires_at.0 <= now => Tone::Dim.cell("expired"),
+            None => Cell::new(times::until(token.expires_at, now)),
         };
         table.add_row([
-            safe(&token.token_id),
-            safe(&token.name),
-            words(&token.scopes),
+            Cell::new(safe(&token.token_id)),
+            Cell::new(safe(&token.name)),
+            Cell::new(words(&token.scopes)),
             left,
-            token.made_by.as_deref().map(safe).unwrap_or_default(),
-            times::short(token.created_at),
+            Cell::new(token.made_by.as_deref().map(safe).unwrap_or_default()),
+            Cell::new(times::short(token.created_at)),
         ]);
     }
     table
