@@ -4,12 +4,14 @@ use std::fs;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 
-use ade_client::wire::CycleEdge;
+use ade_client::wire::{CycleEdge, FieldError};
 use ade_client::{Client, Error};
 use clap::Args as ClapArgs;
 
 use crate::config::{self, ConfigFile};
 use crate::failure::{Failure, Kind};
+use crate::login::credentials::Credentials;
+use crate::times;
 
 /// Which server to ask, and with which token.
 #[derive(Debug, Clone, ClapArgs)]
@@ -18,7 +20,8 @@ pub(crate) struct Connection {
     /// Address of the server [default: http://127.0.0.1:8300, or the port that ade.toml says]
     #[arg(long, value_name = "URL", env = "ADE_SERVER", hide_env_values = true, global = true)]
     server: Option<String>,
-    /// Token to act with [default: admin-token in the data folder of a server here]
+    /// Token to act with [default: the one ade login keeps for this server, else admin-token in the data folder of a
+    /// server here]
     #[arg(long, env = "ADE_TOKEN", hide_env_values = true, global = true)]
     token: Option<String>,
     /// Configuration file of the server, for its port and its token [default: ade.toml in this folder, if it is there]
@@ -28,29 +31,55 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn client(&self) -> Result<Client, Failure> {
-        let given = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
-        let (url, token) = match (given(&self.server), given(&self.token)) {
-            (Some(url), Some(token)) => (url, token),
-            (url, token) => {
-                let config = config::load(&ConfigFile::at(self.config.clone()), Vec::new())?;
-                let token = token.map_or_else(|| own_token(&config.data.join("admin-token")), Ok)?;
-                // Whoever wrote a file into this folder must not get a token sent to an address of theirs.
-                (url.unwrap_or_else(|| format!("http://127.0.0.1:{}", config.listen.port())), token)
-            }
+        let url = self.url()?;
+        let token = match given(&self.token) {
+            Some(token) => token,
+            None => self.kept(&url)?,
         };
-        if !url.contains("://") {
-            let failure = Failure::new(Kind::Input, format!("{url} is not the address of a server"));
-            return Err(failure.hint(format!("write it as http://{url}")));
-        }
         Client::new(&url, &token).map_err(Failure::from)
     }
+
+    /// Which server.
+    pub(crate) fn url(&self) -> Result<String, Failure> {
+        let url = match given(&self.server) {
+            Some(url) => url,
+            // Whoever wrote a file into this folder must not get a token sent to an address of theirs.
+            None => format!("http://127.0.0.1:{}", self.configured()?.listen.port()),
+        };
+        if url.contains("://") {
+            return Ok(url);
+        }
+        let failure = Failure::new(Kind::Input, format!("{url} is not the address of a server"));
+        Err(failure.hint(format!("write it as http://{url}")))
+    }
+
+    /// The token that is kept for this server, by whoever signed in or by the server itself.
+    fn kept(&self, url: &str) -> Result<String, Failure> {
+        let kept = Credentials::usual().map(|credentials| credentials.get(url)).transpose()?.flatten();
+        match kept {
+            Some(credential) if credential.expires_at.0 <= times::now() => {
+                let told = format!("your sign-in at {url} as {} has expired", credential.user_id);
+                Err(Failure::new(Kind::Input, told).hint("ade login signs in again; ade logout forgets it"))
+            }
+            Some(credential) => Ok(credential.token),
+            None => own_token(&self.configured()?.data.join("admin-token")),
+        }
+    }
+
+    fn configured(&self) -> Result<ade_server::Config, Failure> {
+        config::load(&ConfigFile::at(self.config.clone()), Vec::new())
+    }
+}
+
+fn given(value: &Option<String>) -> Option<String> {
+    value.clone().filter(|value| !value.is_empty())
 }
 
 /// The token of a server whose data folder is here.
 fn own_token(file: &Path) -> Result<String, Failure> {
     fs::read_to_string(file).map(|token| token.trim().to_owned()).map_err(|_| {
         Failure::new(Kind::Input, "a token is needed")
-            .hint(format!("set ADE_TOKEN, give --token, or run this where {} is", file.display()))
+            .hint(format!("sign in with ade login, set ADE_TOKEN, or run this where {} is", file.display()))
     })
 }
 
@@ -80,9 +109,9 @@ impl From<Error> for Failure {
                 };
                 let failure = Self::new(kind, message);
                 match problem.code.as_str() {
-                    "UNAUTHENTICATED" => {
-                        failure.hint("the token of a local server is in its data folder: admin-token")
-                    }
+                    "UNAUTHENTICATED" => failure.hint(
+                        "ade login signs in; the token of a local server is in its data folder: admin-token",
+                    ),
                     "LOCK_HELD" => {
                         failure.hint("wait for it with --wait SECONDS; ade lock show tells who holds it")
                     }
@@ -93,9 +122,25 @@ impl From<Error> for Failure {
                         let waits: Vec<String> = cycle.iter().map(wait).collect();
                         failure.hint(format!("{}; try again", waits.join(", ")))
                     }
-                    _ => failure,
+                    "DIGEST_MISMATCH" => failure
+                        .hint("it was changed since you looked at it; ade task show shows it as it is now"),
+                    "FORBIDDEN" if problem.detail.contains("decide") => {
+                        failure.hint("ade login --decide makes a token that may, for some hours")
+                    }
+                    _ => {
+                        match problem.fact::<Vec<FieldError>>("errors").filter(|errors| !errors.is_empty()) {
+                            Some(errors) => failure.hint(told(&errors)),
+                            None => failure,
+                        }
+                    }
                 }
             }
         }
     }
+}
+
+/// What is wrong with which part.
+fn told(errors: &[FieldError]) -> String {
+    let one = |error: &FieldError| format!("{} {}", error.pointer, error.detail).trim().to_owned();
+    errors.iter().map(one).collect::<Vec<_>>().join("; ")
 }

@@ -63,9 +63,19 @@ impl Failure {
     }
 }
 
-/// What was given from outside must not steer the terminal.
+/// What was given from outside must not steer the terminal, nor read otherwise than it is: what turns the direction of
+/// text, or takes no room, is shown for what it is.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+    let shown = |c: char| match c {
+        '\u{200b}'
+        | '\u{200e}'
+        | '\u{200f}'
+        | '\u{202a}'..='\u{202e}'
+        | '\u{2060}'..='\u{2069}'
+        | '\u{feff}' => false,
+        c => !c.is_control(),
+    };
+    text.chars().flat_map(|c| if shown(c) { vec![c] } else { c.escape_default().collect() }).collect()
 }
 
 /// Failures of writing the output itself.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use comfy_table::{Attribute, Cell, ContentArrangement, LineStyle, Table, presets};
+use comfy_table::{Attribute, Cell, Color, ContentArrangement, LineStyle, Table, presets};
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
@@ -58,4 +58,55 @@ pub(crate) fn note(text: &str) {
 /// Text from outside in a cell or a line: it must not steer the terminal.
 pub(crate) fn safe(text: &str) -> String {
     printable(text)
+}
+
+/// The same for text of several lines, which stay lines.
+pub(crate) fn safe_lines(text: &str) -> impl Iterator<Item = String> {
+    text.lines().map(|line| safe(&line.replace('\t', "    ")))
+}
+
+/// A heading between two parts of a page.
+pub(crate) fn heading(text: &str) -> String {
+    format!("\n{}", text.bold())
+}
+
+/// What a colour says. Cells have their own way to be coloured: a table must know how wide its text is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tone {
+    Plain,
+    Dim,
+    Good,
+    Open,
+    Bad,
+    Busy,
+    Odd,
+}
+
+impl Tone {
+    /// In a line.
+    pub(crate) fn paint(self, text: &str) -> String {
+        match self {
+            Self::Plain => text.to_owned(),
+            Self::Dim => text.dimmed().to_string(),
+            Self::Good => text.green().to_string(),
+            Self::Open => text.yellow().to_string(),
+            Self::Bad => text.red().to_string(),
+            Self::Busy => text.cyan().to_string(),
+            Self::Odd => text.magenta().to_string(),
+        }
+    }
+
+    /// In a table.
+    pub(crate) fn cell(self, text: impl Into<String>) -> Cell {
+        let cell = Cell::new(text.into());
+        match self {
+            Self::Plain => cell,
+            Self::Dim => cell.add_attribute(Attribute::Dim),
+            Self::Good => cell.fg(Color::DarkGreen),
+            Self::Open => cell.fg(Color::DarkYellow),
+            Self::Bad => cell.fg(Color::DarkRed),
+            Self::Busy => cell.fg(Color::DarkCyan),
+            Self::Odd => cell.fg(Color::DarkMagenta),
+        }
+    }
 }

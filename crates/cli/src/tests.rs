@@ -14,6 +14,63 @@ fn arguments_are_consistent() {
 }
 
 #[test]
+fn commands_are_understood() {
+    for good in [
+        "config",
+        "config --default",
+        "config --config a.toml --json",
+        "config ls --server http://127.0.0.1:1 --config a.toml",
+        "config get approval:validity",
+        "config set approval:validity 7d --token t",
+        "config feature on batch_approvals --server http://127.0.0.1:1",
+        "login",
+        "login ann --decide --ttl 4h --password-stdin",
+        "logout --server http://127.0.0.1:1",
+        "user add bob --role reviewer,dba --manager ann --no-password",
+        "user set bob --add-role dba --no-manager",
+        "user token add bob ci --scope read,decide --ttl 8h",
+        "task create -f - --submit --json",
+        "task ls --state reviewing --type deploy --limit 500",
+        "task edit t-1 -f change.yaml --revision 3",
+        "task override t-1 --reason outage --ticket INC-1",
+        "task comment t-1 looks good to me",
+        "approval ls --all --status any",
+        "approval approve a-1 a-2 --reason fine",
+        "approval delegate a-1 --to bob",
+        "policy set p-1 -f p.json",
+        "resource add database:* --criticality 80 --dependents service:shop,service:mail",
+        "resource set database:* --no-dependents",
+        "audit ls --actor ann --from 24h --to 2026-07-01",
+        "audit export --format csv -o log.csv",
+        "audit verify --json",
+    ] {
+        let words = std::iter::once("ade").chain(good.split(' '));
+        if let Err(error) = Cli::try_parse_from(words) {
+            panic!("{good}: {error}");
+        }
+    }
+    for wrong in [
+        "config --default ls",
+        "login --ttl soon",
+        "user set bob",
+        "user set bob --role a --add-role b",
+        "user set bob --manager a --no-manager",
+        "task create",
+        "task revoke t-1",
+        "task override t-1 --reason outage",
+        "approval reject a-1",
+        "approval approve",
+        "resource add database:* --criticality 101",
+        "resource set database:*",
+        "audit ls --from yesterday",
+        "audit export --format xml",
+    ] {
+        let words = std::iter::once("ade").chain(wrong.split(' '));
+        assert!(Cli::try_parse_from(words).is_err(), "{wrong} was understood");
+    }
+}
+
+#[test]
 fn the_reference_of_commands_is_fresh() {
     let mut root = Cli::command().term_width(100);
     root.build();

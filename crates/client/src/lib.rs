@@ -11,7 +11,7 @@ pub mod wire;
 
 pub use error::{Error, Kind};
 pub use guard::{LockGuard, LockRequest, Lost, Trust};
-pub use http::{Acquired, Client};
+pub use http::{Acquired, Client, Export, SignedIn};
 pub use retry::Backoff;
 
 /// The examples of the guide must compile.

@@ -6,10 +6,11 @@ use ade_client::wire::{AcquireRequest, HeldLock, HoldRequest, LockAsk};
 use ade_client::{Acquired, Client};
 use clap::Args as ClapArgs;
 
-use super::see::{name, now, until};
+use super::see::name;
 use super::{Taking, agent};
 use crate::failure::{Failure, Kind};
 use crate::output::{self, safe};
+use crate::times::{now, until};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct AcquireArgs {

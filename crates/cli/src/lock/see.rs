@@ -12,6 +12,7 @@ use owo_colors::OwoColorize;
 use super::graph::draw;
 use crate::failure::{Failure, Kind};
 use crate::output::{self, safe};
+use crate::times::{now, since, until};
 
 #[derive(Debug, Clone, ClapArgs)]
 pub(super) struct Filters {
@@ -210,26 +211,4 @@ pub(super) fn name(agent_id: &str, holder_id: &str) -> String {
 fn short(id: &str) -> &str {
     let is_uuid = id.len() == 36 && id.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit());
     if is_uuid { id.get(..8).unwrap_or(id) } else { id }
-}
-
-#[expect(clippy::disallowed_methods, reason = "people read times relative to theirs")]
-pub(super) fn now() -> Timestamp {
-    Timestamp::now()
-}
-
-pub(super) fn until(time: Time, now: Timestamp) -> String {
-    let seconds = (time.0 - now).total(jiff::Unit::Second).unwrap_or_default();
-    if seconds < 0.0 { "now".to_owned() } else { span(seconds) }
-}
-
-fn since(time: Time, now: Timestamp) -> String {
-    span((now - time.0).total(jiff::Unit::Second).unwrap_or_default().max(0.0))
-}
-
-fn span(seconds: f64) -> String {
-    match seconds {
-        s if s < 100.0 => format!("{s:.1} s"),
-        s if s < 6_000.0 => format!("{:.0} min", s / 60.0),
-        s => format!("{:.0} h", s / 3_600.0),
-    }
 }

@@ -8,8 +8,9 @@ use ade_client::wire::Lock;
 use owo_colors::OwoColorize;
 use tokio::time::{Instant, interval_at};
 
-use super::see::{name, now, until};
+use super::see::name;
 use crate::output::safe;
+use crate::times::{now, until};
 
 /// How long to wait before saying for whom one waits, and how often to look again.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

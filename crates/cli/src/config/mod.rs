@@ -1,4 +1,6 @@
-//! `ade config`, and how every command finds the configuration: this is where files and variables are read.
+//! `ade config`: the configuration of a server here, and settings that all servers share; and how every command finds the configuration: this is where files and variables are read.
+
+mod shared;
 
 use std::fs;
 use std::io::ErrorKind;
@@ -30,7 +32,10 @@ impl ConfigFile {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<shared::Command>,
     #[command(flatten)]
     file: ConfigFile,
     /// Print a commented file with every setting and its default instead
@@ -41,7 +46,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    if let Some(command) = args.command {
+        return shared::run(command);
+    }
     if args.default {
         return output::text(&Config::default_file());
     }

@@ -1,34 +1,15 @@
-//! The typed client: one method per route.
+//! Locks, and the agents that hold them.
 
 use std::time::Duration;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::{Method, RequestBuilder};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use reqwest::Method;
 
+use super::{Client, PATIENCE, segment};
 use crate::Error;
 use crate::wire::{
     AcquireRequest, Agent, AgentRequest, Broken, Grants, Graph, HeartbeatRequest, HoldRequest, HoldResults,
-    Lock, Page, Problem, Ticket, Verified, VerifyRequest,
+    InboxMessage, Lock, Page, Ticket, Token, TokenRequest, Verified, VerifyRequest,
 };
-
-/// What stays readable in a path.
-const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
-/// How long an answer may take beyond the time that it is held open.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// How long an idle connection is kept: less than the server keeps it.
-const IDLE: Duration = Duration::from_secs(30);
-/// How long a connection may take.
-const CONNECT: Duration = Duration::from_secs(5);
-
-/// A client of one server; clones share their connections.
-#[derive(Debug, Clone)]
-pub struct Client {
-    http: reqwest::Client,
-    base: String,
-    token: String,
-}
 
 /// What an acquisition gives.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,24 +21,6 @@ pub enum Acquired {
 }
 
 impl Client {
-    /// A client for the server at `url`, such as `http://127.0.0.1:8300`, which acts with `token`.
-    ///
-    /// # Errors
-    /// The platform has no usable HTTP client.
-    pub fn new(url: &str, token: &str) -> Result<Self, Error> {
-        let http = reqwest::Client::builder().connect_timeout(CONNECT).pool_idle_timeout(IDLE);
-        let built = http.tcp_nodelay(true).build();
-        let base = url.trim_end_matches('/').to_owned();
-        let http = built.map_err(|error| Error::Unreachable { url: base.clone(), cause: cause(&error) })?;
-        Ok(Self { http, base, token: token.to_owned() })
-    }
-
-    /// The server's address.
-    #[must_use]
-    pub fn url(&self) -> &str {
-        &self.base
-    }
-
     /// Takes locks, or queues for them.
     ///
     /// # Errors
@@ -180,67 +143,19 @@ impl Client {
         self.get("/agents", filters).await
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<T, Error> {
-        let (_, body) = self.send(self.with_query(self.call(Method::GET, path), query)).await?;
-        self.read(&body)
+    /// Makes a token that acts as an agent.
+    ///
+    /// # Errors
+    /// There is no such agent, or it is not the caller's.
+    pub async fn make_agent_token(&self, agent_id: &str, token: &TokenRequest) -> Result<Token, Error> {
+        self.make(&format!("/agents/{}/tokens", segment(agent_id)), token).await
     }
 
-    async fn post<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &(impl Serialize + Sync),
-    ) -> Result<T, Error> {
-        let (_, body) = self.send(self.call(Method::POST, path).json(body)).await?;
-        self.read(&body)
+    /// What an agent must hear of. Filters are `limit` and `cursor`.
+    ///
+    /// # Errors
+    /// There is no such agent, or it is not the caller's.
+    pub async fn inbox(&self, agent_id: &str, filters: &[(&str, &str)]) -> Result<Page<InboxMessage>, Error> {
+        self.get(&format!("/agents/{}/inbox", segment(agent_id)), filters).await
     }
-
-    fn call(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http
-            .request(method, format!("{}/api/v1{path}", self.base))
-            .bearer_auth(&self.token)
-            .timeout(PATIENCE)
-    }
-
-    fn with_query(&self, call: RequestBuilder, query: &[(&str, &str)]) -> RequestBuilder {
-        if query.is_empty() { call } else { call.query(query) }
-    }
-
-    async fn send(&self, call: RequestBuilder) -> Result<(u16, Vec<u8>), Error> {
-        let unreachable =
-            |error: reqwest::Error| Error::Unreachable { url: self.base.clone(), cause: cause(&error) };
-        let answer = call.send().await.map_err(unreachable)?;
-        let status = answer.status().as_u16();
-        let body = answer.bytes().await.map_err(unreachable)?.to_vec();
-        if (200..300).contains(&status) {
-            return Ok((status, body));
-        }
-        match serde_json::from_slice::<Problem>(&body) {
-            Ok(problem) if !problem.code.is_empty() => Err(Error::Problem(Box::new(problem))),
-            _ => {
-                let (url, cause) = (self.base.clone(), format!("status {status}"));
-                Err(Error::Foreign { url, status: Some(status), cause })
-            }
-        }
-    }
-
-    fn read<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, Error> {
-        serde_json::from_slice(body).map_err(|error| Error::Foreign {
-            url: self.base.clone(),
-            status: None,
-            cause: error.to_string(),
-        })
-    }
-}
-
-fn segment(text: &str) -> String {
-    utf8_percent_encode(text, SEGMENT).to_string()
-}
-
-/// The innermost reason: the outer ones repeat the address.
-fn cause(error: &reqwest::Error) -> String {
-    let mut inner: &dyn std::error::Error = error;
-    while let Some(source) = inner.source() {
-        inner = source;
-    }
-    inner.to_string()
 }
