@@ -23,6 +23,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::api::settings::OwnSetting;
 use crate::api::{self, App};
 use crate::auth::AdminToken;
 use crate::posted::InFlight;
@@ -190,6 +191,7 @@ impl Server {
             audits: Audits::new(record.clone(), reviews.clone()),
             reviews,
             record,
+            own_settings: OwnSetting::of_locks(&config.rules).into(),
             in_flight: InFlight::default(),
             admin,
             service: service.into(),
