@@ -251,6 +251,75 @@ async fn nobody_waits_for_who_left(house: &House) {
     assert_eq!(boss.answers(&request, "approve").await.expect(200)["task_state"], "APPROVED");
 }
 
+/// Servers that share a record share keys, sessions, tokens, settings and limits.
+async fn servers_are_one(house: &House) {
+    let stage = Stage::of(house).await;
+    let office = &stage.office;
+    for round in 0..ROUNDS {
+        let key = format!("k-{round}");
+        let calls = (0..12).map(|n| {
+            let (pat, key) = (stage.at(&stage.pat, n), key.clone());
+            let body = ade_testkit::people::task(json!({ "tags": [key] })).to_string();
+            tokio::spawn(
+                async move { pat.call_with("POST", "/tasks", &[("idempotency-key", &key)], &body).await },
+            )
+        });
+        let mut made = Vec::new();
+        for answer in all(calls.collect()).await {
+            match answer.status {
+                201 => made.push(text(&answer.json(), "task_id")),
+                _ => drop(answer.problem(409, "IN_FLIGHT")),
+            }
+        }
+        made.dedup();
+        let listed = office.admin.get(&format!("/tasks?tag={key}")).await.expect(200);
+        let listed: Vec<String> =
+            listed["items"].as_array().expect("items").iter().map(|one| text(one, "task_id")).collect();
+        assert_eq!((made.len(), listed), (1, made.clone()));
+    }
+    let gone = office.person("gone", &[AUTHOR, REVIEWER]).await;
+    for n in 0..stage.doors.len() {
+        let _ = stage.at(&gone, n).get("/tasks").await.expect(200);
+    }
+    let _ = office.admin.patch("/users/gone", &json!({ "active": false })).await.expect(200);
+    office.set("approval:default_timeout", json!(77)).await;
+    for (n, door) in stage.doors.iter().enumerate() {
+        let _ = stage.at(&gone, n).get("/tasks").await.problem(401, "UNAUTHENTICATED");
+        assert_eq!(door.get("/config/approval:default_timeout").await.expect(200)["value"], 77);
+    }
+    // Ten tries to sign in by one name, whichever servers they are sent to.
+    let mut refused = 0;
+    for n in 0..13 {
+        let door = stage.doors.get(n % stage.doors.len()).expect("one at least");
+        let body = json!({ "user_id": "pat", "password": "wrong password" }).to_string();
+        let answer = door.send("POST", "/api/v1/sessions", &[], body).await;
+        refused += usize::from(answer.status == 429);
+    }
+    assert_eq!(refused, 3);
+}
+
+/// An administrator who answers for two counts once.
+async fn each_person_counts_once(house: &House) {
+    let stage = Stage::of(house).await;
+    let office = &stage.office;
+    let ada = office.person("ada", &["admin"]).await;
+    let rex = office.person("rex", &[REVIEWER]).await;
+    let _ = office.person("roy", &[REVIEWER]).await;
+    office.policy(json!({ "name": "two", "min_approvers": 2, "required_roles": [REVIEWER] })).await;
+    let id = stage.pat.submitted(json!({})).await;
+    let (first, second) = (office.request(&id, "rex").await, office.request(&id, "roy").await);
+    for request in [&first, &second] {
+        let answered = ada.answers(request, "approve").await.expect(200);
+        assert_eq!((text(&answered, "reviewed_by"), text(&answered, "task_state")), ("ada".to_owned(), "REVIEWING".to_owned()));
+    }
+    let task = office.task(&id).await;
+    assert_eq!((&task["requirements"][0]["needed"], &task["requirements"][0]["approved_by"]), (&json!(1), &json!(["ada"])));
+    // Who was asked may still answer: the last answer counts.
+    assert_eq!(text(&rex.answers(&first, "approve").await.expect(200), "task_state"), "APPROVED");
+    let approved = office.task(&id).await;
+    assert_eq!(approved["requirements"][0]["approved_by"], json!(["ada", "rex"]));
+}
+
 fn embedded() -> House {
     House::embedded(env!("CARGO_BIN_EXE_ade"))
 }
@@ -307,4 +376,20 @@ async fn who_left_embedded() {
 #[tokio::test]
 async fn who_left_on_postgres() {
     nobody_waits_for_who_left(&distributed()).await;
+}
+
+#[tokio::test]
+async fn servers_are_one_embedded() {
+    servers_are_one(&embedded()).await;
+}
+
+#[tokio::test]
+async fn servers_are_one_on_postgres() {
+    let house = distributed();
+    servers_are_one(&house).await;
+}
+
+#[tokio::test]
+async fn each_person_once_embedded() {
+    each_person_counts_once(&embedded()).await;
 }
