@@ -62,9 +62,16 @@ impl Caller {
     /// Whether it may look at a task: its authors, its reviewers, administrators, auditors.
     #[must_use]
     pub fn may_see(&self, task: &StoredTask) -> bool {
+        self.sees_all() || self.takes_part(task)
+    }
+
+    /// Whether it has something to say about a task: its authors, its reviewers, administrators.
+    #[must_use]
+    pub fn takes_part(&self, task: &StoredTask) -> bool {
         let Some(user) = &self.user else { return true };
         let reviews = || task.review.approvals.iter().any(|one| one.reviewer_id == user.user_id);
-        self.sees_all() || task.review.author_set.contains(&user.user_id) || reviews()
+        let administers = self.agent_id.is_none() && user.has(ADMIN);
+        administers || task.review.author_set.contains(&user.user_id) || reviews()
     }
 
     /// Whether it sees everything by its role: administrators, auditors, and the bootstrap token.
@@ -75,9 +82,9 @@ impl Caller {
             .is_none_or(|user| self.agent_id.is_none() && (user.has(ADMIN) || user.has(AUDITOR)))
     }
 
-    /// Who can never decide about what it proposes.
+    /// Who can never decide about what it proposes; who answers for the agents of the lineage comes on top.
     #[must_use]
-    pub fn authors(&self, lineage: &Lineage) -> AuthorSet {
+    pub(crate) fn authors(&self, lineage: &Lineage) -> AuthorSet {
         let mut authors = AuthorSet::default();
         if let Some(user) = &self.user {
             let why =

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use ade_testkit::ade::TOKEN;
+use ade_testkit::api::fill;
 use ade_testkit::{Ade, Api};
 use serde_json::{Value, json};
 
@@ -20,17 +21,8 @@ async fn server() -> (Ade, Api) {
 fn paths(api: &Api) -> Vec<(String, Vec<String>)> {
     let paths = api.description()["paths"].as_object().expect("paths");
     let filled = |path: &String| {
-        let zeros = "0".repeat(32);
-        let parts = [
-            ("{lock}", "resource:a:b"),
-            ("{ticket}", &zeros),
-            ("{id}", "nobody"),
-            ("{token_id}", "none"),
-            ("{name}", "approval:validity"),
-            ("{flag}", "batch_approvals"),
-            ("{pattern}", "nothing"),
-        ];
-        parts.iter().fold(path.clone(), |path, (part, value)| path.replace(part, value))
+        let path = path.replace("{lock}", "resource:a:b").replace("{ticket}", &"0".repeat(32));
+        fill(&path, "nobody")
     };
     let methods =
         |item: &Value| item.as_object().expect("an item").keys().map(|m| m.to_uppercase()).collect();
@@ -63,10 +55,9 @@ async fn without_a_valid_token_nothing_is_told_and_nothing_is_done() {
         TOKEN,
         "Bearer ü",
     ];
-    // Whoever signs in has nothing else yet.
-    let needs_token =
-        |(_, path): &&(String, String)| path.starts_with("/api/v1/") && path != "/api/v1/sessions";
-    for (method, path) in operations(&api).iter().filter(needs_token) {
+    // Whoever signs in has no token yet.
+    let guarded = |path: &str| path.starts_with("/api/v1/") && path != "/api/v1/sessions";
+    for (method, path) in operations(&api).iter().filter(|(_, path)| guarded(path)) {
         let mut tries: Vec<Vec<(&str, &str)>> = vec![vec![]];
         tries.extend(wrong.iter().map(|value| vec![("authorization", *value)]));
         for headers in tries {

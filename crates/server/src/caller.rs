@@ -43,7 +43,9 @@ impl FromRequestParts<App> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
         let mut caller = recognise(parts, app).await?;
-        caller.if_match = if_match(parts)?;
+        if changes(parts) {
+            caller.if_match = if_match(parts)?;
+        }
         let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
         limits::count(app, &caller, &parts.method, route).await?;
         Ok(Self(caller))
@@ -90,14 +92,17 @@ async fn recognise(parts: &Parts, app: &App) -> Answer<ade_app::Caller> {
         return Err(refuse("a token is needed: Authorization: Bearer TOKEN; or sign in"));
     };
     let (caller, session) = app.accounts.by_session(secret, who).await?;
-    let changes = !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
     let carried = parts.headers.get(CSRF).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if changes && !same(carried, &session.csrf_hash) {
+    if changes(parts) && !same(carried, &session.csrf_hash) {
         let detail =
             "a request with a session's cookie needs its X-CSRF-Token as well; it was told at sign-in";
         return Err(Problem::new(StatusCode::FORBIDDEN, "CSRF", detail));
     }
     Ok(caller)
+}
+
+fn changes(parts: &Parts) -> bool {
+    !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
 /// The revision that the caller saw, if it says so: `If-Match: "3"`.

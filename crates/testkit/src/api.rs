@@ -16,6 +16,7 @@ use crate::ade::{Ade, TOKEN};
 pub struct Api {
     http: Client,
     base: String,
+    token: String,
     description: Value,
 }
 
@@ -89,14 +90,27 @@ pub fn segment(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
+/// A path of the description with its variable parts filled in.
+#[must_use]
+pub fn fill(path: &str, with: &str) -> String {
+    let filled = |part: &str| if part.starts_with('{') { segment(with) } else { part.to_owned() };
+    path.split('/').map(filled).collect::<Vec<_>>().join("/")
+}
+
 impl Api {
     /// A caller of this server.
     pub async fn of(ade: &Ade) -> Self {
         // Every request has a connection of its own, so that none of them is left over when the server is killed.
         let http = Client::builder().pool_max_idle_per_host(0).build().expect("a client");
-        let mut api = Self { http, base: ade.url(), description: Value::Null };
+        let mut api = Self { http, base: ade.url(), token: TOKEN.to_owned(), description: Value::Null };
         api.description = api.send("GET", "/openapi.json", &[], "").await.expect(200);
         api
+    }
+
+    /// The same, with another token.
+    #[must_use]
+    pub fn acting_with(&self, token: &str) -> Self {
+        Self { token: token.to_owned(), ..self.clone() }
     }
 
     /// What the server says about itself.
@@ -105,7 +119,7 @@ impl Api {
         &self.description
     }
 
-    /// With the administrator's token, below the base of the API.
+    /// With its token, below the base of the API: the administrator's, unless it acts with another.
     pub async fn get(&self, path: &str) -> Answer {
         self.call("GET", path, "").await
     }
@@ -115,6 +129,16 @@ impl Api {
         self.call("POST", path, &body.to_string()).await
     }
 
+    /// The same that changes a part.
+    pub async fn patch(&self, path: &str, body: &Value) -> Answer {
+        self.call("PATCH", path, &body.to_string()).await
+    }
+
+    /// The same that puts something in the place of what is there.
+    pub async fn put(&self, path: &str, body: &Value) -> Answer {
+        self.call("PUT", path, &body.to_string()).await
+    }
+
     /// The same with another method.
     pub async fn delete(&self, path: &str) -> Answer {
         self.call("DELETE", path, "").await
@@ -122,9 +146,14 @@ impl Api {
 
     /// The same with any method and any body.
     pub async fn call(&self, method: &str, path: &str, body: &str) -> Answer {
-        let authorization = format!("Bearer {TOKEN}");
-        let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
-        self.send(method, &format!("/api/v1{path}"), &headers, body).await
+        self.call_with(method, path, &[], body).await
+    }
+
+    /// The same with more headers.
+    pub async fn call_with(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let authorization = format!("Bearer {}", self.token);
+        let usual = [("authorization", authorization.as_str()), ("content-type", "application/json")];
+        self.send(method, &format!("/api/v1{path}"), &[&usual, headers].concat(), body).await
     }
 
     /// Exactly this.
@@ -176,6 +205,19 @@ impl Api {
         let promised = promised.and_then(|response| response.get("description")).and_then(Value::as_str);
         let described = promised.is_some_and(|text| answer.status < 400 || text.contains(&answer.code()));
         assert!(described, "{method} {path} answers what is not described: {}", answer.text());
+    }
+
+    /// Every operation below the base: method, path as the description writes it, and what it says about it.
+    #[must_use]
+    pub fn operations(&self) -> Vec<(String, String, Value)> {
+        let paths = self.description.get("paths").and_then(Value::as_object).expect("paths");
+        let of = |(path, item): (&String, &Value)| {
+            let item = item.as_object().cloned().unwrap_or_default();
+            let path = path.clone();
+            item.into_iter().map(move |(method, operation)| (method.to_uppercase(), path.clone(), operation))
+        };
+        let all = paths.iter().filter(|(path, _)| path.starts_with("/api/v1/")).flat_map(of);
+        all.map(|(method, path, operation)| (method, path.replacen("/api/v1", "", 1), operation)).collect()
     }
 
     /// The description of the route that serves a path, if there is one.

@@ -77,8 +77,8 @@ impl Accounts {
         }
         let usual = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Lock]);
         let scopes = draft.scopes.clone().unwrap_or(usual);
-        let may_decide =
-            caller.is_bootstrap() || (caller.is(&owner) && caller.scopes.contains(&Scope::Decide));
+        // Not by a token that decides: else it would go on for longer than it was given for.
+        let may_decide = caller.is_bootstrap() || (caller.is(&owner) && caller.who.session_id.is_some());
         if scopes.contains(&Scope::Decide) && !may_decide {
             let detail = "a token that decides is made by whoever it is for, signed in with a password: ade login --decide";
             return Err(Error::Forbidden(detail.to_owned()));

@@ -8,7 +8,7 @@ use ade_store::record::{Commit, StoredTask};
 
 use crate::{Caller, Error, Made, Settings};
 
-use super::use_cases::answer;
+use super::use_cases::{answer, of_request};
 use super::{MOST_ATTEMPTS, Response, Reviews};
 
 /// Answers of one batch.
@@ -67,7 +67,7 @@ impl Reviews {
             let decided = async {
                 let task_id = self.task_of(approval_id).await?;
                 if !tasks.contains_key(&task_id) {
-                    let task = self.visible(&task_id, Some(caller)).await?;
+                    let task = self.visible(&task_id, Some(caller)).await.map_err(of_request)?;
                     tasks.insert(task_id.clone(), (task.review.revision, task));
                 }
                 match tasks.get_mut(&task_id) {

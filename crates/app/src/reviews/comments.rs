@@ -16,7 +16,7 @@ use crate::{Caller, Error, Made};
 const LONGEST: usize = 16_384;
 
 impl Reviews {
-    /// Somebody who sees a task says something about it. The task stays as it is, revision included; it is written back as it
+    /// Somebody who takes part in a task says something about it: auditors look, and leave it as it is. The task stays as it is, revision included; it is written back as it
     /// was seen, so that nothing is said about one that has left the states in which it may be.
     ///
     /// # Errors
@@ -31,6 +31,9 @@ impl Reviews {
         }
         for _ in 0..MOST_ATTEMPTS {
             let task = self.load(About::task(task_id, caller)).await?;
+            if !caller.takes_part(&task) {
+                return Err(Refusal::Forbidden.into());
+            }
             next(task.review.state, Verb::Comment).map_err(Refusal::from)?;
             let now = self.clock.now();
             let comment = Comment {

@@ -9,6 +9,7 @@ use ade_store::record::{ApprovalFilter, StoredTask, TaskFilter};
 use uuid::Uuid;
 
 use super::Reviews;
+use super::use_cases::of_request;
 use crate::{Caller, Error};
 
 /// Whose requests.
@@ -95,13 +96,9 @@ impl Reviews {
         caller: &Caller,
     ) -> Result<(StoredTask, Approval), Error> {
         caller.require(Scope::Read)?;
-        let unknown = || Error::NotFound("approval");
         let task_id = self.task_of(approval_id).await?;
-        let task = self.visible(&task_id, Some(caller)).await.map_err(|error| match error {
-            Error::NotFound(_) => unknown(),
-            other => other,
-        })?;
+        let task = self.visible(&task_id, Some(caller)).await.map_err(of_request)?;
         let found = task.review.approvals.iter().find(|one| one.approval_id == approval_id).cloned();
-        found.map(|approval| (task, approval)).ok_or_else(unknown)
+        found.map(|approval| (task, approval)).ok_or(Error::NotFound("approval"))
     }
 }

@@ -103,14 +103,14 @@ impl Reviews {
         Ok(Settings::load(&self.record).await?)
     }
 
-    /// Who can never decide about what a caller proposes: whoever answers for an agent in its lineage is one of them, whether
-    /// the caller says so or not.
+    /// Who can never decide about what somebody proposes: whoever answers for an agent of the lineage is in it, also where
+    /// the lineage does not say who that is.
     async fn authors(&self, lineage: &Lineage, caller: &Caller) -> Result<AuthorSet, Error> {
         let mut authors = caller.authors(lineage);
-        for agent_id in [&lineage.agent_id, &lineage.parent_agent_id].into_iter().flatten() {
-            let known = self.record.agent(agent_id).await?;
-            if let Some(sponsor) = known.and_then(|known| known.sponsor_id) {
-                authors.add(sponsor, format!("answers for the agent {agent_id} behind it"));
+        for agent in [&lineage.agent_id, &lineage.parent_agent_id].into_iter().flatten() {
+            let sponsor = self.record.agent(agent).await?.and_then(|agent| agent.sponsor_id);
+            if let Some(sponsor) = sponsor {
+                authors.add(sponsor, format!("answers for the agent {agent} behind it"));
             }
         }
         Ok(authors)

@@ -178,11 +178,11 @@ impl Reviews {
         let (about, actor) = (About::task(task_id, caller), caller.actor());
         for _ in 0..MOST_ATTEMPTS {
             let task = self.load(about).await?;
-            next(task.review.state, Verb::Delete).map_err(Refusal::from)?;
             let own = actor.user.as_ref().is_some_and(|who| task.review.author_set.contains(who));
             if !own || !may(&actor.parts, Act::CreateTask) {
                 return Err(Refusal::Forbidden.into());
             }
+            next(task.review.state, Verb::Delete).map_err(Refusal::from)?;
             let write = Write::DeleteTask { task_id: task_id.to_owned(), expected: task.review.revision };
             let now = self.clock.now();
             let happened = ade_domain::review::Record {
@@ -223,6 +223,7 @@ impl Reviews {
             Ok(task.review.respond(&answer(approval_id, response), &caller.actor(), now)?)
         })
         .await
+        .map_err(of_request)
     }
 
     pub(super) async fn task_of(&self, approval_id: &str) -> Result<String, Error> {
@@ -249,6 +250,7 @@ impl Reviews {
             Ok(task.review.delegate(approval_id, to, &people, new_id(), &caller.actor(), now)?)
         })
         .await
+        .map_err(of_request)
     }
 
     /// What is done to a task as a whole.
@@ -272,6 +274,11 @@ impl Reviews {
         })
         .await
     }
+}
+
+/// A request about a task that the caller may not see is not there either.
+pub(super) fn of_request(error: Error) -> Error {
+    if matches!(error, Error::NotFound(_)) { Error::NotFound("approval") } else { error }
 }
 
 pub(super) fn answer<'a>(approval_id: &'a str, response: &'a Response) -> Answer<'a> {

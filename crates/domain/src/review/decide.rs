@@ -131,7 +131,6 @@ impl Review {
     /// It is neither, or it is too late.
     pub fn revoke(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
         let by = self.not_ones_own(actor)?;
-        let reason = said(reason).ok_or(Refusal::ReasonRequired)?;
         let approved = !actor.by_agent
             && self.approvals.iter().any(|approval| {
                 approval.status == RequestStatus::Approved && approval.reviewed_by.as_ref() == Some(&by)
@@ -139,6 +138,7 @@ impl Review {
         if !approved && !actor.is_admin() {
             return Err(Refusal::Forbidden);
         }
+        let reason = said(reason).ok_or(Refusal::ReasonRequired)?;
         let author = self.author_id.clone();
         let record = self.go(Verb::Revoke, Some(by), now)?;
         record.reason = Some(reason.to_owned());

@@ -30,15 +30,20 @@ pub(super) enum Guarded {
 /// What every route may answer that takes an Idempotency-Key.
 #[derive(IntoResponses)]
 pub(super) enum OfPost {
-    /// STALE: it was changed meanwhile
-    #[response(status = 412)]
-    Stale(Problem),
     /// INVALID_REQUEST or IDEMPOTENCY_KEY_REUSED
     #[response(status = 422)]
     Invalid(Problem),
     /// UNAVAILABLE or CONTENTION
     #[response(status = 503)]
     Unavailable(Problem),
+}
+
+/// What every route may answer that does something to what is there: with If-Match, only if that is what the caller saw.
+#[derive(IntoResponses)]
+pub(super) enum OfMatch {
+    /// STALE: it was changed meanwhile
+    #[response(status = 412)]
+    Stale(Problem),
 }
 
 /// What every route may answer by which people decide.
@@ -53,6 +58,9 @@ pub(super) enum OfDecision {
     /// INVALID_TRANSITION, ALREADY_DECIDED, DIGEST_MISMATCH, NOT_ANSWERABLE, NO_OVERRIDE or IN_FLIGHT
     #[response(status = 409)]
     Conflict(Problem),
+    /// STALE: it was changed meanwhile
+    #[response(status = 412)]
+    Stale(Problem),
     /// INVALID_REQUEST, REASON_REQUIRED, TICKET_REQUIRED, CANNOT_BE_ASKED or IDEMPOTENCY_KEY_REUSED
     #[response(status = 422)]
     Invalid(Problem),

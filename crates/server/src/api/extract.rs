@@ -20,6 +20,11 @@ use crate::problem::{Answer, Problem};
 
 /// How long a body may take to arrive.
 const READ: Duration = Duration::from_secs(30);
+/// How deep a body may be nested. A parser of JSON gives up at 128: what is taken here is stored inside something else, and
+/// must be readable there, too.
+const DEEPEST: usize = 64;
+/// Not every record can store it, so none does.
+const NUL: &str = "must not contain the character NUL";
 
 /// A JSON body.
 #[derive(Debug)]
@@ -52,10 +57,40 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
         return Err(Problem::invalid_at("", "the body must be an object"));
     }
+    let (depth, nul) = looked_at(bytes);
+    if nul {
+        return Err(Problem::invalid_at("", NUL));
+    }
+    if depth > DEEPEST {
+        return Err(Problem::invalid_at("", format!("the body may be nested at most {DEEPEST} deep")));
+    }
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let body = serde_path_to_error::deserialize(&mut reader).map_err(|error| wrong(&error))?;
     reader.end().map_err(|error| malformed(&error))?;
     Ok(body)
+}
+
+/// How deep objects and lists are nested, if it is JSON, and whether the character NUL is said somewhere.
+fn looked_at(bytes: &[u8]) -> (usize, bool) {
+    let (mut now, mut deepest, mut quoted, mut escaped, mut nul) = (0_usize, 0, false, false, false);
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            b'u' if escaped => {
+                nul |= bytes.get(at + 1..at + 5) == Some(b"0000".as_slice());
+                escaped = false;
+            }
+            _ if escaped => escaped = false,
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            b'{' | b'[' if !quoted => {
+                now += 1;
+                deepest = deepest.max(now);
+            }
+            b'}' | b']' if !quoted => now = now.saturating_sub(1),
+            _ => {}
+        }
+    }
+    (deepest, nul)
 }
 
 fn malformed(error: &serde_json::Error) -> Problem {
@@ -92,6 +127,9 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Params<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        if parts.uri.query().is_some_and(|query| query.contains("%00")) {
+            return Err(Problem::invalid_at("?", NUL));
+        }
         let query = Query::<T>::from_request_parts(parts, app).await;
         query.map(|Query(params)| Self(params)).map_err(|error| {
             let text = error.body_text();
@@ -110,8 +148,11 @@ impl FromRequestParts<App> for Segment {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let path = Path::<String>::from_request_parts(parts, app).await;
-        path.map(|Path(segment)| Self(segment))
-            .map_err(|error| Problem::invalid_at("path", error.body_text()))
+        let Path(segment) = path.map_err(|error| Problem::invalid_at("path", error.body_text()))?;
+        if segment.contains('\0') {
+            return Err(Problem::invalid_at("path", NUL));
+        }
+        Ok(Self(segment))
     }
 }
 
@@ -125,6 +166,9 @@ impl<const N: usize> FromRequestParts<App> for Segments<N> {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let path = Path::<Vec<String>>::from_request_parts(parts, app).await;
         let Path(segments) = path.map_err(|error| Problem::invalid_at("path", error.body_text()))?;
+        if segments.iter().any(|segment| segment.contains('\0')) {
+            return Err(Problem::invalid_at("path", NUL));
+        }
         segments.try_into().map(Self).map_err(|_| Problem::invalid_at("path", "has other parts"))
     }
 }

@@ -91,6 +91,7 @@ async fn who_am_i(State(app): State<App>, caller: Caller) -> Answer<Json<wire::S
     Always,
     Guarded,
     (status = 404, description = "SESSION_NOT_FOUND: a token is revoked instead", body = wire::Problem),
+    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn sign_out(State(app): State<App>, request: Request) -> Answer<Response> {
     let (mut parts, _) = request.into_parts();

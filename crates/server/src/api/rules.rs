@@ -15,7 +15,7 @@ use axum::response::Response;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::answers::{Always, Guarded, OfBody, OfChange, OfPost};
+use super::answers::{Always, Guarded, OfBody, OfChange, OfMatch, OfPost};
 use super::convert::reviews as told;
 use super::extract::{Body, PageParams, Params, Segment};
 use super::{App, Nothing};
@@ -148,6 +148,7 @@ async fn delete_policy(State(app): State<App>, caller: Caller, Segment(id): Segm
     Always,
     Guarded,
     OfPost,
+    OfMatch,
     (status = 404, description = "POLICY_NOT_FOUND", body = wire::Problem),
     (status = 409, description = "IN_FLIGHT", body = wire::Problem),
 ))]

@@ -17,7 +17,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::answers::{Always, Guarded, OfBody, OfChange, OfDecision, OfPost};
+use super::answers::{Always, Guarded, OfBody, OfChange, OfDecision, OfMatch, OfPost};
 use super::convert::{self, reviews as told};
 use super::extract::{Body, PageParams, Params, Segment};
 use super::{App, Nothing};
@@ -194,6 +194,7 @@ async fn remove(State(app): State<App>, caller: Caller, Segment(id): Segment) ->
     Always,
     Guarded,
     OfPost,
+    OfMatch,
     (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
     (status = 409, description = "INVALID_TRANSITION or IN_FLIGHT", body = wire::Problem),
     (status = 422, description = "NO_QUORUM, INVALID_REQUEST or IDEMPOTENCY_KEY_REUSED", body = wire::Problem),
@@ -214,6 +215,7 @@ async fn submit(
     Always,
     Guarded,
     OfPost,
+    OfMatch,
     (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
     (status = 409, description = "INVALID_TRANSITION or IN_FLIGHT", body = wire::Problem),
 ))]
@@ -321,6 +323,7 @@ async fn comments(
     Always,
     Guarded,
     OfPost,
+    OfMatch,
     (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
     (status = 409, description = "INVALID_TRANSITION: it is not discussed any more; or IN_FLIGHT", body = wire::Problem),
 ))]
