@@ -30,6 +30,8 @@ use axum::routing::get;
 use serde::Deserialize;
 use tokio::sync::watch;
 use utoipa::OpenApi;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 
@@ -106,7 +108,25 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     let mut description = described().into_openapi();
     let bearer = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
     description.components.get_or_insert_default().add_security_scheme("token", bearer);
+    for item in description.paths.paths.values_mut() {
+        let PathItem { get, put, post, delete, patch, .. } = item;
+        for operation in [get, put, post, delete, patch].into_iter().flatten() {
+            problems_are_told(operation);
+        }
+    }
     description
+}
+
+/// Failures have a type of their own, on every route.
+fn problems_are_told(operation: &mut Operation) {
+    for (status, response) in &mut operation.responses.responses {
+        let RefOr::T(response) = response else { continue };
+        if status.as_str() >= "400"
+            && let Some(body) = response.content.shift_remove("application/json")
+        {
+            response.content.insert("application/problem+json".to_owned(), body);
+        }
+    }
 }
 
 /// Every route, with what all requests pass.
