@@ -346,14 +346,10 @@ async fn of_user(
         _ => id,
     };
     let stats = app.audits.of_user(&id, &caller).await?;
-    let word = |status: &ade_domain::review::RequestStatus| {
-        let value = serde_json::to_value(status).ok();
-        value.as_ref().and_then(|value| value.as_str()).unwrap_or_default().to_owned()
-    };
     Ok(Json(wire::UserStats {
         user_id: id,
         tasks: stats.tasks.iter().map(|(state, count)| (state.to_string(), *count)).collect(),
-        approvals: stats.requests.iter().map(|(status, count)| (word(status), *count)).collect(),
+        approvals: stats.requests.iter().map(|(status, count)| (status.word().to_owned(), *count)).collect(),
         mean_response_seconds: stats.mean_seconds,
         median_response_seconds: stats.median_seconds,
     }))

@@ -81,7 +81,7 @@ impl From<Refusal> for Problem {
             Refusal::AlreadyDecided { state } => conflict("ALREADY_DECIDED").fact("state", state),
             Refusal::UnknownApproval => Self::new(StatusCode::NOT_FOUND, "APPROVAL_NOT_FOUND", detail),
             Refusal::NotAsked { reviewer } => forbidden("NOT_ASKED").fact("reviewer", reviewer),
-            Refusal::NotAnswerable { status } => conflict("NOT_ANSWERABLE").fact("status", status),
+            Refusal::NotAnswerable { status } => conflict("NOT_ANSWERABLE").fact("request_status", status),
             Refusal::NoOverride => conflict("NO_OVERRIDE"),
             Refusal::SameAdmin { .. } => forbidden("SAME_ADMIN"),
             Refusal::CannotBeAsked { .. } => invalid("CANNOT_BE_ASKED"),
