@@ -19,6 +19,8 @@ use ade_testkit::{Ade, Dice, Postgres, Redis, effort};
 use chance::{World, checks, deeds};
 
 const CLIENTS: u64 = 4;
+/// How often everything is looked at.
+const PAUSES: u64 = 5;
 /// Commands of one client between two looks at everything.
 const COMMANDS: u64 = 40;
 
@@ -26,10 +28,10 @@ fn setup() -> Setup {
     Setup::new(env!("CARGO_BIN_EXE_ade")).config("[limit]\nrequests_per_minute = 10000000\n")
 }
 
-async fn drive(servers: &[Ade], pauses: u64) {
-    let (seed, begun) = (effort::seed(), Instant::now());
+async fn drive(servers: &[Ade], seed: u64) {
+    let begun = Instant::now();
     let world = Arc::new(World::new(servers, seed).await);
-    for pause in 0..pauses {
+    for pause in 0..PAUSES {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
                 let (world, mut dice) = (Arc::clone(&world), Dice::new(seed, pause * CLIENTS + client));
@@ -68,25 +70,28 @@ async fn drive(servers: &[Ade], pauses: u64) {
     }
 }
 
+/// Companies one after the other, each with a seed of its own: `ADE_SEED` repeats one.
+fn seeds() -> impl Iterator<Item = u64> {
+    (0..effort::rounds(1, 50)).map(|round| effort::seed().wrapping_add(round))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn anything_may_happen_on_one_server() {
-    let server = setup().start().expect("starts");
-    drive(&[server], effort::rounds(4, 200)).await;
+    for seed in seeds() {
+        let server = setup().start().expect("starts");
+        drive(&[server], seed).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn anything_may_happen_on_two_servers() {
     let (redis, postgres) = (Redis::start().expect("starts"), Postgres::start().expect("starts"));
-    let url = postgres.create_database("ade").expect("made");
-    let server = || {
-        let (redis, setup) = (redis.url(), setup());
-        setup
-            .argument("--redis")
-            .argument(&redis)
-            .argument("--postgres")
-            .argument(&url)
-            .start()
-            .expect("starts")
-    };
-    drive(&[server(), server()], effort::rounds(4, 200)).await;
+    for seed in seeds() {
+        let database = postgres.create_database(&format!("ade{seed}")).expect("made");
+        let server = || {
+            let setup = setup().argument("--redis").argument(&redis.url());
+            setup.argument("--postgres").argument(&database).start().expect("starts")
+        };
+        drive(&[server(), server()], seed).await;
+    }
 }

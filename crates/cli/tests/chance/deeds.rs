@@ -161,10 +161,30 @@ async fn deed(world: &World, dice: &mut Dice, route: &str, action: &str, by_admi
         "cancel" | "revoke" | "force-apply" => json!({ "reason": "because" }),
         _ => Value::Null,
     };
-    let (by, id) = (token.user.clone(), text(&seen["task_id"]));
-    let path = format!("/tasks/{id}/{route}");
-    let call =
-        Call { token: Some(token.clone()), method: "POST", path, body, if_match: if_match(dice, &seen) };
+    let (id, if_match) = (text(&seen["task_id"]), if_match(dice, &seen));
+    act(world, dice, &id, (route, action), token, body, if_match).await;
+    if route == "override" {
+        // Usually somebody is there to confirm it.
+        let second = {
+            let known = world.known();
+            somebody(&known, dice, |token| token.agent.is_none() && known.has_role(&token.user, "admin"))
+        };
+        let confirm = ("override/confirm", "task.confirm_override");
+        act(world, dice, &id, confirm, second, Value::Null, None).await;
+    }
+}
+
+async fn act(
+    world: &World,
+    dice: &mut Dice,
+    id: &str,
+    (route, action): (&str, &str),
+    token: Token,
+    body: Value,
+    if_match: Option<String>,
+) {
+    let (by, path) = (token.user.clone(), format!("/tasks/{id}/{route}"));
+    let call = Call { token: Some(token.clone()), method: "POST", path, body, if_match };
     let Ok(told) = world.perform(dice, call).await else { return };
     let mut known = world.known();
     if route == "resubmit" {
@@ -172,7 +192,7 @@ async fn deed(world: &World, dice: &mut Dice, route: &str, action: &str, by_admi
         let new = text(&told["task_id"]);
         note_task(&mut known, "task.create", &by, &told);
         known.authors.insert((new.clone(), 1), behind(&token, &Value::Null).into_iter().collect());
-        known.predecessors.insert(new.clone(), id);
+        known.predecessors.insert(new.clone(), id.to_owned());
         known.tasks.push(new);
         known.count("task.resubmit");
     } else {
@@ -219,10 +239,10 @@ async fn waiting(world: &World) -> Vec<Value> {
 }
 
 async fn respond(world: &World, dice: &mut Dice) {
-    let open = if one_in(dice, 10) {
-        items(&world.see("/approvals?reviewer=*&limit=200").await.expect(200))
-    } else {
-        waiting(world).await
+    let open = match dice.below(10) {
+        0 => items(&world.see("/approvals?reviewer=*&limit=200").await.expect(200)),
+        1 => items(&world.see("/approvals?reviewer=*&status=CHANGES_REQUESTED&limit=200").await.expect(200)),
+        _ => waiting(world).await,
     };
     let Some(request) = dice.pick(&open).cloned() else { return };
     let (id, reviewer) = (text(&request["approval_id"]), text(&request["reviewer_id"]));
@@ -235,10 +255,10 @@ async fn respond(world: &World, dice: &mut Dice) {
             fits && token.agent.is_none() && token.maker.is_none()
         })
     };
-    let (route, action) = match dice.below(12) {
+    let (route, action) = match dice.below(14) {
         0 => ("reject", "approval.reject"),
-        1 => ("request-changes", "approval.request_changes"),
-        2 => ("delegate", "approval.delegate"),
+        1 | 2 => ("request-changes", "approval.request_changes"),
+        3..6 => ("delegate", "approval.delegate"),
         _ => ("approve", "approval.approve"),
     };
     let mut body =

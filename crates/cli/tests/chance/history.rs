@@ -21,7 +21,6 @@ const DECISIONS: [&str; 8] = [
 ];
 
 /// One task on its way.
-#[derive(Debug)]
 pub(crate) struct History<'a> {
     known: &'a Known,
     /// Every request there ever was, as it is now, by id.
@@ -47,6 +46,14 @@ fn number_in(policy: &str, word: &str) -> usize {
 
 fn policies(approval: &Value) -> Vec<String> {
     approval["policies"].as_array().expect("policies").iter().map(text).collect()
+}
+
+/// What is told when something is wrong.
+impl std::fmt::Debug for History<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let requests: Vec<String> = self.approvals.values().map(|one| format!("\n  {one}")).collect();
+        write!(f, "asked {:?}, said {:?}, requests {}", self.asked, self.said, requests.concat())
+    }
 }
 
 impl<'a> History<'a> {
@@ -189,11 +196,27 @@ impl<'a> History<'a> {
         self.approvals.get(id).is_some_and(|one| one["status"] == "DELEGATED")
     }
 
+    /// Whether somebody wants changes, and whoever has that request now did not say anything else.
     fn is_blocked(&self) -> bool {
-        let wants_changes = |(id, (said, _)): (&String, &(String, String))| {
-            said == "approval.request_changes" && !self.is_handed_on(id)
-        };
-        self.said.iter().any(wants_changes)
+        let wants_changes =
+            |id: &String| self.said.get(id).is_some_and(|(said, _)| said == "approval.request_changes");
+        self.said.keys().filter(|id| wants_changes(id)).any(|id| {
+            let now = self.handed_on_to(id);
+            !self.said.contains_key(&now) || wants_changes(&now)
+        })
+    }
+
+    /// Where a request ended up.
+    fn handed_on_to(&self, id: &str) -> String {
+        let mut id = id.to_owned();
+        while self.is_handed_on(&id) {
+            let old = self.approvals.get(&id).expect("a request");
+            let to =
+                |one: &&&Value| one["reviewer_id"] == old["delegated_to"] && one["digest"] == old["digest"];
+            let last = self.approvals.values().filter(to).max_by_key(|one| text(&one["approval_id"]));
+            id = text(&last.expect("somebody has it")["approval_id"]);
+        }
+        id
     }
 
     /// What is missing, if anything.
@@ -257,8 +280,12 @@ impl<'a> History<'a> {
         let open = |approval: &&Value| approval["status"] == "PENDING";
         let waits = self.approvals.values().any(|approval| open(&approval));
         assert!(self.state == "REVIEWING" || !waits, "somebody is still asked: {task}");
-        if self.state == "REVIEWING" {
-            assert!(self.missing().is_some(), "nothing is missing, and it is not approved: {task}: {self:?}");
+        let requirements = task["requirements"].as_array().expect("requirements");
+        let is_satisfied = |one: &Value| one["status"] == "SATISFIED" || one["status"] == "OVERRIDDEN";
+        let satisfied = requirements.iter().all(is_satisfied);
+        assert!(self.state != "APPROVED" || satisfied, "approved, and not satisfied: {task}");
+        if self.state == "REVIEWING" && satisfied {
+            assert!(self.is_blocked(), "nothing is missing, and it is not approved: {task}: {self:?}");
         }
     }
 }
