@@ -261,8 +261,16 @@ async fn respond(world: &World, dice: &mut Dice) {
         3..6 => ("delegate", "approval.delegate"),
         _ => ("approve", "approval.approve"),
     };
-    let mut body =
-        if route == "delegate" { json!({ "to": person(dice) }) } else { json!({ "reason": "well" }) };
+    let mut body = json!({ "reason": "well" });
+    if route == "delegate" {
+        // Usually to somebody who is not asked already.
+        let asked = |who: &String| {
+            open.iter().any(|one| one["task_id"] == request["task_id"] && one["reviewer_id"] == who.as_str())
+        };
+        let free: Vec<String> =
+            (0..super::PEOPLE).map(|n| format!("u{n}")).filter(|who| !asked(who)).collect();
+        body = json!({ "to": dice.pick(&free).cloned().unwrap_or_else(|| reviewer.clone()) });
+    }
     let mut said = None;
     if route != "delegate" && one_in(dice, 3) {
         let known = world.known();

@@ -41,7 +41,7 @@ pub struct UserRequest {
     pub name: Option<String>,
     /// At most 50; `author`, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 50))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<String>>, max_items = 50))]
     pub roles: Option<BTreeSet<String>>,
     /// To whom its requests go when nobody else is left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,7 +70,7 @@ pub struct UserPatch {
     pub name: Option<String>,
     /// All of its roles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 50))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<String>>, max_items = 50))]
     pub roles: Option<BTreeSet<String>>,
     /// To whom its requests go when nobody else is left; null for nobody.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
@@ -127,7 +127,7 @@ pub struct TokenRequest {
     pub name: String,
     /// What it is good for; `read`, `propose` and `lock`, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(min_items = 1))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Scope>>, min_items = 1))]
     pub scopes: Option<BTreeSet<Scope>>,
     /// How long: at most a year, with `decide` at most 8 hours; 30 days, with `decide` 8 hours, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]

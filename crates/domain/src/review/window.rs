@@ -15,6 +15,7 @@ use crate::{Invalid, Moment};
 pub struct Window {
     /// On which days; none: on all.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<Weekday>))]
     pub weekdays: BTreeSet<Weekday>,
     /// From and until which hour, `[from, until)`; a window over midnight belongs to the day on which it begins.
     #[serde(default = "all_day")]

@@ -8,6 +8,7 @@ pub(crate) mod convert;
 pub(crate) mod extract;
 mod locks;
 pub(crate) mod made;
+mod objects;
 mod ops;
 mod people;
 mod rules;
@@ -30,9 +31,9 @@ use axum::routing::get;
 use serde::Deserialize;
 use tokio::sync::watch;
 use utoipa::OpenApi;
-use utoipa::openapi::RefOr;
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{RefOr, Required};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::auth::AdminToken;
@@ -112,9 +113,18 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
         let PathItem { get, put, post, delete, patch, .. } = item;
         for operation in [get, put, post, delete, patch].into_iter().flatten() {
             problems_are_told(operation);
+            bodies_may_be_missing(operation);
         }
     }
     description
+}
+
+/// Where nothing needs to be said, no body at all will do.
+fn bodies_may_be_missing(operation: &mut Operation) {
+    let nothing_is_needed = matches!(operation.operation_id.as_deref(), Some("cancel_task" | "approve"));
+    if let Some(RefOr::T(body)) = operation.request_body.as_mut().filter(|_| nothing_is_needed) {
+        body.required = Some(Required::False);
+    }
 }
 
 /// Failures have a type of their own, on every route.
