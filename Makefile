@@ -9,8 +9,8 @@ PEERS_PYTHON := $(PEERS)/python/bin/python
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## Build and start the server on http://127.0.0.1:8300, with its data in ./ade-data
-	@cargo run --quiet --locked -- serve
+run: ## Build and start the server with a demo organisation on http://127.0.0.1:8300, with its data in ./ade-data
+	@cargo run --quiet --locked -- serve --demo
 
 test: deps lint unit ## Install what is missing, then check everything: format, lints, all tests
 

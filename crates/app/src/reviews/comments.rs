@@ -97,7 +97,7 @@ impl Reviews {
             if let Some(user) = &caller.user {
                 metadata.author_name.clone_from(&user.name);
             }
-            let mut authors = caller.authors(&metadata.lineage);
+            let mut authors = self.authors(&metadata.lineage, caller).await?;
             for who in old.review.author_set.iter() {
                 authors
                     .add(who.clone(), format!("belongs to the authors of {task_id}, which it was made of"));

@@ -14,8 +14,9 @@ mod use_cases;
 use std::sync::Arc;
 
 use ade_domain::audit::Body;
+use ade_domain::people::AuthorSet;
 use ade_domain::review::Record as Happened;
-use ade_domain::task::State;
+use ade_domain::task::{Lineage, State};
 use ade_domain::{Clock, Moment};
 use ade_store::record::{Commit, Event, StoredTask, Write};
 use ade_store::{Coordination, Record, RecordError};
@@ -100,6 +101,19 @@ impl Reviews {
     /// The settings in force.
     pub(crate) async fn settings(&self) -> Result<Settings, Error> {
         Ok(Settings::load(&self.record).await?)
+    }
+
+    /// Who can never decide about what a caller proposes: whoever answers for an agent in its lineage is one of them, whether
+    /// the caller says so or not.
+    async fn authors(&self, lineage: &Lineage, caller: &Caller) -> Result<AuthorSet, Error> {
+        let mut authors = caller.authors(lineage);
+        for agent_id in [&lineage.agent_id, &lineage.parent_agent_id].into_iter().flatten() {
+            let known = self.record.agent(agent_id).await?;
+            if let Some(sponsor) = known.and_then(|known| known.sponsor_id) {
+                authors.add(sponsor, format!("answers for the agent {agent_id} behind it"));
+            }
+        }
+        Ok(authors)
     }
 
     async fn facts(&self, task_type: &str) -> Result<Facts, Error> {

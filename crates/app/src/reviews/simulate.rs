@@ -102,7 +102,7 @@ impl Reviews {
             // The bootstrap token counts as nobody: what it imagines has no author.
             None => {
                 let author = caller.actor().user.unwrap_or_else(|| UserId::new("nobody"));
-                (author, caller.authors(&imagined.metadata.lineage))
+                (author, self.authors(&imagined.metadata.lineage, caller).await?)
             }
         };
         let review = Review::draft("imagined", imagined.config.clone(), digest, author, authors, now);

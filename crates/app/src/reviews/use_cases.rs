@@ -88,7 +88,7 @@ impl Reviews {
         let facts = self.facts(&config.task_type).await?;
         let lock_preview = self.lock_preview(&config, Some(&task_id)).await;
         let now = self.clock.now();
-        let authors = caller.authors(&metadata.lineage);
+        let authors = self.authors(&metadata.lineage, caller).await?;
         let mut review = Review::draft(task_id.as_str(), config, digest, author, authors, now);
         review.risk = Some(facts.risk(&review.config, &preview));
         let mut task =
@@ -154,7 +154,7 @@ impl Reviews {
             let now = self.clock.now();
             let mut review = task.review.clone();
             // Whoever stands behind the change decides about it as little as who stood behind the first one.
-            let authors = caller.authors(&metadata.lineage);
+            let authors = self.authors(&metadata.lineage, caller).await?;
             for who in authors.iter() {
                 review.author_set.add(who.clone(), authors.why(who).unwrap_or("changed it"));
             }

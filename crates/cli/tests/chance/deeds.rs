@@ -162,12 +162,14 @@ async fn deed(world: &World, dice: &mut Dice, route: &str, action: &str, by_admi
         _ => Value::Null,
     };
     let (id, if_match) = (text(&seen["task_id"]), if_match(dice, &seen));
+    let first = token.user.clone();
     act(world, dice, &id, (route, action), token, body, if_match).await;
     if route == "override" {
         // Usually somebody is there to confirm it.
         let second = {
             let known = world.known();
-            somebody(&known, dice, |token| token.agent.is_none() && known.has_role(&token.user, "admin"))
+            let is_second = |token: &Token| token.user != first && known.has_role(&token.user, "admin");
+            somebody(&known, dice, |token| token.agent.is_none() && is_second(token))
         };
         let confirm = ("override/confirm", "task.confirm_override");
         act(world, dice, &id, confirm, second, Value::Null, None).await;
@@ -519,8 +521,8 @@ pub(crate) async fn anything(world: &World, dice: &mut Dice) {
         64..68 => batch(world, dice).await,
         68..71 => deed(world, dice, "revoke", "task.revoke", true).await,
         71..73 => deed(world, dice, "cancel", "task.cancel", false).await,
-        73..77 => deed(world, dice, "override", "task.override", true).await,
-        77..82 => deed(world, dice, "override/confirm", "task.confirm_override", true).await,
+        73..79 => deed(world, dice, "override", "task.override", true).await,
+        79..82 => deed(world, dice, "override/confirm", "task.confirm_override", true).await,
         82..84 => deed(world, dice, "force-apply", "task.force_apply", true).await,
         84..86 => comment(world, dice).await,
         86..89 => deed(world, dice, "resubmit", "task.resubmit", false).await,

@@ -12,7 +12,7 @@ mod objects;
 mod ops;
 mod people;
 mod rules;
-mod settings;
+pub(crate) mod settings;
 mod simulations;
 mod tasks;
 mod tickets;
@@ -40,6 +40,7 @@ use crate::auth::AdminToken;
 use crate::posted::InFlight;
 use crate::problem::{Answer, Problem};
 use crate::{docs, edge};
+use settings::OwnSetting;
 
 /// Bytes of a body.
 const MAX_BODY: usize = 1 << 20;
@@ -59,6 +60,7 @@ pub(crate) struct App {
     pub(crate) rules: Rules,
     pub(crate) audits: Audits,
     pub(crate) record: Record,
+    pub(crate) own_settings: Arc<[OwnSetting]>,
     pub(crate) in_flight: InFlight,
     pub(crate) admin: AdminToken,
     /// Who this server is, for the audit log.
