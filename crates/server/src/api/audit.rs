@@ -189,7 +189,7 @@ async fn verify(
 #[into_params(parameter_in = Query)]
 struct ExportParams {
     /// `ndjson`, unless said, or `csv`.
-    #[param(value_type = Option<Format>)]
+    #[param(inline, value_type = Option<Format>)]
     format: Option<String>,
     /// About this task.
     task: Option<String>,
