@@ -1,7 +1,7 @@
 //! Deciding: answers of reviewers, what they add up to, and what administrators do beside them.
 
 use super::quorum::is_reached;
-use super::{Action, Actor, CONFIRM_WITHIN_MS, OverrideAsked, Refusal, RequestStatus, Review};
+use super::{Action, Actor, Approval, CONFIRM_WITHIN_MS, OverrideAsked, Refusal, RequestStatus, Review};
 use crate::Moment;
 use crate::people::UserId;
 use crate::permission::Act;
@@ -71,7 +71,7 @@ impl Review {
         }
     }
 
-    /// Those who follow somebody agree when it does, and take that back when it does.
+    /// Those who follow somebody agree when it does by itself, and do not any more when that is not its answer any more.
     fn follow(&mut self, leader: &UserId, action: Action, now: Moment) {
         let Some(decided_by) = self
             .approvals
@@ -81,6 +81,7 @@ impl Review {
         else {
             return;
         };
+        let agrees = action == Action::Approve && decided_by == *leader;
         let (digest, fingerprint) = (self.digest, self.fingerprint.clone());
         for approval in &mut self.approvals {
             if approval.follows.as_ref() != Some(leader)
@@ -89,13 +90,12 @@ impl Review {
             {
                 continue;
             }
-            let by_following = approval.reviewed_by.as_ref().is_some_and(|by| *by != approval.reviewer_id);
-            if action == Action::Approve && decided_by == *leader && approval.status == RequestStatus::Pending
-            {
+            let by_following =
+                approval.status == RequestStatus::Approved && approval.reviewed_by.as_ref() == Some(leader);
+            if agrees && approval.status == RequestStatus::Pending {
                 let reason = format!("follows {leader}");
                 approval.answer(Action::Approve, leader, Some(&reason), now);
-            } else if action != Action::Approve && approval.status == RequestStatus::Approved && by_following
-            {
+            } else if !agrees && by_following {
                 approval.become_one(RequestStatus::Pending);
                 approval.responded_at = None;
                 approval.response_action = None;
@@ -109,9 +109,7 @@ impl Review {
     pub(super) fn settle(&mut self, now: Moment) -> Result<(), Refusal> {
         let votes = self.votes();
         let rejected = self.requirements.iter().any(|requirement| requirement.is_rejected(&votes));
-        let blocked = self.approvals.iter().any(|approval| {
-            approval.status == RequestStatus::ChangesRequested && approval.digest == self.digest
-        });
+        let blocked = self.approvals.iter().any(|approval| self.wants_changes(approval));
         let verb = if rejected {
             Verb::Reject
         } else if !blocked && is_reached(&self.requirements, &votes) {
@@ -123,6 +121,27 @@ impl Review {
         let told = self.close_open();
         self.go(verb, None, now)?.tell = told;
         Ok(())
+    }
+
+    /// Whether somebody still wants changes. Whoever hands such a request on lifts nothing: that does the answer of the one who
+    /// has it now.
+    fn wants_changes(&self, approval: &Approval) -> bool {
+        let is_now = |one: &&Approval| one.digest == self.digest && one.fingerprint == self.fingerprint;
+        if !is_now(&approval) || approval.response_action != Some(Action::RequestChanges) {
+            return false;
+        }
+        let mut has_it = approval;
+        // Each step goes to another request: those who handed on are not asked by the same one again.
+        for _ in 0..self.approvals.len() {
+            let Some(to) = has_it.delegated_to.as_ref().filter(|_| has_it.status == RequestStatus::Delegated)
+            else {
+                break;
+            };
+            let of_successor = |one: &&Approval| one.reviewer_id == *to && is_now(one);
+            let Some(next) = self.approvals.iter().rev().find(of_successor) else { return false };
+            has_it = next;
+        }
+        matches!(has_it.status, RequestStatus::ChangesRequested | RequestStatus::Pending)
     }
 
     /// One who approved, or an administrator, takes the approval back before anything was done.

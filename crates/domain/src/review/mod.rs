@@ -185,7 +185,7 @@ pub enum Refusal {
         reviewer: UserId,
     },
     /// It cannot be answered any more.
-    #[error("the request cannot be answered any more: it is {status:?}")]
+    #[error("the request cannot be answered any more: it is {}", .status.word())]
     NotAnswerable {
         /// What became of it.
         status: RequestStatus,

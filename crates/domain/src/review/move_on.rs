@@ -269,6 +269,8 @@ impl Review {
         };
         if let Some(own) = self.approvals.iter_mut().find(waits) {
             own.stands_for.extend(old.stands_for);
+            let more = old.policies.into_iter().filter(|policy| !own.policies.contains(policy));
+            own.policies.extend(more.collect::<Vec<_>>());
             own.stands_for.insert(old.reviewer_id.clone());
             own.why.push(format!("in the place of {}, who left", old.reviewer_id));
             own.revision += 1;

@@ -48,6 +48,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[into_params(parameter_in = Query)]
 struct ListParams {
     /// In this state, such as `REVIEWING`.
+    #[param(value_type = Option<TaskState>)]
     state: Option<String>,
     /// By this author.
     author: Option<String>,
