@@ -161,8 +161,7 @@ impl Numbering {
         if rows.is_empty() {
             return Ok(0);
         }
-        let last = link.rows("SELECT coalesce(max(number), 0)::bigint FROM events", &[]).await?;
-        let last = last.first().map_or(Ok(0), |row| row.number(0))?;
+        let last = last_event(link).await?;
         for (number, row) in (last + 1..).zip(&rows) {
             let args = [row.text(0)?.into(), number.into()];
             link.run("UPDATE events SET number = $2 WHERE event_id = $1::uuid", &args).await?;
@@ -171,7 +170,12 @@ impl Numbering {
     }
 }
 
-async fn head(link: &mut Link<'_>) -> Result<Head, RecordError> {
+pub(super) async fn last_event(link: &mut Link<'_>) -> Result<u64, RecordError> {
+    let last = link.rows("SELECT coalesce(max(number), 0)::bigint FROM events", &[]).await?;
+    last.first().map_or(Ok(0), |row| row.number(0))
+}
+
+pub(super) async fn head(link: &mut Link<'_>) -> Result<Head, RecordError> {
     let sql = "SELECT number, entry_hash FROM audit WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1";
     let rows = link.rows(sql, &[]).await?;
     let Some(row) = rows.first() else { return Ok(Head::origin()) };
