@@ -112,8 +112,7 @@ impl Chain {
         }
         for body in entries {
             let mut columns = audit_columns(&body)?;
-            let entry =
-                append(self.head, body).map_err(|error| RecordError::Foreign(error.to_string()))?;
+            let entry = append(self.head, body).map_err(|error| RecordError::Foreign(error.to_string()))?;
             self.head = Head { number: entry.number, entry_hash: entry.entry_hash };
             columns.push(entry.number.into());
             columns.push(entry.previous_hash.to_string().into());
