@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::report::{Figure, Row};
 use super::super::samples::Latencies;
+use super::lists::Listed;
 use super::writes::{Beside, Done};
 use super::{Measured, Sizes};
 
@@ -53,16 +54,17 @@ fn aim(ms: f64) -> f64 {
 
 fn lists(few: &Measured, many: &Measured, compared: bool, database: &str) -> Row {
     let mut figures = Vec::new();
-    for (one, base) in many.lists.iter().zip(&few.lists) {
+    for one in &many.lists {
+        let same = |base: &&Listed| base.name == one.name && base.page == one.page;
+        let base = few.lists.iter().find(same).filter(|_| compared);
         let mut figure = |quantile: &str, of: fn(&Latencies) -> f64| {
-            let (ms, before) = (of(&one.latencies), of(&base.latencies));
+            let (ms, before) = (of(&one.latencies), base.map(|base| of(&base.latencies)));
             let name = format!("{}, {} page, {quantile}", one.name, one.page);
-            figures.push(if compared {
+            let figure = before.map(|before| {
                 let to = format!("{} tasks", number(few.tasks));
-                Figure::aim(name, ms, "ms", aim(before)).against(before, to)
-            } else {
-                Figure::plain(name, ms, "ms")
+                Figure::aim(&name, ms, "ms", aim(before)).against(before, to)
             });
+            figures.push(figure.unwrap_or_else(|| Figure::plain(name, ms, "ms")));
         };
         figure("p50", |latencies| latencies.p50_ms);
         figure("p99", |latencies| latencies.p99_ms);
