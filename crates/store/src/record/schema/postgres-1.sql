@@ -143,8 +143,8 @@ CREATE TABLE audit (
 ) PARTITION BY RANGE (at);
 CREATE INDEX audit_unnumbered ON audit (entry_id) WHERE number IS NULL;
 CREATE INDEX audit_by_task ON audit (task_id, number);
-CREATE INDEX audit_by_actor ON audit (actor, number);
-CREATE INDEX audit_by_action ON audit (action, number);
+CREATE INDEX audit_by_actor ON audit (actor, at, number);
+CREATE INDEX audit_by_action ON audit (action, at, number);
 CREATE INDEX audit_by_time ON audit (at, number);
 
 CREATE FUNCTION audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -139,8 +139,8 @@ CREATE TABLE audit (
 ) STRICT;
 CREATE INDEX audit_unnumbered ON audit (entry_id) WHERE number IS NULL;
 CREATE INDEX audit_by_task ON audit (task_id, number);
-CREATE INDEX audit_by_actor ON audit (actor, number);
-CREATE INDEX audit_by_action ON audit (action, number);
+CREATE INDEX audit_by_actor ON audit (actor, at, number);
+CREATE INDEX audit_by_action ON audit (action, at, number);
 CREATE INDEX audit_by_time ON audit (at, number);
 
 CREATE TRIGGER audit_unchanged BEFORE UPDATE ON audit
