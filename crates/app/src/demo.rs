@@ -105,6 +105,7 @@ impl Demo<'_> {
             token_made_by: None,
             who: who(Some(id)),
             if_match: None,
+            ends_at: None,
             keep: None,
         })
     }

@@ -12,7 +12,8 @@ use ade_store::{Record, RecordError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::rules::{Change, MOST_ATTEMPTS, Rules, administers, seen};
+use crate::accounts::require_admin;
+use crate::rules::{Change, MOST_ATTEMPTS, Rules, seen};
 use crate::{Caller, Error};
 
 /// From where on a risk is medium, high and critical.
@@ -246,7 +247,7 @@ impl Rules {
     /// # Errors
     /// The caller is no administrator, there is no such setting, or it cannot have this value.
     pub async fn set(&self, name: &str, value: Value, caller: &Caller) -> Result<Thing, Error> {
-        administers(caller)?;
+        require_admin(caller)?;
         if names().all(|known| known != name) {
             return Err(Error::NotFound("setting"));
         }
@@ -276,7 +277,7 @@ impl Rules {
     /// # Errors
     /// The caller is no administrator, or there is no such flag.
     pub async fn switch(&self, name: &str, enabled: bool, caller: &Caller) -> Result<Thing, Error> {
-        administers(caller)?;
+        require_admin(caller)?;
         self.overwrite(ThingKind::Feature, name, Value::Bool(enabled), "feature.set", caller).await
     }
 

@@ -164,8 +164,7 @@ async fn delegations_are_made_by_their_owner_or_an_administrator(office: Office)
     for name in ["rob", "sue", "eve"] {
         office.hire(name, &[REVIEWER]).await;
     }
-    let gone =
-        StoredUser { user: User { active: false, ..user("old", &[]) }, revision: 1, password_hash: None };
+    let gone = StoredUser { user: User { active: false, ..user("old", &[]) }, revision: 1, password: None };
     let writes = vec![Write::User { user: Box::new(gone), expected: None }];
     office.record.commit(Commit { writes, ..Commit::default() }).await.expect("hired and fired");
     let (rules, rob, sue) = (office.rules(), caller("rob", &[REVIEWER]), caller("sue", &[REVIEWER]));

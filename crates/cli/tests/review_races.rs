@@ -310,10 +310,16 @@ async fn each_person_counts_once(house: &House) {
     let (first, second) = (office.request(&id, "rex").await, office.request(&id, "roy").await);
     for request in [&first, &second] {
         let answered = ada.answers(request, "approve").await.expect(200);
-        assert_eq!((text(&answered, "reviewed_by"), text(&answered, "task_state")), ("ada".to_owned(), "REVIEWING".to_owned()));
+        assert_eq!(
+            (text(&answered, "reviewed_by"), text(&answered, "task_state")),
+            ("ada".to_owned(), "REVIEWING".to_owned())
+        );
     }
     let task = office.task(&id).await;
-    assert_eq!((&task["requirements"][0]["needed"], &task["requirements"][0]["approved_by"]), (&json!(1), &json!(["ada"])));
+    assert_eq!(
+        (&task["requirements"][0]["needed"], &task["requirements"][0]["approved_by"]),
+        (&json!(1), &json!(["ada"]))
+    );
     // Who was asked may still answer: the last answer counts.
     assert_eq!(text(&rex.answers(&first, "approve").await.expect(200), "task_state"), "APPROVED");
     let approved = office.task(&id).await;

@@ -8,17 +8,20 @@ use std::path::{Path, PathBuf};
 
 use ade_app::ledger::Checkpoint;
 use ade_client::Client;
-use ade_client::wire::AuditVerdict;
+use ade_client::wire::{AuditVerdict, BadEntry};
 use clap::Args as ClapArgs;
 
 use crate::failure::{Failure, Kind};
 use crate::lists::Shape;
 use crate::output::{self, safe};
 
+/// Checkpoints that are compared one by one: the last ones of a file.
+const MOST_CHECKPOINTS: usize = 2_000;
+
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// A file of checkpoints that was kept elsewhere, as the server writes audit-checkpoints.ndjson: the log must lead
-    /// through the last of them
+    /// through all of them
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
     /// The public key that must have signed it, in hexadecimal digits [default: the one that it names]
@@ -28,12 +31,12 @@ pub(super) struct Args {
     shape: Shape,
 }
 
-/// The last checkpoint of a file. All of them must be signed, and by the same key.
-fn last(file: &Path, key: Option<&str>) -> Result<Checkpoint, Failure> {
+/// The checkpoints of a file, in order. All of them must be signed, and by the same key.
+fn kept(file: &Path, key: Option<&str>) -> Result<Vec<Checkpoint>, Failure> {
     let name = file.display();
     let text = fs::read_to_string(file)
         .map_err(|error| Failure::new(Kind::Input, format!("cannot read {name}: {error}")))?;
-    let mut last: Option<Checkpoint> = None;
+    let mut all: Vec<Checkpoint> = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |why: &str| Failure::new(Kind::Input, format!("{name}, line {}: {why}", number + 1));
         let checkpoint: Checkpoint =
@@ -41,25 +44,41 @@ fn last(file: &Path, key: Option<&str>) -> Result<Checkpoint, Failure> {
         if !checkpoint.is_signed() {
             return Err(wrong("the checkpoint is not signed by the key that it names"));
         }
-        let expected = key.or(last.as_ref().map(|last| last.public_key.as_str()));
+        let expected = key.or(all.first().map(|first| first.public_key.as_str()));
         if expected.is_some_and(|expected| !expected.eq_ignore_ascii_case(&checkpoint.public_key)) {
             return Err(wrong("the checkpoint is signed by another key"));
         }
-        last = Some(checkpoint);
+        all.push(checkpoint);
     }
-    last.ok_or_else(|| Failure::new(Kind::Input, format!("{name} holds no checkpoint")))
+    if all.is_empty() {
+        Err(Failure::new(Kind::Input, format!("{name} holds no checkpoint")))
+    } else {
+        Ok(all)
+    }
 }
 
 pub(super) async fn run(client: &Client, args: &Args) -> Result<(), Failure> {
-    let checkpoint = args.checkpoint.as_deref().map(|file| last(file, args.key.as_deref())).transpose()?;
-    let hash = checkpoint.as_ref().map(|checkpoint| checkpoint.head.entry_hash.to_string());
-    let trusted = checkpoint.as_ref().map(|checkpoint| checkpoint.head.number).zip(hash.as_deref());
-    let verdict = client.verify_audit(trusted).await?;
+    let kept = args.checkpoint.as_deref().map(|file| kept(file, args.key.as_deref())).transpose()?;
+    let kept = kept.unwrap_or_default();
+    let checkpoint = kept.iter().max_by_key(|checkpoint| checkpoint.head.number);
+    let hash = checkpoint.map(|checkpoint| checkpoint.head.entry_hash.to_string());
+    let trusted = checkpoint.map(|checkpoint| checkpoint.head.number).zip(hash.as_deref());
+    let mut verdict = client.verify_audit(trusted).await?;
+    if verdict.valid
+        && let Some(bad) = contradicted(client, &kept).await?
+    {
+        verdict = AuditVerdict {
+            valid: false,
+            entries: bad.number.saturating_sub(1),
+            head: None,
+            first_bad: Some(bad),
+        };
+    }
     if args.shape.json {
         output::json(&verdict)?;
     } else if verdict.valid {
         output::line(&whole(&verdict))?;
-        if let Some(Checkpoint { head, at, public_key, .. }) = &checkpoint {
+        if let Some(Checkpoint { head, at, public_key, .. }) = checkpoint {
             output::line(&format!(
                 "it leads through entry {}, which {public_key} signed at {at}",
                 head.number
@@ -67,6 +86,21 @@ pub(super) async fn run(client: &Client, args: &Args) -> Result<(), Failure> {
         }
     }
     judge(&verdict)
+}
+
+/// The first checkpoint that the log does not lead through any more. The log is whole: one entry says all about those before.
+async fn contradicted(client: &Client, kept: &[Checkpoint]) -> Result<Option<BadEntry>, Failure> {
+    for checkpoint in kept.iter().rev().take(MOST_CHECKPOINTS).rev() {
+        let before = checkpoint.head.number.saturating_sub(1).to_string();
+        let page = client.audit(&[("cursor", before.as_str()), ("limit", "1")]).await?;
+        let found = page.items.first().filter(|entry| entry.number == checkpoint.head.number);
+        if found.is_none_or(|entry| entry.entry_hash != checkpoint.head.entry_hash.to_string()) {
+            let why =
+                format!("is not the one that was signed at {}: the log was written anew", checkpoint.at);
+            return Ok(Some(BadEntry { number: checkpoint.head.number, why }));
+        }
+    }
+    Ok(None)
 }
 
 fn whole(verdict: &AuditVerdict) -> String {
@@ -89,8 +123,6 @@ fn judge(verdict: &AuditVerdict) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use ade_client::wire::BadEntry;
-
     use super::*;
 
     #[test]

@@ -33,7 +33,7 @@ pub use bare::{Bare, Place};
 pub use bulk::{Chain, Loader, Rows};
 pub use commit::{Commit, Write};
 pub use log::{AuditFilter, Event, Numbered};
-pub use people::{Session, StoredToken, StoredUser};
+pub use people::{Password, Session, StoredToken, StoredUser};
 pub use rules::{Thing, ThingKind};
 pub use stats::{Counts, UserStats};
 pub use tasks::{ApprovalFilter, Comment, StoredTask, TaskFilter};

@@ -444,7 +444,13 @@ pub(super) fn before(now: Moment, ms: u64) -> Moment {
 }
 
 fn actor(who: &UserId, part: Part) -> Actor {
-    Actor { user: Some(who.clone()), parts: vec![part], token_made_by: None, by_agent: false }
+    Actor {
+        user: Some(who.clone()),
+        parts: vec![part],
+        token_made_by: None,
+        by_agent: false,
+        administers: true,
+    }
 }
 
 fn registered(resource: &Resource) -> Registered {

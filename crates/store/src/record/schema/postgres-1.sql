@@ -5,7 +5,8 @@ CREATE TABLE users (
     user_id text COLLATE "C" PRIMARY KEY,
     active bigint NOT NULL,
     revision bigint NOT NULL,
-    password_hash text,
+    -- How it signs in: the hash, and who set it.
+    password text,
     body jsonb NOT NULL
 );
 
@@ -96,6 +97,8 @@ CREATE TABLE approvals (
 );
 CREATE INDEX approvals_by_task ON approvals (task_id, approval_id);
 CREATE INDEX approvals_by_reviewer ON approvals (reviewer_id, status, score DESC, approval_id);
+CREATE INDEX approvals_of_reviewer ON approvals (reviewer_id, score DESC, approval_id);
+CREATE INDEX approvals_by_score ON approvals (score DESC, approval_id);
 CREATE INDEX approvals_by_status ON approvals (status, score DESC, approval_id);
 CREATE INDEX approvals_due ON approvals (due_at) WHERE status = 'PENDING';
 CREATE INDEX approvals_waiting ON approvals (created_at) WHERE status = 'PENDING';
