@@ -20,7 +20,7 @@ use chance::{World, checks, deeds};
 
 const CLIENTS: u64 = 4;
 /// How often everything is looked at.
-const PAUSES: u64 = 5;
+const PAUSES: u64 = 4;
 /// Commands of one client between two looks at everything.
 const COMMANDS: u64 = 40;
 
