@@ -12,11 +12,11 @@
 mod chance;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use ade_testkit::ade::Setup;
 use ade_testkit::{Ade, Dice, Postgres, Redis, effort};
 use chance::{World, checks, deeds};
+use tokio::time::Instant;
 
 const CLIENTS: u64 = 4;
 /// How often everything is looked at.
