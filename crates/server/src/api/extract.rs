@@ -39,6 +39,18 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     }
 }
 
+/// The same about locks, whose names have any characters: they do not go into a record.
+#[derive(Debug)]
+pub(crate) struct LockBody<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<App> for LockBody<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        parse_any(&read(request, app).await?).map(Self)
+    }
+}
+
 /// The bytes of a body, if they come in time and are not too many.
 pub(crate) async fn read(request: Request, app: &App) -> Answer<Bytes> {
     let reading = tokio::time::timeout(READ, Bytes::from_request(request, app)).await;
@@ -52,16 +64,21 @@ pub(crate) async fn read(request: Request, app: &App) -> Answer<Bytes> {
     })
 }
 
-/// What a body says.
+/// What a body says that goes into a record.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
+    if looked_at(bytes).1 {
+        return Err(Problem::invalid_at("", NUL));
+    }
+    parse_any(bytes)
+}
+
+/// What a body says.
+fn parse_any<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
     // Told without a place, which the whole body has none of.
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
         return Err(Problem::invalid_at("", "the body must be an object"));
     }
-    let (depth, nul) = looked_at(bytes);
-    if nul {
-        return Err(Problem::invalid_at("", NUL));
-    }
+    let (depth, _) = looked_at(bytes);
     if depth > DEEPEST {
         return Err(Problem::invalid_at("", format!("the body may be nested at most {DEEPEST} deep")));
     }
@@ -128,7 +145,8 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Params<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        if parts.uri.query().is_some_and(|query| query.contains("%00")) {
+        let of_locks = parts.uri.path().starts_with("/api/v1/locks");
+        if !of_locks && parts.uri.query().is_some_and(|query| query.contains("%00")) {
             return Err(Problem::invalid_at("?", NUL));
         }
         let query = Query::<T>::from_request_parts(parts, app).await;
@@ -224,7 +242,8 @@ impl FromRequestParts<App> for LockPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let Segment(name) = Segment::from_request_parts(parts, app).await?;
+        let path = Path::<String>::from_request_parts(parts, app).await;
+        let Path(name) = path.map_err(|error| Problem::invalid_at("path", error.body_text()))?;
         name.parse().map(Self).map_err(|error| Problem::invalid_at("path", error.to_string()))
     }
 }

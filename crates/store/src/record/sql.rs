@@ -61,7 +61,24 @@ impl From<u64> for Arg {
 
 /// A value as JSON text.
 pub(super) fn json(value: &impl Serialize) -> Result<Arg, RecordError> {
-    serde_json::to_string(value).map(Arg::Text).map_err(|error| RecordError::Foreign(error.to_string()))
+    let text = serde_json::to_string(value).map_err(|error| RecordError::Foreign(error.to_string()))?;
+    Ok(Arg::Text(if text.contains("\\u0000") { escapes_without_nul(&text) } else { text }))
+}
+
+/// The same for the escape of it in JSON, and not for a backslash that is followed by the same letters.
+fn escapes_without_nul(text: &str) -> String {
+    let mut told = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        let (before, from) = rest.split_at(at);
+        told.push_str(before);
+        let long = if from.starts_with("\\u") { 6 } else { 2 };
+        let (escape, after) = from.split_at(long.min(from.len()));
+        told.push_str(if escape == "\\u0000" { "\\ufffd" } else { escape });
+        rest = after;
+    }
+    told.push_str(rest);
+    told
 }
 
 /// What a statement found: text or whole numbers, in the order in which they were asked for.
@@ -118,8 +135,8 @@ macro_rules! bind {
         let mut query = $query;
         for arg in $args {
             query = match arg.clone() {
-                Arg::Text(text) => query.bind(text),
-                Arg::MaybeText(text) => query.bind(text),
+                Arg::Text(text) => query.bind(without_nul(text)),
+                Arg::MaybeText(text) => query.bind(text.map(without_nul)),
                 Arg::Int(number) => query.bind(number),
                 Arg::MaybeInt(number) => query.bind(number),
             };
@@ -149,6 +166,11 @@ impl Conditions {
             self.sql.push_str(&format!("${}{part}", self.args.len()));
         }
     }
+}
+
+/// PostgreSQL has no NUL in texts. Names of locks may contain it; what is told of them has the sign for what cannot be shown.
+fn without_nul(text: String) -> String {
+    if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text }
 }
 
 /// A connection to either.
@@ -270,6 +292,12 @@ fn postgres_row(row: &PgRow) -> Result<Row, RecordError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_no_database_takes_is_not_sent() {
+        assert_eq!(escapes_without_nul(r#""a\u0000b\\u0000\"\u00e9""#), r#""a\ufffdb\\u0000\"\u00e9""#);
+        assert_eq!(without_nul("a\0".to_owned()), "a\u{fffd}");
+    }
 
     #[test]
     fn a_statement_is_spelled_for_either_database() {
