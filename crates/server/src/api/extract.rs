@@ -6,7 +6,7 @@ use ade_client::wire::FieldError;
 use ade_domain::lock::{LockName, RequestKey};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, MatchedPath, Path, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use serde::Deserialize;
@@ -145,7 +145,8 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Params<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let of_locks = parts.uri.path().starts_with("/api/v1/locks");
+        let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        let of_locks = route.starts_with("/api/v1/locks");
         if !of_locks && parts.uri.query().is_some_and(|query| query.contains("%00")) {
             return Err(Problem::invalid_at("?", NUL));
         }
