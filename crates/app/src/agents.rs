@@ -69,6 +69,7 @@ impl From<RecordError> for AgentError {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "it is what errors are mapped with")]
 fn away(error: Unavailable) -> Error {
     Error::Record(RecordError::Unavailable(error.to_string()))
 }

@@ -68,7 +68,10 @@ fn change(kind: ChangeKind, what: &str, diff: &str) -> PreviewChange {
 }
 
 fn parameters(value: Value) -> Option<Map<String, Value>> {
-    value.as_object().cloned()
+    match value {
+        Value::Object(parameters) => Some(parameters),
+        _ => None,
+    }
 }
 
 impl Demo<'_> {

@@ -34,8 +34,9 @@ impl Log {
         let written = ade.data().join("audit-checkpoints.ndjson");
         let entries = || {
             let text = fs::read_to_string(&written).unwrap_or_default();
-            let last = text.lines().last().map(|line| serde_json::from_str::<serde_json::Value>(line));
-            last.and_then(Result::ok).and_then(|last| last["head"]["number"].as_u64()).unwrap_or_default()
+            let last = text.lines().last().map(serde_json::from_str::<serde_json::Value>);
+            let last = last.and_then(Result::ok).unwrap_or_default();
+            last.pointer("/head/number").and_then(serde_json::Value::as_u64).unwrap_or_default()
         };
         // The first administrator and three others.
         let all = || match entries() {

@@ -65,8 +65,8 @@ async fn within(app: &App, endpoint: &'static str, who: &str, most: u32) -> Answ
     let detail = format!("{most} requests a minute are served for {endpoint}; try again in {seconds} s");
     Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED", detail)
         .retry_after(seconds)
-        .header("ratelimit-limit", most)
-        .header("ratelimit-remaining", remaining)
-        .header("ratelimit-reset", seconds)
+        .header("ratelimit-limit", most.to_string())
+        .header("ratelimit-remaining", remaining.to_string())
+        .header("ratelimit-reset", seconds.to_string())
         .header("ratelimit-policy", format!("{most};w={WINDOW}")))
 }

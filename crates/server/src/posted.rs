@@ -90,7 +90,11 @@ impl<T: DeserializeOwned, const STATUS: u16> FromRequest<App> for Posted<T, STAT
         let what = format!("{} {}", parts.method, parts.uri.path());
         let bytes = read(Request::from_parts(parts, body), app).await.map_err(Problem::into_response)?;
         let Some(key) = key else {
-            return Ok(Self { caller, body: parse_or_nothing(&bytes)?, _flight: None });
+            return Ok(Self {
+                caller,
+                body: parse_or_nothing(&bytes).map_err(Problem::into_response)?,
+                _flight: None,
+            });
         };
         let owner = owner(&caller);
         let asked =
@@ -116,7 +120,7 @@ impl<T: DeserializeOwned, const STATUS: u16> FromRequest<App> for Posted<T, STAT
         let render = Arc::new(|made: Made<'_>| made::answer(STATUS, made));
         let mut caller = caller;
         caller.0.keep = Some(Keep { owner, key, asked, render });
-        Ok(Self { caller, body: parse_or_nothing(&bytes)?, _flight: flight })
+        Ok(Self { caller, body: parse_or_nothing(&bytes).map_err(Problem::into_response)?, _flight: flight })
     }
 }
 
@@ -132,9 +136,9 @@ fn without_password(bytes: &Bytes) -> Bytes {
 }
 
 /// No body at all is one without fields.
-fn parse_or_nothing<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Response> {
+fn parse_or_nothing<T: DeserializeOwned>(bytes: &Bytes) -> Answer<T> {
     let bytes = if bytes.trim_ascii().is_empty() { b"{}".as_slice() } else { bytes };
-    parse(bytes).map_err(Problem::into_response)
+    parse(bytes)
 }
 
 fn key(value: Option<&HeaderValue>) -> Answer<Option<String>> {

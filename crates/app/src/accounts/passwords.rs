@@ -23,6 +23,7 @@ pub(super) struct Passwords {
     room: Arc<Semaphore>,
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "it is what errors are mapped with")]
 fn away(why: impl ToString) -> Error {
     Error::Record(RecordError::Unavailable(why.to_string()))
 }

@@ -176,6 +176,19 @@ impl FromRequestParts<App> for Segment {
     }
 }
 
+/// The same where it names an agent, which holds locks and has any characters in its name.
+#[derive(Debug)]
+pub(crate) struct AgentPath(pub(crate) String);
+
+impl FromRequestParts<App> for AgentPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let path = Path::<String>::from_request_parts(parts, app).await;
+        path.map(|Path(id)| Self(id)).map_err(|error| Problem::invalid_at("path", error.body_text()))
+    }
+}
+
 /// Several variable parts of a path, in order.
 #[derive(Debug)]
 pub(crate) struct Segments<const N: usize>(pub(crate) [String; N]);

@@ -57,8 +57,8 @@ impl Problem {
         self.fact("retry_after", seconds)
     }
 
-    pub(crate) fn header(mut self, name: &'static str, value: impl ToString) -> Self {
-        self.headers.push((name, value.to_string()));
+    pub(crate) fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
         self
     }
 
