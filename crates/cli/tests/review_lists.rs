@@ -45,7 +45,8 @@ async fn tasks_and_requests(office: &Office) {
         let kind = if n % 2 == 0 { "deploy" } else { "note" };
         let name = if n < 4 { "prod 1" } else { "prod 2" };
         let tags = json!([format!("t{}", n % 4), "all", "100%_"]);
-        let resources = json!([{ "type": "db", "id": name, "mode": "shared" }, { "type": "net", "id": format!("{n}") }]);
+        let resources =
+            json!([{ "type": "db", "id": name, "mode": "shared" }, { "type": "net", "id": format!("{n}") }]);
         let more = json!({ "type": kind, "tags": tags, "resources": resources });
         made.push((n, if n < 8 { author.submitted(more).await } else { author.draft(more).await }));
     }
