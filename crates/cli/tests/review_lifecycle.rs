@@ -1,7 +1,12 @@
 //! The lifecycle through HTTP, on both records: every row of the table that can be driven before anything is applied, and a
 //! refusal with the state and what it allows for everything that is not in the table.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "helpers of tests fail like tests")]
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "helpers of tests fail like tests"
+)]
 
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::{State, TABLE, Verb, allowed, next};

@@ -1,7 +1,7 @@
 //! Nobody decides about what it proposed, on no path: whoever belongs to the authors of a task is refused by each of them,
 //! and the task stays as it was.
 
-#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+#![expect(clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::permission::Scope;

@@ -1,7 +1,12 @@
 //! People and servers at the same time, on both records: one decision, never for something else than was seen, a batch that
 //! is whole or not at all, each escalation once, and nobody who left is still waited for.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "helpers of tests fail like tests")]
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "helpers of tests fail like tests"
+)]
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! What reviews are decided by, as it is changed through HTTP: policies, the registry of resources, settings, flags. And what
 //! would happen if: a simulation says what submitting does, and a replay names what would have gone another way.
 
-#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
 use std::collections::BTreeSet;
 

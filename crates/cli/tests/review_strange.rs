@@ -1,7 +1,7 @@
 //! Strange names, texts and numbers, through HTTP and on both records: each is taken or refused with a described answer, the
 //! same on either record, and nothing that was taken makes anything unreadable.
 
-#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_testkit::House;
