@@ -1,6 +1,6 @@
 # The commands of this repository. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run test deps lint unit docs soak bench bench-check deny servers clean
+.PHONY: help run test deps lint unit docs soak fuzz-api bench bench-check deny servers clean
 
 # What measures peers is built apart from what is shipped, and so is the Python of the peers in Python.
 PEERS := $(or $(CARGO_TARGET_DIR),target)/peers
@@ -9,8 +9,8 @@ PEERS_PYTHON := $(PEERS)/python/bin/python
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## Build and start the server on http://127.0.0.1:8300, with its data in ./ade-data
-	@cargo run --quiet --locked -- serve
+run: ## Build and start the server with a demo organisation on http://127.0.0.1:8300, with its data in ./ade-data
+	@cargo run --quiet --locked -- serve --demo
 
 test: deps lint unit ## Install what is missing, then check everything: format, lints, all tests
 
@@ -32,6 +32,9 @@ docs: ## Write the generated references and fixtures anew
 
 soak: ## The long campaigns: the same randomised tests, many more rounds (ADE_SEED repeats a run)
 	ADE_SOAK=1 cargo test --release --locked --workspace -- --nocapture --test-threads 1
+
+fuzz-api: deps ## The served API against its own description, for longer than `make test` does (ADE_SEED repeats a run)
+	ADE_SOAK=1 cargo test --locked -p ade-cli --test schemathesis -- --nocapture --test-threads 1
 
 bench: $(PEERS)/python/ready ## Measure locks on this machine, beside the bare minimum and beside peers
 	@scripts/deps bench

@@ -69,12 +69,12 @@ impl From<RecordError> for AgentError {
     }
 }
 
-fn forbidden(detail: impl Into<String>) -> Error {
-    Error::Forbidden(detail.into())
+fn away(error: Unavailable) -> Error {
+    Error::Record(RecordError::Unavailable(error.to_string()))
 }
 
-fn is_admin(caller: &Caller) -> bool {
-    caller.actor().parts.contains(&Part::Admin)
+fn forbidden(detail: impl Into<String>) -> Error {
+    Error::Forbidden(detail.into())
 }
 
 /// Whoever answers for an agent, or administers, or is the agent itself.
@@ -82,7 +82,7 @@ fn may_act_for(caller: &Caller, agent_id: &str, sponsor: Option<&UserId>) -> boo
     match (&caller.agent_id, &caller.user) {
         (Some(own), _) => own == agent_id,
         (None, None) => true,
-        (None, Some(user)) => sponsor == Some(&user.user_id) || is_admin(caller),
+        (None, Some(user)) => sponsor == Some(&user.user_id) || caller.administers(),
     }
 }
 
@@ -120,6 +120,18 @@ impl AgentService {
         Ok(name.to_owned())
     }
 
+    /// Whether the caller acts for an agent that is there; nobody becomes one by this.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn acts_for(&self, caller: &Caller, agent_id: &str) -> Result<bool, Error> {
+        caller.require(Scope::Lock)?;
+        let own = caller.agent_id.is_none()
+            && caller.user.as_ref().is_some_and(|user| user.user_id.as_str() == agent_id);
+        let sponsor = self.record.agent(agent_id).await?.and_then(|agent| agent.sponsor_id);
+        Ok(own || may_act_for(caller, agent_id, sponsor.as_ref()))
+    }
+
     /// An agent that is known from now on because somebody used its name.
     async fn know(&self, name: &str, sponsor: UserId, caller: &Caller) -> Result<(), Error> {
         self.may_create(caller, name).await?;
@@ -142,6 +154,14 @@ impl AgentService {
         let parts = caller.actor().parts;
         if caller.agent_id.is_some() || !(parts.contains(&Part::Author) || parts.contains(&Part::Admin)) {
             return Err(forbidden("agents are made by authors and administrators"));
+        }
+        if caller.is_borrowed() {
+            return Err(forbidden("agents are not made with what somebody else made"));
+        }
+        // Known without a row: the bootstrap token uses this name.
+        let in_use = self.coordination.agent(name.to_owned()).await.map_err(away)?.is_some();
+        if in_use && !caller.administers() && self.record.agent(name).await?.is_none() {
+            return Err(forbidden(format!("the name {name} is in use; an administrator may register it")));
         }
         if self.record.user(&UserId::new(name)).await?.is_some() {
             return Err(forbidden(format!("{name} is a person, and no agent can have its name")));
@@ -226,7 +246,7 @@ impl AgentService {
     async fn sponsor(&self, named: Option<&str>, caller: &Caller) -> Result<Option<UserId>, Error> {
         let own = caller.user.as_ref().map(|user| user.user_id.clone());
         let Some(named) = named.map(UserId::new) else { return Ok(own) };
-        if own.as_ref() != Some(&named) && !is_admin(caller) {
+        if own.as_ref() != Some(&named) && !caller.administers() {
             return Err(forbidden("only an administrator names somebody else as sponsor"));
         }
         let known = self.record.user(&named).await?;

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use ade_domain::Moment;
 use ade_domain::audit::Who;
 use ade_domain::people::{ADMIN, AUDITOR, AuthorSet, User, UserId};
 use ade_domain::permission::{Part, Scope, parts_of};
 use ade_domain::review::Actor;
-use ade_domain::task::Lineage;
 use ade_store::record::StoredTask;
 
 use crate::{Error, Keep};
@@ -27,6 +27,8 @@ pub struct Caller {
     pub who: Who,
     /// Only if what is changed has this revision.
     pub if_match: Option<u64>,
+    /// When its token ends, if it acts with one.
+    pub ends_at: Option<Moment>,
     /// The request may be repeated: what it is answered is kept in the transaction of what it changes.
     pub keep: Option<Keep>,
 }
@@ -56,6 +58,7 @@ impl Caller {
             parts,
             token_made_by,
             by_agent: self.agent_id.is_some(),
+            administers: self.scopes.contains(&Scope::Admin),
         }
     }
 
@@ -84,7 +87,7 @@ impl Caller {
 
     /// Who can never decide about what it proposes; who answers for the agents of the lineage comes on top.
     #[must_use]
-    pub(crate) fn authors(&self, lineage: &Lineage) -> AuthorSet {
+    pub(crate) fn authors(&self) -> AuthorSet {
         let mut authors = AuthorSet::default();
         if let Some(user) = &self.user {
             let why =
@@ -94,9 +97,20 @@ impl Caller {
         if let Some(maker) = &self.token_made_by {
             authors.add(maker.clone(), "made the token that it was proposed with");
         }
-        if let Some(sponsor) = &lineage.sponsor_id {
-            authors.add(sponsor.clone(), "answers for the agents behind it");
-        }
         authors
+    }
+
+    /// Whether it has the role and a token for what administrators do.
+    #[must_use]
+    pub fn administers(&self) -> bool {
+        let actor = self.actor();
+        actor.administers && actor.parts.contains(&Part::Admin)
+    }
+
+    /// Whether somebody else made what it acts with: then it makes nothing that would outlive or hide that.
+    #[must_use]
+    pub fn is_borrowed(&self) -> bool {
+        let own = self.user.as_ref().map(|user| &user.user_id);
+        self.token_made_by.as_ref().is_some_and(|maker| Some(maker) != own)
     }
 }

@@ -127,13 +127,31 @@ impl Duties {
     async fn checkpoints(self, signer: Signer, every: Duration) {
         let mut tick = interval(every);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut last: Option<Checkpoint> = None;
+        // What was signed before binds what is signed now, also after a restart.
+        let mut last: Option<Checkpoint> = match self.last_checkpoint() {
+            Ok(last) => last,
+            Err(error) => {
+                tracing::error!(%error, "no checkpoint of the audit log is written: the last one cannot be read");
+                return;
+            }
+        };
         loop {
             tick.tick().await;
             if let Err(error) = self.checkpoint(&signer, &mut last).await {
                 tracing::error!(%error, "no checkpoint of the audit log was written");
             }
         }
+    }
+
+    fn last_checkpoint(&self) -> Result<Option<Checkpoint>, LedgerError> {
+        let text = match std::fs::read_to_string(self.data.join(CHECKPOINTS)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let Some(line) = text.lines().rfind(|line| !line.trim().is_empty()) else { return Ok(None) };
+        let last: Checkpoint = serde_json::from_str(line).map_err(std::io::Error::other)?;
+        if last.is_signed() { Ok(Some(last)) } else { Err(LedgerError::Forged) }
     }
 
     /// A checkpoint, if anything was recorded since the last one.

@@ -7,6 +7,7 @@ mod acts;
 pub mod agents;
 mod audits;
 mod caller;
+pub mod demo;
 pub mod duties;
 mod error;
 pub mod ledger;

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use ade_domain::Clock;
 use ade_domain::lock::{Deadlock, HeldBy, LockName, Token};
-use ade_store::Record;
 use ade_store::coordination::{Event, Happening};
 use ade_store::record::{Commit, InboxMessage, Write};
+use ade_store::{Record, RecordError};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -92,6 +92,8 @@ impl Notices for LogNotices {
 
 /// Notices that wait for the record; beyond that they are lines of the log alone.
 const MOST_WAITING: usize = 10_000;
+/// How often: an outage of ten minutes.
+const MOST_TRIES: u32 = 600;
 /// The pause before the record is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -114,7 +116,14 @@ impl RecordNotices {
         let (waiting, mut told) = mpsc::channel::<Commit>(MOST_WAITING);
         let task = tokio::spawn(async move {
             while let Some(commit) = told.recv().await {
+                let mut tries = 0;
                 while let Err(error) = record.commit(commit.clone()).await {
+                    tries += 1;
+                    // What the record does not take at all must not keep others waiting.
+                    if !matches!(error, RecordError::Unavailable(_)) || tries == MOST_TRIES {
+                        tracing::error!(%error, "a notice is in the log alone");
+                        break;
+                    }
                     tracing::warn!(%error, "a notice cannot be written to the record; trying again");
                     tokio::time::sleep(AGAIN).await;
                 }

@@ -19,6 +19,8 @@ pub const NOOP: &str = "noop";
 const MOST_TAGS: usize = 50;
 const LONGEST_TEXT: usize = 256;
 const MOST_CHANGES: usize = 1_000;
+/// Bytes of what would change.
+const LONGEST_PREVIEW: usize = 262_144;
 const MOST_NOTES: usize = 100;
 const LONGEST_NOTE: usize = 4_096;
 const USUAL_PRIORITY: u8 = 50;
@@ -134,6 +136,7 @@ impl Proposal {
             return Err(Error::Invalid(faults));
         }
         let Draft { config, metadata, preview, .. } = &mut draft;
+        let before = config.clone();
         fn put<T>(place: &mut T, said: Option<T>) {
             if let Some(said) = said {
                 *place = said;
@@ -159,6 +162,8 @@ impl Proposal {
         }
         *preview = match (config.executor.as_str(), self.preview) {
             (AGENT, Some(said)) => said.preview(),
+            // What was said about something else says nothing about this.
+            (AGENT, None) if *config != before => Preview::unavailable(),
             (AGENT, None) => preview.clone(),
             (NOOP, None) => SaidPreview::default().preview(),
             (NOOP, Some(_)) => {
@@ -195,6 +200,16 @@ impl Proposal {
         if let Some(said) = &self.preview {
             let fits = said.changes.len() <= MOST_CHANGES;
             check(fits, "/preview/changes", format!("may be at most {MOST_CHANGES}"));
+            let bytes: usize = said
+                .changes
+                .iter()
+                .map(|one| one.what.len() + one.diff.as_ref().map_or(0, String::len))
+                .sum();
+            check(
+                bytes <= LONGEST_PREVIEW,
+                "/preview/changes",
+                format!("may have at most {LONGEST_PREVIEW} bytes"),
+            );
             for (pointer, notes) in [("/preview/warnings", &said.warnings), ("/preview/errors", &said.errors)]
             {
                 let fits = notes.len() <= MOST_NOTES && notes.iter().all(|note| note.len() <= LONGEST_NOTE);

@@ -1,7 +1,8 @@
 //! Settings and flags: what is changed while servers run. They are read from the record with each decision, so that a change
 //! counts on every server at the next request.
 //!
-//! The names are a closed list. What nobody has set has its default, and revision 0.
+//! The names are a closed list; what locks go by is not among it, because every server has that in its own configuration.
+//! What nobody has set has its default, and revision 0.
 
 use ade_domain::Invalid;
 use ade_domain::permission::Scope;
@@ -11,7 +12,8 @@ use ade_store::{Record, RecordError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::rules::{Change, MOST_ATTEMPTS, Rules, administers, seen};
+use crate::accounts::require_admin;
+use crate::rules::{Change, MOST_ATTEMPTS, Rules, seen};
 use crate::{Caller, Error};
 
 /// From where on a risk is medium, high and critical.
@@ -21,12 +23,6 @@ const YEAR: u64 = 365 * 86_400;
 /// All settings and flags, with defaults for those that nobody has set. Times are in seconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// `lock:default_ttl`: the lease of a request for a lock that names none.
-    pub lock_default_ttl: u64,
-    /// `lock:max_ttl`: the longest lease that may be asked for.
-    pub lock_max_ttl: u64,
-    /// `lock:heartbeat_interval`: how often holders should be heard of.
-    pub lock_heartbeat_interval: u64,
     /// `approval:default_timeout`: how long people have before somebody else is asked.
     pub approval_default_timeout: u64,
     /// `approval:max_timeout`: how long people have at most, whatever the default says.
@@ -43,16 +39,11 @@ pub struct Settings {
     pub auto_approve_low_risk: bool,
     /// Flag: many requests may be answered at once.
     pub batch_approvals: bool,
-    /// Flag: cycles of waiting holders are looked for.
-    pub deadlock_detection: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            lock_default_ttl: 30,
-            lock_max_ttl: 300,
-            lock_heartbeat_interval: 10,
             approval_default_timeout: 48 * 3_600,
             approval_max_timeout: 7 * 86_400,
             approval_validity: 7 * 86_400,
@@ -61,7 +52,6 @@ impl Default for Settings {
             thresholds: Thresholds::default(),
             auto_approve_low_risk: false,
             batch_approvals: true,
-            deadlock_detection: true,
         }
     }
 }
@@ -74,7 +64,7 @@ struct Number {
     of: fn(&mut Settings) -> &mut u64,
 }
 
-const NUMBERS: [Number; 8] = [
+const NUMBERS: [Number; 5] = [
     Number {
         name: "approval:backlog_threshold",
         least: 0,
@@ -89,24 +79,15 @@ const NUMBERS: [Number; 8] = [
     },
     Number { name: "approval:max_timeout", least: 1, most: YEAR, of: |all| &mut all.approval_max_timeout },
     Number { name: "approval:validity", least: 1, most: YEAR, of: |all| &mut all.approval_validity },
-    Number { name: "lock:default_ttl", least: 1, most: 300, of: |all| &mut all.lock_default_ttl },
-    Number {
-        name: "lock:heartbeat_interval",
-        least: 1,
-        most: 300,
-        of: |all| &mut all.lock_heartbeat_interval,
-    },
-    Number { name: "lock:max_ttl", least: 1, most: 300, of: |all| &mut all.lock_max_ttl },
     Number { name: "task:default_timeout", least: 1, most: 86_400, of: |all| &mut all.task_default_timeout },
 ];
 
 /// A flag, and where it stands.
 type Flag = (&'static str, fn(&mut Settings) -> &mut bool);
 
-const FLAGS: [Flag; 3] = [
+const FLAGS: [Flag; 2] = [
     ("auto_approve_low_risk", |all| &mut all.auto_approve_low_risk),
     ("batch_approvals", |all| &mut all.batch_approvals),
-    ("deadlock_detection", |all| &mut all.deadlock_detection),
 ];
 
 /// Thresholds as they are written.
@@ -128,12 +109,8 @@ pub fn about(name: &str) -> &'static str {
         "approval:backlog_threshold" => "with more requests than this waiting there is a backlog",
         "task:default_timeout" => "seconds that carrying a task out may take that does not say",
         THRESHOLDS => "from which risk on a task is medium, high and critical",
-        "lock:default_ttl" => "seconds that a lease lasts that does not say",
-        "lock:max_ttl" => "seconds that a lease may last",
-        "lock:heartbeat_interval" => "seconds between two heartbeats of a holder",
         "auto_approve_low_risk" => "in a backlog, tasks of level LOW pass whose policies allow it",
         "batch_approvals" => "many requests may be answered at once",
-        "deadlock_detection" => "cycles of waiting holders are looked for",
         _ => "",
     }
 }
@@ -270,7 +247,7 @@ impl Rules {
     /// # Errors
     /// The caller is no administrator, there is no such setting, or it cannot have this value.
     pub async fn set(&self, name: &str, value: Value, caller: &Caller) -> Result<Thing, Error> {
-        administers(caller)?;
+        require_admin(caller)?;
         if names().all(|known| known != name) {
             return Err(Error::NotFound("setting"));
         }
@@ -300,7 +277,7 @@ impl Rules {
     /// # Errors
     /// The caller is no administrator, or there is no such flag.
     pub async fn switch(&self, name: &str, enabled: bool, caller: &Caller) -> Result<Thing, Error> {
-        administers(caller)?;
+        require_admin(caller)?;
         self.overwrite(ThingKind::Feature, name, Value::Bool(enabled), "feature.set", caller).await
     }
 

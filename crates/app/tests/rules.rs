@@ -152,7 +152,7 @@ async fn only_administrators_make_rules(office: Office) {
     ] {
         assert_eq!(rules.create_policy(&named("x"), &who).await, Err(why.clone()));
         assert_eq!(rules.create_resource(&resource, &who).await, Err(why.clone()));
-        assert_eq!(rules.set("lock:max_ttl", json!(60), &who).await, Err(why.clone()));
+        assert_eq!(rules.set("approval:validity", json!(60), &who).await, Err(why.clone()));
         assert_eq!(rules.switch("batch_approvals", false, &who).await, Err(why));
     }
     let bootstrap = Caller { user: None, ..admin() };
@@ -164,8 +164,7 @@ async fn delegations_are_made_by_their_owner_or_an_administrator(office: Office)
     for name in ["rob", "sue", "eve"] {
         office.hire(name, &[REVIEWER]).await;
     }
-    let gone =
-        StoredUser { user: User { active: false, ..user("old", &[]) }, revision: 1, password_hash: None };
+    let gone = StoredUser { user: User { active: false, ..user("old", &[]) }, revision: 1, password: None };
     let writes = vec![Write::User { user: Box::new(gone), expected: None }];
     office.record.commit(Commit { writes, ..Commit::default() }).await.expect("hired and fired");
     let (rules, rob, sue) = (office.rules(), caller("rob", &[REVIEWER]), caller("sue", &[REVIEWER]));
@@ -291,7 +290,6 @@ async fn a_setting_counts_at_the_next_decision(office: Office) {
     for (name, value) in [
         ("approval:validity", json!(0)),
         ("approval:validity", json!("7d")),
-        ("lock:max_ttl", json!(301)),
         ("risk:thresholds", json!({ "medium": 50, "high": 50, "critical": 75 })),
         ("risk:thresholds", json!({ "medium": 25, "high": 50 })),
         ("risk:thresholds", json!([25, 50, 75])),
@@ -338,10 +336,7 @@ async fn a_flag_switches_batches_off(office: Office) {
     let features = rules.features(&admin()).await.expect("listed");
     let features: Vec<(&str, bool)> =
         features.iter().map(|one| (one.id.as_str(), one.body == json!(true))).collect();
-    assert_eq!(
-        features,
-        [("auto_approve_low_risk", false), ("batch_approvals", true), ("deadlock_detection", true)]
-    );
+    assert_eq!(features, [("auto_approve_low_risk", false), ("batch_approvals", true)]);
     let task = submitted(&desk, "one").await;
     let approval_ids = vec![request_to(&task, "rob").to_owned()];
     let batch = Batch { approval_ids, response: yes(), skip_validation: false, apply_immediately: false };

@@ -62,7 +62,18 @@ impl Connection {
                 Err(Failure::new(Kind::Input, told).hint("ade login signs in again; ade logout forgets it"))
             }
             Some(credential) => Ok(credential.token),
-            None => own_token(&self.configured()?.data.join("admin-token")),
+            None => {
+                let config = self.configured()?;
+                // The bootstrap token of a server here is for a server here.
+                let here = ["127.0.0.1", "localhost", "[::1]"].iter().any(|host| {
+                    url.trim_end_matches('/') == format!("http://{host}:{}", config.listen.port())
+                });
+                if !here {
+                    return Err(Failure::new(Kind::Input, format!("a token for {url} is needed"))
+                        .hint("ade login signs in there; or set ADE_TOKEN, or give --token"));
+                }
+                own_token(&config.data.join("admin-token"))
+            }
         }
     }
 

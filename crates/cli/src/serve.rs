@@ -32,6 +32,9 @@ pub(crate) struct Args {
     /// password better in ADE_SERVER_POSTGRES [default: in the data folder]
     #[arg(long, value_name = "URL")]
     postgres: Option<String>,
+    /// With a small organisation to look around in, on a loopback address and in a data folder of its own
+    #[arg(long)]
+    demo: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -45,7 +48,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     flags.extend(args.redis.clone().map(|redis| ("server.redis", "redis", redis)));
     flags.extend(args.postgres.clone().map(|url| ("server.postgres", "postgres", url)));
-    let config = config::load(&args.file, flags)?;
+    let mut config = config::load(&args.file, flags)?;
+    config.demo = args.demo;
     start_logging(&config.log_format, &config.log_level).map_err(|error| Failure::new(Kind::Input, error))?;
     allow_many_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -69,7 +73,9 @@ async fn serve(config: &Config) -> Result<(), Failure> {
         };
         output::note(&format!("the administrator's token is in {}; {how}", path.display()));
     }
-    if let Some(password) = server.first_password() {
+    if config.demo {
+        greet(config, server.address());
+    } else if let Some(password) = server.first_password() {
         output::note(&format!(
             "the user admin signs in with the password {password}; it is told this once: ade user passwd changes it"
         ));
@@ -87,6 +93,20 @@ async fn serve(config: &Config) -> Result<(), Failure> {
     };
     server.run(end).await;
     Ok(())
+}
+
+/// What to try first in a demo.
+fn greet(config: &Config, address: std::net::SocketAddr) {
+    let server = if address.port() == 8300 { String::new() } else { format!(" --server http://{address}") };
+    output::note(&format!(
+        "this is a demo: ann and dave propose, alice, bob, carol, dave and mia review, erin and frank administer, grace \
+         audits; everybody's password is {}",
+        ade_server::DEMO_PASSWORD
+    ));
+    output::note(&format!(
+        "to review something: ade login carol --decide{server}, then ade approval ls{server}"
+    ));
+    output::note(&format!("to begin anew: stop it and remove {}", config.data.display()));
 }
 
 /// Every waiting caller is an open file: as many as the system allows, not as many as it gives by default.
@@ -118,6 +138,8 @@ fn not_started(error: &StartError) -> Failure {
         | StartError::Folder(_)
         | StartError::Token(_)
         | StartError::FirstAdmin(_)
+        | StartError::Demo(_)
+        | StartError::NoDemo(_)
         | StartError::Ledger(_) => failure,
     }
 }

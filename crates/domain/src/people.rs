@@ -121,6 +121,11 @@ impl AuthorSet {
         self.0.contains_key(who)
     }
 
+    /// Without those who do not belong to it any more.
+    pub fn retain(&mut self, mut belongs: impl FnMut(&UserId, &str) -> bool) {
+        self.0.retain(|who, why| belongs(who, why));
+    }
+
     /// Everybody in it.
     pub fn iter(&self) -> impl Iterator<Item = &UserId> {
         self.0.keys()

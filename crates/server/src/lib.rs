@@ -17,6 +17,7 @@ mod posted;
 mod problem;
 mod run;
 
+pub use ade_app::demo::PASSWORD as DEMO_PASSWORD;
 pub use api::openapi;
 pub use config::{Config, ConfigError, Layers};
 pub use logging::start as start_logging;

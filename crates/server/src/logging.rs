@@ -15,6 +15,9 @@ pub fn start(format: &str, level: &str) -> Result<(), String> {
     let filter = EnvFilter::try_new(level).map_err(|error| wrong(&error))?;
     let audit = format!("{AUDIT}=info").parse().map_err(|error| wrong(&error))?;
     let filter = filter.add_directive(audit);
+    // What databases remark about their own tables is of no use to whoever runs a server, unless asked for.
+    let quiet = "sqlx=warn".parse().map_err(|error| wrong(&error))?;
+    let filter = if level.contains("sqlx") { filter } else { filter.add_directive(quiet) };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())

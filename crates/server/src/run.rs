@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_app::agents::AgentService;
+use ade_app::demo::Demo;
 use ade_app::duties::{Duties, Running};
 use ade_app::ledger::LedgerError;
 use ade_app::rules::Rules;
@@ -22,6 +23,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::api::settings::OwnSetting;
 use crate::api::{self, App};
 use crate::auth::AdminToken;
 use crate::posted::InFlight;
@@ -51,6 +53,12 @@ pub enum StartError {
     /// The first administrator.
     #[error("the first administrator cannot be made: {0}")]
     FirstAdmin(ade_app::Error),
+    /// The demo.
+    #[error("the demo cannot be made: {0}")]
+    Demo(ade_app::Error),
+    /// The demo, where none may be.
+    #[error("{0}")]
+    NoDemo(String),
     /// The key that signs checkpoints.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
@@ -82,6 +90,36 @@ pub struct Server {
     _folder: Option<DataFolder>,
 }
 
+/// A demo has a data folder of its own, which is never served as anything else: its passwords are known to everybody.
+fn mark_demo(config: &Config) -> Result<(), StartError> {
+    let (mark, data) = (config.data.join("demo"), config.data.display());
+    let no = |why: String| Err(StartError::NoDemo(why));
+    let is_marked = mark.exists();
+    if !config.demo {
+        return if is_marked {
+            no(format!("{data} is the folder of a demo: serve it with --demo, or choose another"))
+        } else {
+            Ok(())
+        };
+    }
+    if !config.listen.ip().is_loopback() {
+        return no(format!("a demo is served on a loopback address alone, not on {}", config.listen));
+    }
+    if config.postgres.is_some() {
+        return no("a demo keeps its record in its own data folder: leave --postgres out".to_owned());
+    }
+    if is_marked {
+        return Ok(());
+    }
+    let is_used = std::fs::read_dir(&config.data).is_ok_and(|mut files| files.next().is_some());
+    if is_used {
+        return no(format!("{data} holds something else than a demo: choose another folder with --data"));
+    }
+    let made = std::fs::create_dir_all(&config.data)
+        .and_then(|()| std::fs::write(&mark, "served with --demo only\n"));
+    made.map_err(|source| StartError::Folder(FolderError::Unusable { path: mark, source }))
+}
+
 /// The backend that the configuration asks for. The one in this process takes the data folder by itself.
 async fn coordination(config: &Config) -> Result<(Arc<dyn Coordination>, Option<DataFolder>), StartError> {
     let rules = config.rules.clone();
@@ -109,6 +147,7 @@ impl Server {
     /// # Errors
     /// The folder, the token or the address cannot be used.
     pub async fn start(config: &Config, admin_token: Option<&str>) -> Result<Self, StartError> {
+        mark_demo(config)?;
         let (coordination, folder) = coordination(config).await?;
         let (admin, is_new) = AdminToken::find(admin_token, &config.data).map_err(StartError::Token)?;
         let listening = TcpListener::bind(config.listen).await;
@@ -127,6 +166,11 @@ impl Server {
         let agents = AgentService::new(coordination, record.clone(), clock.clone());
         let accounts = Accounts::new(record.clone(), clock.clone(), reviews.clone());
         let first_password = accounts.first_admin().await.map_err(StartError::FirstAdmin)?;
+        let rules = Rules::new(record.clone(), clock.clone());
+        if config.demo && first_password.is_some() {
+            let demo = Demo { accounts: &accounts, agents: &agents, rules: &rules, reviews: &reviews };
+            demo.fill().await.map_err(StartError::Demo)?;
+        }
         let service = format!("ade {} at {address}", env!("CARGO_PKG_VERSION"));
         let duties = Duties {
             record: record.clone(),
@@ -143,10 +187,11 @@ impl Server {
             locks,
             agents,
             accounts,
-            rules: Rules::new(record.clone(), clock),
+            rules,
             audits: Audits::new(record.clone(), reviews.clone()),
             reviews,
             record,
+            own_settings: OwnSetting::of_locks(&config.rules).into(),
             in_flight: InFlight::default(),
             admin,
             service: service.into(),

@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 use ade_domain::people::User;
 use ade_domain::permission::Scope;
 use ade_store::record::{
-    InboxMessage, MOST_MESSAGES, Record, RecordError, Session, StoredAgent, StoredToken, StoredUser, Write,
+    InboxMessage, MOST_MESSAGES, Password, Record, RecordError, Session, StoredAgent, StoredToken,
+    StoredUser, Write,
 };
 use serde_json::json;
 
@@ -35,7 +36,7 @@ fn user(name: &str, revision: u64) -> StoredUser {
             active: true,
         },
         revision,
-        password_hash: Some("$argon2id$".to_owned()),
+        password: Some(Password { hash: "$argon2id$".to_owned(), set_by: None, watched_until: None }),
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use ade_domain::Clock;
 use ade_domain::people::UserId;
-use ade_domain::permission::{Part, Scope};
+use ade_domain::permission::Scope;
 use ade_store::Record;
 use ade_store::record::StoredUser;
 
@@ -81,7 +81,7 @@ impl Accounts {
 /// The caller has not the role, or its token not the scope.
 pub fn require_admin(caller: &Caller) -> Result<(), Error> {
     caller.require(Scope::Admin)?;
-    if caller.actor().parts.contains(&Part::Admin) {
+    if caller.administers() {
         return Ok(());
     }
     Err(Error::Forbidden("only an administrator may do this".to_owned()))

@@ -6,8 +6,9 @@ use ade_domain::Moment;
 use ade_domain::audit::Who;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
-use ade_store::record::{Commit, Session, StoredToken, StoredUser, Write};
+use ade_store::record::{Commit, Password, Session, StoredToken, StoredUser, Write};
 
+use super::users::LONGEST_ID;
 use super::{Accounts, hash, secrets};
 use crate::acts::{Act, new_id};
 use crate::{Caller, Error};
@@ -42,13 +43,23 @@ impl Accounts {
     /// # Errors
     /// One of them was.
     pub async fn sign_in(&self, user_id: &str, password: String, who: Who) -> Result<SignedIn, Error> {
+        if user_id.len() > LONGEST_ID {
+            return self.not_signed_in(user_id, false, who, self.clock.now());
+        }
         let found = self.record.user(&UserId::new(user_id)).await?;
         let known = found.as_ref().filter(|found| found.user.active);
-        let fits = self.passwords.fits(password, known.and_then(|known| known.password_hash.clone())).await?;
+        let fits = self
+            .passwords
+            .fits(
+                password,
+                known.and_then(|known| known.password.as_ref().map(|password| password.hash.clone())),
+            )
+            .await?;
         let now = self.clock.now();
         let mut commit = Commit::default();
+        let is_known = found.is_some();
         let Some(user) = found.filter(|found| found.user.active && fits) else {
-            return self.not_signed_in(user_id, who, now).await;
+            return self.not_signed_in(user_id, is_known, who, now);
         };
         let (secret, csrf_token) = (secrets::new("ades_")?, secrets::new("")?);
         let (session_id, expires_at) = (new_id(), now.plus_ms(SESSION_LASTS_MS));
@@ -71,11 +82,17 @@ impl Accounts {
     }
 
     /// Tries at people who are there are recorded. What was typed as a name that nobody has may be a password: it is not.
-    async fn not_signed_in(&self, user_id: &str, who: Who, now: Moment) -> Result<SignedIn, Error> {
-        if self.record.user(&UserId::new(user_id)).await?.is_some() {
+    fn not_signed_in(&self, user_id: &str, is_known: bool, who: Who, now: Moment) -> Result<SignedIn, Error> {
+        if is_known {
             let mut commit = Commit::default();
             Act { action: "session.refuse", object_id: user_id, ..Act::default() }.by(&mut commit, who, now);
-            self.record.commit(commit).await?;
+            // Beside the answer: how long that takes tells nobody who is known.
+            let record = self.record.clone();
+            tokio::spawn(async move {
+                if let Err(error) = record.commit(commit).await {
+                    tracing::error!(%error, "a refused sign-in is not in the audit log");
+                }
+            });
         }
         Err(Error::Unauthenticated(
             "user and password do not fit; try again, or ask an administrator".to_owned(),
@@ -102,12 +119,23 @@ impl Accounts {
             };
             self.record.commit(Commit { writes: vec![touch], ..Commit::default() }).await?;
         }
+        // Whoever set the password may be the one who signed in.
+        let watched = |password: &Password| password.watched_until.is_none_or(|until| until > now);
+        let token_made_by = user.password.filter(watched).and_then(|password| password.set_by);
         let user_id = Some(user.user.user_id.clone());
         let who = Who { user_id, session_id: Some(session.session_id.clone()), ..who };
         let scopes = Scope::ALL.into_iter().collect();
         let user = Some(user.user);
-        let caller =
-            Caller { user, agent_id: None, scopes, token_made_by: None, who, if_match: None, keep: None };
+        let caller = Caller {
+            user,
+            agent_id: None,
+            scopes,
+            token_made_by,
+            who,
+            if_match: None,
+            ends_at: None,
+            keep: None,
+        };
         Ok((caller, session))
     }
 
@@ -138,6 +166,7 @@ impl Accounts {
             token_made_by: token.made_by.clone(),
             who,
             if_match: None,
+            ends_at: Some(token.expires_at),
             keep: None,
         };
         Ok((caller, token))
@@ -149,7 +178,16 @@ impl Accounts {
         let scopes: BTreeSet<Scope> =
             Scope::ALL.into_iter().filter(|scope| *scope != Scope::Decide).collect();
         let who = Who { token_id: Some("bootstrap".to_owned()), ..who };
-        Caller { user: None, agent_id: None, scopes, token_made_by: None, who, if_match: None, keep: None }
+        Caller {
+            user: None,
+            agent_id: None,
+            scopes,
+            token_made_by: None,
+            who,
+            if_match: None,
+            ends_at: None,
+            keep: None,
+        }
     }
 
     /// Somebody signs out.

@@ -77,14 +77,14 @@ impl Accounts {
         }
         let usual = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Lock]);
         let scopes = draft.scopes.clone().unwrap_or(usual);
-        // Not by a token that decides: else it would go on for longer than it was given for.
-        let may_decide = caller.is_bootstrap() || (caller.is(&owner) && caller.who.session_id.is_some());
-        if scopes.contains(&Scope::Decide) && !may_decide {
+        // Not by a token: else it would go on for longer than it was given for.
+        let by_password = caller.is_bootstrap() || (caller.is(&owner) && caller.who.session_id.is_some());
+        if scopes.contains(&Scope::Decide) && !by_password {
             let detail = "a token that decides is made by whoever it is for, signed in with a password: ade login --decide";
             return Err(Error::Forbidden(detail.to_owned()));
         }
-        if scopes.contains(&Scope::Admin) && !caller.is_bootstrap() && !caller.is(&owner) {
-            let detail = "a token that administers is made by whoever it is for: ade login --admin";
+        if scopes.contains(&Scope::Admin) && !by_password {
+            let detail = "a token that administers is made by whoever it is for, signed in with a password: ade login --admin";
             return Err(Error::Forbidden(detail.to_owned()));
         }
         self.make(Some(owner), None, scopes, draft, caller).await
@@ -157,9 +157,14 @@ impl Accounts {
             agent_id,
             name: draft.name.clone(),
             scopes,
-            made_by: caller.user.as_ref().map(|user| user.user_id.clone()),
+            // Whoever made what this is made with is behind this as well.
+            made_by: caller
+                .token_made_by
+                .clone()
+                .or_else(|| caller.user.as_ref().map(|user| user.user_id.clone())),
             created_at: now,
-            expires_at: now.plus_ms(ttl_ms),
+            // What is made with a token ends with it.
+            expires_at: caller.ends_at.map_or(now.plus_ms(ttl_ms), |ends| ends.min(now.plus_ms(ttl_ms))),
             revoked_at: None,
         };
         let mut commit = Commit::default();

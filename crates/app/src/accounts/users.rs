@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use ade_domain::people::{ADMIN, AUTHOR, User, UserId};
 use ade_domain::{Invalid, Moment};
 use ade_store::RecordError;
-use ade_store::record::{Commit, StoredUser, Write};
+use ade_store::record::{Commit, Password, StoredUser, Write};
 use serde_json::{Map, Value, json};
 
 use super::{Accounts, require_admin, secrets};
@@ -15,9 +15,12 @@ use crate::{Caller, Error, Made};
 
 /// How often a change is repeated that somebody else overtook.
 const MOST_ATTEMPTS: usize = 10;
-const LONGEST_ID: usize = 128;
+/// Bytes of an id.
+pub(super) const LONGEST_ID: usize = 128;
 const LONGEST_TEXT: usize = 256;
 const MOST_ROLES: usize = 50;
+/// So long whoever set somebody's password counts as behind it, after it was changed.
+const WATCHED_MS: u64 = 7 * 86_400_000;
 /// Characters of the first administrator's password: 96 bits.
 const ONE_TIME: usize = 24;
 
@@ -134,6 +137,22 @@ fn faults(user: &User) -> Vec<Invalid> {
     faults
 }
 
+/// A password that somebody else set: who it was counts as long as the password is there.
+fn set_by(hash: String, caller: &Caller) -> Password {
+    let set_by =
+        caller.token_made_by.clone().or_else(|| caller.user.as_ref().map(|user| user.user_id.clone()));
+    Password { hash, set_by, watched_until: None }
+}
+
+/// A password that its owner set. Whoever set the one before may have done this as well: it counts for a while.
+fn set_oneself(hash: String, before: Option<&Password>, now: Moment) -> Password {
+    let watched = before.filter(|before| before.watched_until.is_none_or(|until| until > now));
+    let set_by = watched.and_then(|before| before.set_by.clone());
+    let until = watched.and_then(|before| before.watched_until);
+    let watched_until = set_by.as_ref().map(|_| until.unwrap_or_else(|| now.plus_ms(WATCHED_MS)));
+    Password { hash, set_by, watched_until }
+}
+
 impl Accounts {
     /// A new person.
     ///
@@ -152,12 +171,12 @@ impl Accounts {
         };
         change.apply(&mut user);
         self.check(&user).await?;
-        let password_hash = match change.password.clone() {
-            Some(password) => Some(self.passwords.hash(password).await?),
+        let password = match change.password.clone() {
+            Some(password) => Some(set_by(self.passwords.hash(password).await?, caller)),
             None => None,
         };
         let now = self.clock.now();
-        let stored = StoredUser { user, revision: 1, password_hash };
+        let stored = StoredUser { user, revision: 1, password };
         let mut commit = Commit::default();
         commit.writes.push(Write::User { user: Box::new(stored.clone()), expected: None });
         let (object_id, details) = (stored.user.user_id.as_str(), change.details());
@@ -184,7 +203,8 @@ impl Accounts {
             return Ok(None);
         }
         let password = secrets::new("")?.chars().take(ONE_TIME).collect::<String>();
-        let password_hash = Some(self.passwords.hash(password.clone()).await?);
+        let hash = self.passwords.hash(password.clone()).await?;
+        let stored = Some(Password { hash, set_by: None, watched_until: None });
         let user = User {
             user_id: UserId::new("admin"),
             name: "Administrator".to_owned(),
@@ -194,7 +214,7 @@ impl Accounts {
             active: true,
         };
         let mut commit = Commit::default();
-        let user = Box::new(StoredUser { user, revision: 1, password_hash });
+        let user = Box::new(StoredUser { user, revision: 1, password: stored });
         commit.writes.push(Write::User { user, expected: None });
         Act { action: "user.create", object_id: "admin", revision: Some(1), ..Act::default() }.add(
             &mut commit,
@@ -236,7 +256,7 @@ impl Accounts {
         if !(own && change.is_password_alone()) {
             require_admin(caller)?;
         }
-        let password_hash = match change.password.clone() {
+        let hash = match change.password.clone() {
             Some(password) => Some(self.passwords.hash(password).await?),
             None => None,
         };
@@ -249,9 +269,15 @@ impl Accounts {
             change.apply(&mut after.user);
             self.check(&after.user).await?;
             after.revision += 1;
-            after.password_hash = password_hash.clone().or(after.password_hash);
             let now = self.clock.now();
-            let mut commit = self.changed(&before, &after, password_hash.is_some(), now).await?;
+            if let Some(hash) = hash.clone() {
+                after.password = Some(if own {
+                    set_oneself(hash, before.password.as_ref(), now)
+                } else {
+                    set_by(hash, caller)
+                });
+            }
+            let mut commit = self.changed(&before, &after, hash.is_some(), now).await?;
             let (object_id, revision) = (after.user.user_id.as_str(), Some(after.revision));
             Act { action: "user.update", object_id, revision, details: change.details(), ..Act::default() }
                 .add(&mut commit, Some(caller), now);

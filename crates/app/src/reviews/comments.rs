@@ -107,6 +107,7 @@ impl Reviews {
             }
             let digest = old.review.digest;
             let mut review = Review::draft(copy_id.as_str(), config, digest, author, authors, now);
+            review.by_agent = caller.agent_id.is_some() || metadata.lineage.agent_id.is_some();
             review.risk = Some(facts.risk(&review.config, &old.preview));
             let mut copy = StoredTask {
                 review,

@@ -4,7 +4,7 @@ use ade_domain::Moment;
 use ade_domain::people::People;
 use ade_domain::review::assign::{Assignment, NoQuorum, Question, assign};
 use ade_domain::review::delegation::Delegation;
-use ade_domain::review::policy::{Policy, default_policy};
+use ade_domain::review::policy::{DEFAULT, Policy, default_policy};
 use ade_domain::review::risk::{self, HISTORY, History, Level, Registered, Risk, assess, level};
 use ade_domain::review::{Plan, Review};
 use ade_domain::task::{Config, Preview, Resource};
@@ -13,9 +13,6 @@ use ade_store::{Record, RecordError};
 
 use crate::rules::{RegisteredPattern, StoredPolicy, is_policy};
 use crate::settings::Settings;
-
-/// The name of the policy that counts if no other does.
-const DEFAULT: &str = "default";
 
 /// Everything at once.
 #[derive(Debug, Clone)]
@@ -108,7 +105,8 @@ impl Facts {
         assign(&Question {
             config,
             risk,
-            author: self.people.get(&review.author_id),
+            // Somebody's roles are its own: they say nothing for its agents.
+            author: self.people.get(&review.author_id).filter(|_| !review.by_agent),
             author_set: &review.author_set,
             people: &self.people,
             policies: &self.policies,

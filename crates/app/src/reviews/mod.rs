@@ -14,13 +14,13 @@ mod use_cases;
 use std::sync::Arc;
 
 use ade_domain::audit::Body;
-use ade_domain::people::AuthorSet;
+use ade_domain::people::{AuthorSet, UserId};
 use ade_domain::review::Record as Happened;
 use ade_domain::task::{Lineage, State};
 use ade_domain::{Clock, Moment};
 use ade_store::record::{Commit, Event, StoredTask, Write};
 use ade_store::{Coordination, Record, RecordError};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 pub use batch::{Batch, MOST_AT_ONCE};
@@ -34,6 +34,9 @@ use facts::Facts;
 
 /// How often a decision is repeated that somebody else overtook.
 const MOST_ATTEMPTS: usize = 10;
+
+/// How the author set says that somebody belongs to it by the lineage.
+const BEHIND: &str = "answers for";
 
 /// The use cases; clones are the same ones.
 #[derive(Clone)]
@@ -103,14 +106,17 @@ impl Reviews {
         Ok(Settings::load(&self.record).await?)
     }
 
-    /// Who can never decide about what somebody proposes: whoever answers for an agent of the lineage is in it, also where
-    /// the lineage does not say who that is.
+    /// Who can never decide about what somebody proposes: every human whom the lineage names, and whoever answers for an agent
+    /// of it, also where the lineage does not say who that is.
     async fn authors(&self, lineage: &Lineage, caller: &Caller) -> Result<AuthorSet, Error> {
-        let mut authors = caller.authors(lineage);
+        let mut authors = caller.authors();
+        if let Some(sponsor) = &lineage.sponsor_id {
+            authors.add(sponsor.clone(), format!("{BEHIND} the agents behind it"));
+        }
         for agent in [&lineage.agent_id, &lineage.parent_agent_id].into_iter().flatten() {
             let sponsor = self.record.agent(agent).await?.and_then(|agent| agent.sponsor_id);
             if let Some(sponsor) = sponsor {
-                authors.add(sponsor, format!("answers for the agent {agent} behind it"));
+                authors.add(sponsor, format!("{BEHIND} the agent {agent} behind it"));
             }
         }
         Ok(authors)
@@ -232,8 +238,13 @@ fn audit(task: &StoredTask, happened: &Happened, caller: Option<&Caller>, now: M
         digest: Some(review.digest),
         reason: happened.reason.clone(),
         ticket: happened.ticket.clone(),
-        details: serde_json::Map::new(),
+        details: told(&happened.tell),
     }
+}
+
+/// Whom it concerns: who is asked from now on, or need not answer any more.
+fn told(people: &[UserId]) -> Map<String, Value> {
+    if people.is_empty() { Map::new() } else { Map::from_iter([("told".to_owned(), json!(people))]) }
 }
 
 fn event(task: &StoredTask, happened: &Happened, now: Moment) -> Event {

@@ -105,7 +105,8 @@ impl Reviews {
                 (author, self.authors(&imagined.metadata.lineage, caller).await?)
             }
         };
-        let review = Review::draft("imagined", imagined.config.clone(), digest, author, authors, now);
+        let mut review = Review::draft("imagined", imagined.config.clone(), digest, author, authors, now);
+        review.by_agent = caller.agent_id.is_some() || imagined.metadata.lineage.agent_id.is_some();
         let risk = facts.risk(&imagined.config, &imagined.preview);
         let assignment = facts.assign(&review, &imagined.config, risk.score, now);
         let required_count = assignment.as_ref().map_or(0, |assignment| least(&assignment.requirements));

@@ -3,7 +3,7 @@
 use ade_domain::people::UserId;
 use ade_domain::permission::{Act, Scope, may};
 use ade_domain::review::{Action, Answer, Refusal, Review};
-use ade_domain::task::{Config, Digest, Metadata, Preview, Verb, next};
+use ade_domain::task::{Config, Digest, Metadata, Preview, State, Verb, next};
 use ade_store::record::{Commit, StoredTask, Write};
 
 use crate::{Caller, Error};
@@ -91,6 +91,7 @@ impl Reviews {
         let authors = self.authors(&metadata.lineage, caller).await?;
         let mut review = Review::draft(task_id.as_str(), config, digest, author, authors, now);
         review.risk = Some(facts.risk(&review.config, &preview));
+        review.by_agent = caller.agent_id.is_some() || metadata.lineage.agent_id.is_some();
         let mut task =
             StoredTask { review, metadata, preview, predecessor, lock_preview, approval_ends_at: None };
         let mut commit = Commit::default();
@@ -153,6 +154,13 @@ impl Reviews {
             let lock_preview = self.lock_preview(&config, Some(task_id)).await;
             let now = self.clock.now();
             let mut review = task.review.clone();
+            if metadata.lineage != task.metadata.lineage {
+                // Naming one after the other would leave those to decide whom the author likes.
+                if review.state != State::Draft {
+                    return Err(Error::invalid("/lineage", "cannot be changed once the task was submitted"));
+                }
+                review.author_set.retain(|_, why| !why.starts_with(super::BEHIND));
+            }
             // Whoever stands behind the change decides about it as little as who stood behind the first one.
             let authors = self.authors(&metadata.lineage, caller).await?;
             for who in authors.iter() {
@@ -258,8 +266,10 @@ impl Reviews {
     /// # Errors
     /// The caller may not, or it cannot be done now.
     pub async fn act(&self, task_id: &str, deed: &Deed, caller: &Caller) -> Result<StoredTask, Error> {
-        let is_authors = matches!(deed, Deed::Cancel { .. });
-        caller.require(if is_authors { Scope::Propose } else { Scope::Decide })?;
+        caller.require(if matches!(deed, Deed::Cancel { .. }) { Scope::Propose } else { Scope::Decide })?;
+        if matches!(deed, Deed::AskOverride { .. } | Deed::ConfirmOverride | Deed::ForceApply { .. }) {
+            caller.require(Scope::Admin)?;
+        }
         self.change(About::task(task_id, caller), |task, now| {
             let (review, actor) = (&mut task.review, caller.actor());
             Ok(match deed {

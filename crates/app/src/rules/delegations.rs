@@ -12,6 +12,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{Change, MOST_ATTEMPTS, Rules, seen, valid};
+use crate::accounts::require_admin;
 use crate::{Caller, Error};
 
 /// Entries of each list of conditions.
@@ -151,7 +152,7 @@ impl Rules {
             may_write(caller, &delegation.owner_id)?;
             seen(&before, caller)?;
             if change.owner_id.as_ref().is_some_and(|owner| *owner != delegation.owner_id) {
-                super::administers(caller)?;
+                require_admin(caller)?;
             }
             change.apply(&mut delegation);
             self.check(&delegation).await?;

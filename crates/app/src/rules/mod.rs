@@ -10,8 +10,6 @@ mod resources;
 use std::sync::Arc;
 
 use ade_domain::audit::Body;
-use ade_domain::permission::{Part, Scope};
-use ade_domain::review::Refusal;
 use ade_domain::{Clock, Invalid};
 use ade_store::record::{Commit, Event, Thing, ThingKind, Write};
 use ade_store::{Record, RecordError};
@@ -40,12 +38,6 @@ impl std::fmt::Debug for Rules {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Rules").finish_non_exhaustive()
     }
-}
-
-/// Refuses whoever is no administrator, or has no token for being one.
-pub(crate) fn administers(caller: &Caller) -> Result<(), Error> {
-    caller.require(Scope::Admin)?;
-    if caller.actor().parts.contains(&Part::Admin) { Ok(()) } else { Err(Refusal::Forbidden.into()) }
 }
 
 /// Refuses whoever saw another revision.

@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Change, MOST_ATTEMPTS, Rules, administers, seen, valid};
+use super::{Change, MOST_ATTEMPTS, Rules, seen, valid};
+use crate::accounts::require_admin;
 use crate::reviews::Differs;
 use crate::{Caller, Error, Reviews};
 
@@ -188,7 +189,7 @@ impl Rules {
     /// # Errors
     /// The caller is no administrator, the name is taken, or what it wants cannot be.
     pub async fn create_policy(&self, change: &PolicyChange, caller: &Caller) -> Result<Thing, Error> {
-        administers(caller)?;
+        require_admin(caller)?;
         let mut policy = Policy { name: String::new(), ..default_policy() };
         change.apply(&mut policy);
         valid(policy.faults())?;
@@ -230,7 +231,7 @@ impl Rules {
     /// # Errors
     /// The caller is no administrator, or there is none.
     pub async fn delete_policy(&self, id: &str, caller: &Caller) -> Result<(), Error> {
-        administers(caller)?;
+        require_admin(caller)?;
         for _ in 0..MOST_ATTEMPTS {
             let before = self.policy(id, caller).await?;
             seen(&before, caller)?;
@@ -251,7 +252,7 @@ impl Rules {
         caller: &Caller,
         decide: impl Fn(&StoredPolicy) -> StoredPolicy,
     ) -> Result<Thing, Error> {
-        administers(caller)?;
+        require_admin(caller)?;
         for _ in 0..MOST_ATTEMPTS {
             let before = self.policy(id, caller).await?;
             seen(&before, caller)?;

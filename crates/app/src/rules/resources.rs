@@ -8,7 +8,8 @@ use ade_store::record::{Thing, ThingKind};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Change, MOST_ATTEMPTS, Rules, administers, seen, valid};
+use super::{Change, MOST_ATTEMPTS, Rules, seen, valid};
+use crate::accounts::require_admin;
 use crate::{Caller, Error};
 
 /// What may depend on one pattern.
@@ -90,7 +91,7 @@ impl Rules {
     /// # Errors
     /// The caller is no administrator, it is registered already, or what is wanted cannot be.
     pub async fn create_resource(&self, change: &ResourceChange, caller: &Caller) -> Result<Thing, Error> {
-        administers(caller)?;
+        require_admin(caller)?;
         let pattern = change.pattern.clone().unwrap_or_else(|| Pattern::new(""));
         let criticality =
             change.criticality.ok_or_else(|| Error::invalid("/criticality", "must be given"))?;
@@ -121,7 +122,7 @@ impl Rules {
         change: &ResourceChange,
         caller: &Caller,
     ) -> Result<Thing, Error> {
-        administers(caller)?;
+        require_admin(caller)?;
         if change.pattern.as_ref().is_some_and(|wanted| wanted.as_str() != pattern) {
             return Err(Error::invalid(
                 "/pattern",
@@ -151,7 +152,7 @@ impl Rules {
     /// # Errors
     /// The caller is no administrator, or nothing is registered there.
     pub async fn delete_resource(&self, pattern: &str, caller: &Caller) -> Result<(), Error> {
-        administers(caller)?;
+        require_admin(caller)?;
         for _ in 0..MOST_ATTEMPTS {
             let before = self.one(ThingKind::Resource, pattern).await?;
             seen(&before, caller)?;

@@ -72,7 +72,7 @@ impl Office {
 
     pub(crate) async fn hire(&self, name: &str, roles: &[&str]) {
         let user = user(name, roles);
-        let user = StoredUser { user, revision: 1, password_hash: None };
+        let user = StoredUser { user, revision: 1, password: None };
         let writes = vec![Write::User { user: Box::new(user), expected: None }];
         self.record.commit(Commit { writes, ..Commit::default() }).await.expect("hired");
     }
@@ -132,6 +132,7 @@ pub(crate) fn caller(name: &str, roles: &[&str]) -> Caller {
         token_made_by: None,
         who,
         if_match: None,
+        ends_at: None,
         keep: None,
     }
 }

@@ -49,6 +49,13 @@ impl Target {
         Ok(Self { authority: authority.to_string(), host: header(authority.as_str())?, bearer })
     }
 
+    /// The same server with another token.
+    pub(super) fn with_token(&self, token: &str) -> Result<Self, Failure> {
+        let mut bearer = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|error| broken(&error))?;
+        bearer.set_sensitive(true);
+        Ok(Self { bearer, ..self.clone() })
+    }
+
     /// Opens a connection.
     pub(super) async fn link(&self) -> Result<Link, Failure> {
         let stream = TcpStream::connect(&self.authority).await.map_err(|error| broken(&error))?;
@@ -108,6 +115,13 @@ impl Answer {
     /// The whole answer, where time is not measured.
     pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_slice(&self.body).map_err(|error| broken(&error))
+    }
+
+    /// The first text of a field, found without reading the rest.
+    pub(super) fn text(&self, field: &str) -> Option<&str> {
+        let body = std::str::from_utf8(&self.body).ok()?;
+        let (_, rest) = body.split_once(&format!("\"{field}\":\""))?;
+        rest.split_once('"').map(|(text, _)| text)
     }
 
     /// The first fencing token, found without reading the rest.

@@ -123,7 +123,7 @@ impl Sizes {
     }
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.5..=600.0).contains(seconds));
     seconds.ok_or_else(|| "must be a number between 0.5 and 600".to_owned())
 }

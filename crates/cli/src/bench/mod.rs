@@ -1,6 +1,7 @@
 //! `ade bench`: the product measured on this machine, against its aims. A missed aim is shown as missed.
 
 mod acquire;
+mod approvals;
 mod deadlock;
 mod handover;
 mod hold;
@@ -27,10 +28,13 @@ pub(crate) struct Args {
 enum Command {
     /// Locks, embedded or on Redis: latency, handover, heartbeats, deadlocks
     Locks(locks::Args),
+    /// Approvals, embedded or on Redis and PostgreSQL: deciding, listing and searching with many tasks stored
+    Approvals(approvals::Args),
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::Locks(args) => locks::run(&args),
+        Command::Approvals(args) => approvals::run(&args),
     }
 }

@@ -4,6 +4,7 @@
 //! The timers of the runtime know whole milliseconds only, so the beat comes from a timer of the kernel.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::time::{
@@ -18,12 +19,14 @@ use super::samples::Samples;
 use crate::failure::{Failure, Kind};
 
 /// What a connection does when its time has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum Job {
     /// Acquire a lock that is free, and release it.
     Lock,
     /// The same number of requests, without a lock.
     Health,
+    /// Approve the requests at these paths, one a turn.
+    Approve(Arc<[String]>),
 }
 
 /// What came of a load.
@@ -48,7 +51,7 @@ pub(super) async fn offer(
     for (number, link) in std::mem::take(links).into_iter().enumerate() {
         let (sender, receiver) = unbounded_channel();
         turns.push(sender);
-        workers.push(tokio::spawn(work(number, link, job, receiver)));
+        workers.push(tokio::spawn(work(number, link, job.clone(), receiver)));
     }
     let beat = Duration::from_secs(1) / rate.max(1);
     let mut beats = Beats::start(beat).map_err(|error| cannot(&error))?;
@@ -77,7 +80,7 @@ pub(super) async fn offer(
     Ok(outcome)
 }
 
-/// One connection: the first request of a turn is measured, the second is part of the load.
+/// One connection: the first request of a turn is measured, a second is part of the load.
 async fn work(
     number: usize,
     mut link: Link,
@@ -86,7 +89,7 @@ async fn work(
 ) -> Result<(Link, Samples), Failure> {
     let mut samples = Samples::default();
     while let Some((turn, start)) = turns.recv().await {
-        match job {
+        match &job {
             Job::Lock => {
                 let lock = format!("resource:bench:{}", turn % 10_000);
                 let ask = format!(r#"{{"agent_id":"bench-{number}","locks":[{{"lock":"{lock}"}}]}}"#);
@@ -103,6 +106,13 @@ async fn work(
                 samples.add(start.elapsed());
                 answer.expect(200)?;
                 link.get("/healthz").await?.expect(200)?;
+            }
+            Job::Approve(paths) => {
+                let path = usize::try_from(turn).ok().and_then(|turn| paths.get(turn));
+                let path = path.ok_or_else(|| cannot(&"there are fewer requests than turns"))?;
+                let answer = link.post(path, "{}").await?;
+                samples.add(start.elapsed());
+                answer.expect(200)?;
             }
         }
     }

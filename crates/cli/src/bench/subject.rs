@@ -14,6 +14,9 @@ use uuid::Uuid;
 use super::link::Target;
 use crate::failure::{Failure, Kind};
 
+/// How the folders of measurements are named.
+pub(super) const FOLDER: &str = "ade-bench-";
+
 /// Which server is measured.
 #[derive(Debug)]
 pub(super) enum Choice {
@@ -60,6 +63,10 @@ fn away(error: Unavailable) -> Failure {
     Failure::new(Kind::Unavailable, error.to_string())
 }
 
+fn cannot(error: &std::io::Error) -> Failure {
+    Failure::new(Kind::Unavailable, format!("cannot start a server to measure: {error}"))
+}
+
 /// A server under load.
 #[derive(Debug)]
 pub(super) struct Subject {
@@ -73,7 +80,8 @@ pub(super) struct Subject {
 #[derive(Debug)]
 struct Process {
     child: Child,
-    _folder: TempDir,
+    /// Nothing, if the folder outlives the process.
+    _folder: Option<TempDir>,
 }
 
 /// What a process has used so far.
@@ -97,13 +105,25 @@ impl Choice {
 }
 
 impl Subject {
-    /// Starts this very binary as a server.
+    /// Starts this very binary as a server, with a folder of its own.
     fn start(parent: &Path, redis: Option<&OnARedis>) -> Result<Self, Failure> {
-        let cannot = |error: std::io::Error| {
-            Failure::new(Kind::Unavailable, format!("cannot start a server to measure: {error}"))
-        };
-        let folder = tempfile::Builder::new().prefix("ade-bench-").tempdir_in(parent).map_err(cannot)?;
-        let log = folder.path().join("log");
+        let folder =
+            tempfile::Builder::new().prefix(FOLDER).tempdir_in(parent).map_err(|error| cannot(&error))?;
+        let mut subject = Self::start_in(folder.path(), redis, &[])?;
+        if let Some(process) = &mut subject.process {
+            process._folder = Some(folder);
+        }
+        Ok(subject)
+    }
+
+    /// Starts this very binary as a server in a folder that is there, with some settings as variables.
+    pub(super) fn start_in(
+        folder: &Path,
+        redis: Option<&OnARedis>,
+        settings: &[(&str, &str)],
+    ) -> Result<Self, Failure> {
+        let cannot = |error: std::io::Error| cannot(&error);
+        let log = folder.join("log");
         let token = Uuid::new_v4().simple().to_string();
         let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
         // Neither the variables nor the configuration file of whoever measures may change what is measured.
@@ -112,10 +132,11 @@ impl Subject {
         }
         command
             .args(["serve", "--listen", "127.0.0.1:0", "--data"])
-            .arg(folder.path().join("data"))
-            .current_dir(folder.path())
+            .arg(folder.join("data"))
+            .current_dir(folder)
             .env("ADE_ADMIN_TOKEN", &token)
             .env("ADE_LOG_LEVEL", "warn")
+            .envs(settings.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(&log).map_err(cannot)?);
@@ -123,7 +144,7 @@ impl Subject {
             command.env("ADE_SERVER_REDIS", &redis.address);
         }
         let child = command.spawn().map_err(cannot)?;
-        let mut process = Process { child, _folder: folder };
+        let mut process = Process { child, _folder: None };
         let mut line = String::new();
         if let Some(out) = process.child.stdout.as_mut() {
             BufReader::new(out).read_line(&mut line).map_err(cannot)?;

@@ -142,8 +142,11 @@ fn plain(value: &Value) -> String {
 fn settings(settings: &[Setting]) -> Table {
     let mut table = output::table(&["SETTING", "VALUE", "FROM", "WHAT IT DOES"]);
     for setting in settings {
-        let from =
-            if setting.is_default { "default".to_owned() } else { format!("revision {}", setting.revision) };
+        let from = match (setting.is_default, setting.revision) {
+            (true, _) => "default".to_owned(),
+            (false, 0) => "this server".to_owned(),
+            (false, revision) => format!("revision {revision}"),
+        };
         table.add_row([safe(&setting.name), safe(&plain(&setting.value)), from, safe(&setting.about)]);
     }
     table

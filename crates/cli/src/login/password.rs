@@ -53,7 +53,7 @@ pub(crate) fn ask_twice(whose: &str) -> Result<String, Failure> {
 /// The first line of standard input.
 pub(crate) fn from_stdin() -> Result<String, Failure> {
     let mut line = String::new();
-    BufReader::new(io::stdin().lock().take(LONGEST)).read_line(&mut line).map_err(|error| {
+    io::stdin().lock().take(LONGEST).read_line(&mut line).map_err(|error| {
         Failure::new(Kind::Unavailable, format!("cannot read a password from standard input: {error}"))
     })?;
     let line = line.strip_suffix('\n').unwrap_or(&line);

@@ -120,7 +120,7 @@ struct PasswdArgs {
     /// Whose [default: yours]
     #[arg(value_name = "USER")]
     user_id: Option<String>,
-    /// Read the password from the first line of standard input
+    /// Read the password from the first line of standard input; for your own, the present one and then the new one
     #[arg(long)]
     password_stdin: bool,
 }
@@ -227,18 +227,27 @@ fn changed(
 }
 
 fn passwd(client: &Client, args: PasswdArgs) -> Result<(), Failure> {
-    let user_id = match args.user_id {
-        Some(user_id) => user_id,
-        None => block_on(async { Ok(client.session().await?) })?.user.map(|user| user.user_id).ok_or_else(
-            || {
-                Failure::new(Kind::Input, "this token is nobody's, so it has no password")
-                    .hint("name the user")
-            },
-        )?,
+    let own = block_on(async { Ok(client.session().await?) })?.user.map(|user| user.user_id);
+    let user_id = args.user_id.or_else(|| own.clone()).ok_or_else(|| {
+        Failure::new(Kind::Input, "this token is nobody's, so it has no password").hint("name the user")
+    })?;
+    // A token does not change a password: whoever found one would be its owner from then on.
+    let present = match (own.as_ref() == Some(&user_id), args.password_stdin) {
+        (false, _) => None,
+        (true, true) => Some(password::from_stdin()?),
+        (true, false) => Some(password::ask(&format!("present password of {}: ", safe(&user_id)))?),
     };
     let password = if args.password_stdin { password::from_stdin()? } else { password::ask_twice(&user_id)? };
     let patch = UserPatch { password: Some(password), ..UserPatch::default() };
-    let user = block_on(async { Ok(client.change_user(&user_id, None, &patch).await?) })?;
+    let user = block_on(async {
+        Ok(match present {
+            None => client.change_user(&user_id, None, &patch).await?,
+            Some(present) => {
+                let signed_in = Client::sign_in(client.url(), &user_id, &present).await?;
+                signed_in.client().change_user(&user_id, None, &patch).await?
+            }
+        })
+    })?;
     output::line(&format!("{} has a new password and is signed out everywhere", safe(&user.user_id)))
 }
 

@@ -44,12 +44,17 @@ impl Client {
         self.get("/audit", filters).await
     }
 
-    /// Whether the audit log is as it was written; the server looks at all of it.
+    /// Whether the audit log is as it was written; the server looks at all of it. `trusted` is an entry that it must lead
+    /// through: its number and its hash.
     ///
     /// # Errors
     /// The caller may not.
-    pub async fn verify_audit(&self) -> Result<AuditVerdict, Error> {
-        let (_, body) = self.send(self.call(Method::GET, "/audit/verify").timeout(WHOLE_LOG)).await?;
+    pub async fn verify_audit(&self, trusted: Option<(u64, &str)>) -> Result<AuditVerdict, Error> {
+        let mut call = self.call(Method::GET, "/audit/verify").timeout(WHOLE_LOG);
+        if let Some((number, hash)) = trusted {
+            call = call.query(&[("number", number.to_string().as_str()), ("entry_hash", hash)]);
+        }
+        let (_, body) = self.send(call).await?;
         self.read(&body)
     }
 

@@ -121,13 +121,15 @@ impl Client {
         revision: Option<u64>,
         body: &(impl Serialize + Sync),
     ) -> Result<T, Error> {
-        self.command(if_match(self.call(method, path), revision).json(body)).await
+        // Without a key: whoever repeats it sends what it saw along.
+        let (_, body) = self.send(if_match(self.call(method, path), revision).json(body)).await?;
+        self.read(&body)
     }
 
     /// Removes something, if it still has this revision.
     async fn remove(&self, path: &str, revision: Option<u64>) -> Result<(), Error> {
         let call = if_match(self.call(Method::DELETE, path), revision);
-        self.send_named(call).await.map(|_| ())
+        self.send(call).await.map(|_| ())
     }
 
     async fn command<T: DeserializeOwned>(&self, call: RequestBuilder) -> Result<T, Error> {

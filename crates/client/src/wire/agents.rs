@@ -50,18 +50,23 @@ pub struct AgentRequest {
     pub sponsor_id: Option<String>,
     /// A name for people; the id, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
     pub name: Option<String>,
     /// The model behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 256))]
     pub model: Option<String>,
     /// Its version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 256))]
     pub version: Option<String>,
     /// What it can do: at most 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
     pub capabilities: Option<Vec<String>>,
     /// How many tasks at once: between 1 and 1,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1_000))]
     pub max_tasks: Option<u32>,
     /// Whether it takes no new tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -69,6 +69,7 @@ pub struct ResponseRequest {
     pub reason: Option<String>,
     /// What was looked at: refused if it is not what is proposed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9a-fA-F]{64}$"))]
     pub digest: Option<String>,
 }
 
@@ -87,6 +88,7 @@ pub struct DelegateRequest {
 #[serde(deny_unknown_fields)]
 pub struct BatchRequest {
     /// Which: at most 500.
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 500))]
     pub approval_ids: Vec<String>,
     /// What to each of them.
     pub action: Action,

@@ -39,6 +39,7 @@ impl From<ade_domain::lock::Mode> for Mode {
 #[serde(deny_unknown_fields)]
 pub struct LockAsk {
     /// `task:ID` or `resource:TYPE:ID`; the id may have any characters.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, pattern = "^(task:|resource:[^:]+:)"))]
     pub lock: String,
     /// Exclusive, unless said otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,6 +52,7 @@ pub struct LockAsk {
 #[serde(deny_unknown_fields)]
 pub struct AcquireRequest {
     /// At most 100; they are taken in one order, all or none.
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 100))]
     pub locks: Vec<LockAsk>,
     /// Who holds them; the caller itself, unless it may act for others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -152,6 +154,7 @@ pub struct Ticket {
 #[serde(deny_unknown_fields)]
 pub struct HeldLock {
     /// The lock.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, pattern = "^(task:|resource:[^:]+:)"))]
     pub lock: String,
     /// The token of its grant.
     pub fencing_token: u64,
@@ -169,6 +172,7 @@ pub struct HeartbeatRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder_id: Option<String>,
     /// At most 1,000.
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 1_000))]
     pub locks: Vec<HeldLock>,
     /// Seconds from now; a lease is never shortened. The default length of a lease, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -190,6 +194,7 @@ pub struct HoldRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder_id: Option<String>,
     /// At most 1,000.
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 1_000))]
     pub locks: Vec<HeldLock>,
 }
 
@@ -226,6 +231,7 @@ pub struct HoldResults {
 #[serde(deny_unknown_fields)]
 pub struct VerifyRequest {
     /// The lock.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, pattern = "^(task:|resource:[^:]+:)"))]
     pub lock: String,
     /// The token.
     pub fencing_token: u64,

@@ -33,24 +33,29 @@ pub struct User {
 #[serde(deny_unknown_fields)]
 pub struct UserRequest {
     /// What it is known by: 1 to 128 letters, digits, `.`, `_`, `-` or `@`.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[A-Za-z0-9._@-]{1,128}$"))]
     pub user_id: String,
     /// A name for people; the id, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
     pub name: Option<String>,
     /// At most 50; `author`, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<String>>, max_items = 50))]
     pub roles: Option<BTreeSet<String>>,
     /// To whom its requests go when nobody else is left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manager_id: Option<String>,
     /// Whom it works with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
     pub team: Option<String>,
     /// Whether it works here; it does, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
     /// What it signs in with: 8 to 1,024 bytes. Without one it cannot sign in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 8, max_length = 1_024))]
     pub password: Option<String>,
 }
 
@@ -61,9 +66,11 @@ pub struct UserRequest {
 pub struct UserPatch {
     /// A name for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
     pub name: Option<String>,
     /// All of its roles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<String>>, max_items = 50))]
     pub roles: Option<BTreeSet<String>>,
     /// To whom its requests go when nobody else is left; null for nobody.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
@@ -71,13 +78,14 @@ pub struct UserPatch {
     pub manager_id: Option<Option<String>>,
     /// Whom it works with; null for nobody.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, min_length = 1, max_length = 256))]
     pub team: Option<Option<String>>,
     /// Whether it still works here. Whoever leaves is signed out, and others are asked in its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
     /// What it signs in with from now on; it is signed out everywhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 8, max_length = 1_024))]
     pub password: Option<String>,
 }
 
@@ -115,12 +123,15 @@ pub struct Session {
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
     /// A name for people: 1 to 128 bytes.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128))]
     pub name: String,
     /// What it is good for; `read`, `propose` and `lock`, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Scope>>, min_items = 1))]
     pub scopes: Option<BTreeSet<Scope>>,
     /// How long: at most a year, with `decide` at most 8 hours; 30 days, with `decide` 8 hours, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 31_536_000))]
     pub ttl_seconds: Option<u64>,
 }
 

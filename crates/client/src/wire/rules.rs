@@ -64,24 +64,31 @@ pub struct Policy {
 pub struct PolicyRequest {
     /// A name for people, unlike any other. Needed for a new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128))]
     pub name: Option<String>,
     /// Types of tasks; none: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 200))]
     pub task_types: Option<Vec<String>>,
     /// Patterns of resources, such as `database:*`, or `prod-*` for ids alone; none: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 200))]
     pub resource_patterns: Option<Vec<String>>,
     /// How many different people must agree; one, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 50))]
     pub min_approvers: Option<u32>,
     /// Roles of which each must be represented.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 200))]
     pub required_roles: Option<Vec<String>>,
     /// Exactly these are asked, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 200))]
     pub reviewers: Option<Vec<String>>,
     /// It applies from this risk on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 100))]
     pub risk_threshold: Option<u8>,
     /// When nobody needs to be asked; null for never.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
@@ -93,6 +100,7 @@ pub struct PolicyRequest {
     pub escalation_role: Option<Option<String>>,
     /// How many must say no; one, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 50))]
     pub reject_threshold: Option<u32>,
     /// How urgent its requests are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -186,12 +194,15 @@ pub struct RegisteredResource {
 pub struct ResourceRequest {
     /// Which. Needed for new ones, and never changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 512))]
     pub pattern: Option<String>,
     /// From 0 to 100. Needed for new ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 100))]
     pub criticality: Option<u8>,
     /// What depends on them, as `type:id`: at most 1,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 1_000))]
     pub dependents: Option<Vec<String>>,
 }
 
@@ -259,6 +270,7 @@ pub struct SimulationRequest {
     pub at: Option<Time>,
     /// Policies as if they were in force, each in the place of the one with its name.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
     pub policies: Vec<PolicyRequest>,
 }
 

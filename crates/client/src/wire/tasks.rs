@@ -130,12 +130,15 @@ pub struct OverrideAsked {
 pub struct PreviewRequest {
     /// What would change: at most 1,000.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(max_items = 1_000))]
     pub changes: Vec<PreviewChange>,
     /// What to look at twice.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
     pub warnings: Vec<String>,
     /// What would go wrong.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
     pub errors: Vec<String>,
 }
 
@@ -146,15 +149,19 @@ pub struct PreviewRequest {
 pub struct TaskRequest {
     /// What kind of task it is: policies and the history of failures go by it. Needed for a new one.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
     pub task_type: Option<String>,
     /// Which version of that kind; `1`, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
     pub version: Option<String>,
     /// What it is, for people. Needed for a new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 16_384))]
     pub description: Option<String>,
     /// Who carries it out: `agent` or `noop`; `agent`, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(agent|noop)$"))]
     pub executor: Option<String>,
     /// What the executor needs to know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -162,26 +169,30 @@ pub struct TaskRequest {
     pub parameters: Option<Map<String, Value>>,
     /// What it touches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
     pub resources: Option<Vec<Resource>>,
     /// What happens when it fails; automatic, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollback_strategy: Option<RollbackStrategy>,
     /// How long carrying it out may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 86_400))]
     pub timeout_seconds: Option<u32>,
     /// 0 to 100; 50, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 100))]
     pub priority: Option<u8>,
     /// For which team; null for none.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, min_length = 1, max_length = 256))]
     pub team: Option<Option<String>>,
     /// For which ticket; null for none.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, min_length = 1, max_length = 256))]
     pub ticket_ref: Option<Option<String>>,
     /// Words to find it by: at most 50.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 50))]
     pub tags: Option<Vec<String>>,
     /// Through whom it came; every human in it belongs to its authors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -220,6 +231,7 @@ pub struct OverrideRequest {
 #[serde(deny_unknown_fields)]
 pub struct CommentRequest {
     /// What: 1 to 16,384 bytes.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 16_384))]
     pub text: String,
 }
 

@@ -224,8 +224,12 @@ fn ask(
             passed_by.push(format!("{reviewer} is not active"));
             continue;
         };
-        let roles = [named, &reviewer]
+        // Whoever stands behind the task does not say by a delegation who represents its own roles.
+        let hands_on = !question.author_set.contains(named)
+            && !chain.iter().any(|step| question.author_set.contains(&step.from));
+        let roles = [Some(named).filter(|_| hands_on), Some(&reviewer)]
             .into_iter()
+            .flatten()
             .filter_map(|id| question.people.get(id))
             .flat_map(|user| user.roles.iter().cloned());
         requirement.counts(reviewer.clone(), roles);

@@ -79,6 +79,9 @@ impl Review {
             return Err(Refusal::Forbidden);
         }
         next(self.state, Verb::Modify)?;
+        if self.approvals.len() >= super::MOST_REQUESTS {
+            return Err(Refusal::TooManyRequests { asked: self.approvals.len() });
+        }
         let was_draft = self.state == State::Draft;
         let Plan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
         let assignment = if was_draft { None } else { Some(assignment?) };
@@ -170,6 +173,7 @@ impl Review {
     }
 
     fn take_over(&mut self, assignment: Assignment) -> Vec<Wanted> {
+        self.required_count = super::quorum::least(&assignment.requirements);
         self.requirements = assignment.requirements;
         self.considered = assignment.considered;
         self.passed_by = assignment.passed_by;

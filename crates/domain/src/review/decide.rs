@@ -1,7 +1,7 @@
 //! Deciding: answers of reviewers, what they add up to, and what administrators do beside them.
 
 use super::quorum::is_reached;
-use super::{Action, Actor, CONFIRM_WITHIN_MS, OverrideAsked, Refusal, RequestStatus, Review};
+use super::{Action, Actor, Approval, CONFIRM_WITHIN_MS, OverrideAsked, Refusal, RequestStatus, Review};
 use crate::Moment;
 use crate::people::UserId;
 use crate::permission::Act;
@@ -71,7 +71,7 @@ impl Review {
         }
     }
 
-    /// Those who follow somebody agree when it does, and take that back when it does.
+    /// Those who follow somebody agree when it does by itself, and do not any more when that is not its answer any more.
     fn follow(&mut self, leader: &UserId, action: Action, now: Moment) {
         let Some(decided_by) = self
             .approvals
@@ -81,6 +81,7 @@ impl Review {
         else {
             return;
         };
+        let agrees = action == Action::Approve && decided_by == *leader;
         let (digest, fingerprint) = (self.digest, self.fingerprint.clone());
         for approval in &mut self.approvals {
             if approval.follows.as_ref() != Some(leader)
@@ -89,13 +90,12 @@ impl Review {
             {
                 continue;
             }
-            let by_following = approval.reviewed_by.as_ref().is_some_and(|by| *by != approval.reviewer_id);
-            if action == Action::Approve && decided_by == *leader && approval.status == RequestStatus::Pending
-            {
+            let by_following =
+                approval.status == RequestStatus::Approved && approval.reviewed_by.as_ref() == Some(leader);
+            if agrees && approval.status == RequestStatus::Pending {
                 let reason = format!("follows {leader}");
                 approval.answer(Action::Approve, leader, Some(&reason), now);
-            } else if action != Action::Approve && approval.status == RequestStatus::Approved && by_following
-            {
+            } else if !agrees && by_following {
                 approval.become_one(RequestStatus::Pending);
                 approval.responded_at = None;
                 approval.response_action = None;
@@ -109,9 +109,7 @@ impl Review {
     pub(super) fn settle(&mut self, now: Moment) -> Result<(), Refusal> {
         let votes = self.votes();
         let rejected = self.requirements.iter().any(|requirement| requirement.is_rejected(&votes));
-        let blocked = self.approvals.iter().any(|approval| {
-            approval.status == RequestStatus::ChangesRequested && approval.digest == self.digest
-        });
+        let blocked = self.approvals.iter().any(|approval| self.wants_changes(approval));
         let verb = if rejected {
             Verb::Reject
         } else if !blocked && is_reached(&self.requirements, &votes) {
@@ -123,6 +121,27 @@ impl Review {
         let told = self.close_open();
         self.go(verb, None, now)?.tell = told;
         Ok(())
+    }
+
+    /// Whether somebody still wants changes. Whoever hands such a request on lifts nothing: that does the answer of the one who
+    /// has it now.
+    fn wants_changes(&self, approval: &Approval) -> bool {
+        let is_now = |one: &&Approval| one.digest == self.digest && one.fingerprint == self.fingerprint;
+        if !is_now(&approval) || approval.response_action != Some(Action::RequestChanges) {
+            return false;
+        }
+        let mut has_it = approval;
+        // Each step goes to another request: those who handed on are not asked by the same one again.
+        for _ in 0..self.approvals.len() {
+            let Some(to) = has_it.delegated_to.as_ref().filter(|_| has_it.status == RequestStatus::Delegated)
+            else {
+                break;
+            };
+            let of_successor = |one: &&Approval| one.reviewer_id == *to && is_now(one);
+            let Some(next) = self.approvals.iter().rev().find(of_successor) else { return false };
+            has_it = next;
+        }
+        matches!(has_it.status, RequestStatus::ChangesRequested | RequestStatus::Pending)
     }
 
     /// One who approved, or an administrator, takes the approval back before anything was done.
@@ -177,14 +196,20 @@ impl Review {
         actor: &Actor,
         now: Moment,
     ) -> Result<(), Refusal> {
-        Self::permit(actor, Act::Override)?;
+        Self::permit_admin(actor, Act::Override)?;
         let by = self.not_ones_own(actor)?;
         let reason = said(reason).ok_or(Refusal::ReasonRequired)?.to_owned();
         let ticket = said(ticket).ok_or(Refusal::TicketRequired)?.to_owned();
         let record = self.go(Verb::Override, Some(by.clone()), now)?;
         record.reason = Some(reason.clone());
         record.ticket = Some(ticket.clone());
-        self.override_asked = Some(OverrideAsked { by, reason, incident_ticket: ticket, at: now });
+        self.override_asked = Some(OverrideAsked {
+            by,
+            reason,
+            incident_ticket: ticket,
+            at: now,
+            token_made_by: actor.token_made_by.clone(),
+        });
         Ok(())
     }
 
@@ -193,13 +218,17 @@ impl Review {
     /// # Errors
     /// It may not, is the same one, or comes too late.
     pub fn confirm_override(&mut self, actor: &Actor, now: Moment) -> Result<(), Refusal> {
-        Self::permit(actor, Act::Override)?;
+        Self::permit_admin(actor, Act::Override)?;
         let by = self.not_ones_own(actor)?;
         next(self.state, Verb::ConfirmOverride)?;
         let in_time = |asked: &OverrideAsked| asked.at.plus_ms(CONFIRM_WITHIN_MS) > now;
         let asked = self.override_asked.clone().filter(in_time).ok_or(Refusal::NoOverride)?;
-        if asked.by == by {
-            return Err(Refusal::SameAdmin { who: by });
+        // Two who act with what one of them made are one.
+        let same = asked.by == by
+            || actor.token_made_by.as_ref() == Some(&asked.by)
+            || asked.token_made_by.as_ref() == Some(&by);
+        if same {
+            return Err(Refusal::SameAdmin { who: asked.by });
         }
         let why =
             format!("{} and {by} passed it by for {}: {}", asked.by, asked.incident_ticket, asked.reason);
@@ -228,7 +257,7 @@ impl Review {
     /// # Errors
     /// It may not, says not why, or nothing is approved.
     pub fn force_apply(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
-        Self::permit(actor, Act::ForceApply)?;
+        Self::permit_admin(actor, Act::ForceApply)?;
         let by = self.not_ones_own(actor)?;
         let reason = said(reason).ok_or(Refusal::ReasonRequired)?.to_owned();
         self.go(Verb::ForceApply, Some(by), now)?.reason = Some(reason);

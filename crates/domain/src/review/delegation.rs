@@ -55,6 +55,7 @@ pub struct Conditions {
     /// Types of tasks; none: all.
     pub task_types: Vec<String>,
     /// Only above this risk.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 100))]
     pub risk_above: Option<u8>,
     /// Patterns of resources; none: all.
     pub resource_patterns: Vec<Pattern>,

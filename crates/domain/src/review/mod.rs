@@ -32,6 +32,9 @@ use assign::{Considered, NoQuorum};
 use quorum::{Progress, Requirement, Vote};
 use risk::Risk;
 
+/// Requests of one task, those included that do not count any more.
+pub const MOST_REQUESTS: usize = 1_000;
+
 /// How long the second administrator has to agree to an override.
 pub const CONFIRM_WITHIN_MS: u64 = 3_600_000;
 
@@ -71,6 +74,12 @@ pub struct Review {
     pub override_asked: Option<OverrideAsked>,
     /// Whether it goes before all others.
     pub forced: bool,
+    /// Whether an agent proposed it: then its author's roles say nothing for it.
+    #[serde(default)]
+    pub by_agent: bool,
+    /// The least number of approvals that would satisfy all requirements from the beginning.
+    #[serde(default)]
+    pub required_count: u32,
     /// When it came into each state for the last time.
     pub since: BTreeMap<State, Moment>,
     /// What happened since it was loaded; not part of what is stored with it.
@@ -89,6 +98,9 @@ pub struct OverrideAsked {
     pub incident_ticket: String,
     /// When.
     pub at: Moment,
+    /// Who made the token that it was asked with, if somebody else did.
+    #[serde(default)]
+    pub token_made_by: Option<UserId>,
 }
 
 /// Whoever acts.
@@ -102,17 +114,25 @@ pub struct Actor {
     pub token_made_by: Option<UserId>,
     /// Whether it is an agent, for which somebody answers: then it decides nothing.
     pub by_agent: bool,
+    /// Whether it acts with what is good for an administrator's acts, besides having the role.
+    pub administers: bool,
 }
 
 impl Actor {
     /// The service itself.
     #[must_use]
     pub fn system() -> Self {
-        Self { user: None, parts: vec![Part::System], token_made_by: None, by_agent: false }
+        Self {
+            user: None,
+            parts: vec![Part::System],
+            token_made_by: None,
+            by_agent: false,
+            administers: false,
+        }
     }
 
     fn is_admin(&self) -> bool {
-        self.parts.contains(&Part::Admin)
+        self.parts.contains(&Part::Admin) && self.administers
     }
 }
 
@@ -185,7 +205,7 @@ pub enum Refusal {
         reviewer: UserId,
     },
     /// It cannot be answered any more.
-    #[error("the request cannot be answered any more: it is {status:?}")]
+    #[error("the request cannot be answered any more: it is {}", .status.word())]
     NotAnswerable {
         /// What became of it.
         status: RequestStatus,
@@ -198,6 +218,12 @@ pub enum Refusal {
     SameAdmin {
         /// Who.
         who: UserId,
+    },
+    /// Too often.
+    #[error("people were asked {asked} times about this task already; give it up, and propose it anew")]
+    TooManyRequests {
+        /// How often.
+        asked: usize,
     },
     /// To nobody.
     #[error("{who} cannot be asked: {why}")]
@@ -238,6 +264,8 @@ impl Review {
             approvals: Vec::new(),
             override_asked: None,
             forced: false,
+            by_agent: false,
+            required_count: 0,
             since: BTreeMap::from([(State::Draft, now)]),
             records: Vec::new(),
         };
@@ -288,6 +316,12 @@ impl Review {
 
     fn permit(actor: &Actor, act: Act) -> Result<(), Refusal> {
         if may(&actor.parts, act) { Ok(()) } else { Err(Refusal::Forbidden) }
+    }
+
+    /// The same for what administrators alone do.
+    fn permit_admin(actor: &Actor, act: Act) -> Result<(), Refusal> {
+        Self::permit(actor, act)?;
+        if actor.administers { Ok(()) } else { Err(Refusal::Forbidden) }
     }
 
     /// Whoever is asked acts as reviewer, also by another role that a policy asks for; agents are never asked.

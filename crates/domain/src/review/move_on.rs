@@ -3,7 +3,7 @@
 use super::policy::Priority;
 use super::{Actor, Approval, Refusal, RequestStatus, Review};
 use crate::Moment;
-use crate::people::{ADMIN, People, UserId};
+use crate::people::{ADMIN, ON_CALL, People, UserId};
 use crate::task::State;
 
 /// How often a request goes on because nobody answered; after that it stays with administrators, and somebody is alarmed.
@@ -163,6 +163,7 @@ impl Review {
         let action = if alarm { "approval.unanswered" } else { "approval.escalate" };
         let record = self.record(action, State::Reviewing, None);
         record.approval_id = Some(approval_id.to_owned());
+        told.extend(people.with_role(ON_CALL).map(|user| user.user_id.clone()));
         record.tell = told;
         Ok(true)
     }
@@ -269,6 +270,8 @@ impl Review {
         };
         if let Some(own) = self.approvals.iter_mut().find(waits) {
             own.stands_for.extend(old.stands_for);
+            let more = old.policies.into_iter().filter(|policy| !own.policies.contains(policy));
+            own.policies.extend(more.collect::<Vec<_>>());
             own.stands_for.insert(old.reviewer_id.clone());
             own.why.push(format!("in the place of {}, who left", old.reviewer_id));
             own.revision += 1;

@@ -15,6 +15,9 @@ const MOST_APPROVERS: u32 = 50;
 /// Entries of each of its lists.
 const MOST_ENTRIES: usize = 200;
 
+/// The name of the policy that counts if no other does.
+pub const DEFAULT: &str = "default";
+
 /// What a policy asks for, and when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -122,7 +125,7 @@ impl Priority {
 #[must_use]
 pub fn default_policy() -> Policy {
     Policy {
-        name: "default".to_owned(),
+        name: DEFAULT.to_owned(),
         task_types: Vec::new(),
         resource_patterns: Vec::new(),
         min_approvers: 1,
@@ -194,6 +197,9 @@ impl Policy {
             holds.push(format!("the author has one of the roles {roles}"));
         }
         if !conditions.resources_in_scope.is_empty() {
+            if config.resources.is_empty() {
+                return Err("it touches no resource, so none is in scope".to_owned());
+            }
             let outside =
                 config.resources.iter().find(|resource| !in_scope(&conditions.resources_in_scope, resource));
             if let Some(resource) = outside {
@@ -237,6 +243,14 @@ impl Policy {
         let distinct: BTreeSet<&UserId> = self.reviewers.iter().collect();
         let enough = self.reviewers.is_empty() || distinct.len() >= self.min_approvers as usize;
         check(enough, "/min_approvers", "must not be more than there are reviewers".to_owned());
+        // The policy for what no other is about is about all of it.
+        let conditions = !self.task_types.is_empty()
+            || !self.resource_patterns.is_empty()
+            || self.risk_threshold > 0
+            || self.window.is_some();
+        let unconditional =
+            "must not be default for a policy with task_types, resource_patterns, risk_threshold or window";
+        check(self.name != DEFAULT || !conditions, "/name", unconditional.to_owned());
         if let Some(fault) = self.window.as_ref().and_then(Window::fault) {
             faults.push(fault);
         }

@@ -156,7 +156,7 @@ pub fn is_reached(requirements: &[Requirement], votes: &[Vote<'_>]) -> bool {
 }
 
 /// How many answers are looked at before the search for the least number settles for a good one.
-const MOST_LOOKS: u32 = 20_000;
+const MOST_LOOKS: u32 = 2_000;
 
 /// The least number of people whose agreement would satisfy all requirements.
 #[must_use]

@@ -31,6 +31,22 @@ pub enum RequestStatus {
     Closed,
 }
 
+impl RequestStatus {
+    /// As it is written everywhere.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Pending => "PENDING",
+            Self::Approved => "APPROVED",
+            Self::Rejected => "REJECTED",
+            Self::Delegated => "DELEGATED",
+            Self::ChangesRequested => "CHANGES_REQUESTED",
+            Self::Invalidated => "INVALIDATED",
+            Self::Closed => "CLOSED",
+        }
+    }
+}
+
 /// What a reviewer can say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ResponseAction))]

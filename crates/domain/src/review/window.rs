@@ -15,10 +15,11 @@ use crate::{Invalid, Moment};
 pub struct Window {
     /// On which days; none: on all.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<Weekday>))]
     pub weekdays: BTreeSet<Weekday>,
     /// From and until which hour, `[from, until)`; a window over midnight belongs to the day on which it begins.
     #[serde(default = "all_day")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Vec<u8>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<u8>, min_items = 2, max_items = 2))]
     pub hours: (u8, u8),
     /// By whose clocks, as `Europe/Berlin`.
     #[serde(default = "utc")]

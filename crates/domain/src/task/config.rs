@@ -16,6 +16,8 @@ const LONGEST_NAME: usize = 256;
 const LONGEST_RESOURCE: usize = 500;
 /// Bytes of a description.
 const LONGEST_DESCRIPTION: usize = 16_384;
+/// Bytes of parameters, as JSON.
+const LONGEST_PARAMETERS: usize = 131_072;
 /// Seconds that carrying it out may take.
 const LONGEST_TIMEOUT: u32 = 86_400;
 /// The highest priority.
@@ -135,6 +137,12 @@ impl Config {
             self.priority <= HIGHEST_PRIORITY,
             "/priority",
             format!("must be between 0 and {HIGHEST_PRIORITY}"),
+        );
+        let bytes = serde_json::to_vec(&self.parameters).map_or(usize::MAX, |text| text.len());
+        check(
+            bytes <= LONGEST_PARAMETERS,
+            "/parameters",
+            format!("must have at most {LONGEST_PARAMETERS} bytes"),
         );
         let fits = self.resources.len() <= MOST_RESOURCES;
         check(fits, "/resources", format!("must be at most {MOST_RESOURCES}"));

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 /// What an approval is given for. Two configs have the same digest only if they mean the same.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String, pattern = "^[0-9a-f]{64}$"))]
 #[serde(into = "String", try_from = "String")]
 pub struct Digest([u8; 32]);
 

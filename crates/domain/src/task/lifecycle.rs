@@ -128,10 +128,11 @@ fn words(verbs: &[Verb]) -> String {
     verbs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// What can happen to a task in a state.
+/// What people can ask of a task in a state; what happens by itself is not among it.
 #[must_use]
 pub fn allowed(state: State) -> Vec<Verb> {
-    TABLE.iter().filter(|(from, ..)| *from == state).map(|(_, verb, _)| *verb).collect()
+    let rows = TABLE.iter().filter(|(from, verb, _)| *from == state && verb.is_command());
+    rows.map(|(_, verb, _)| *verb).collect()
 }
 
 /// Where something leads.
@@ -168,6 +169,21 @@ impl State {
 }
 
 impl Verb {
+    /// Whether somebody can ask for it. The others happen by themselves, or are what a worker says.
+    #[must_use]
+    pub const fn is_command(self) -> bool {
+        !matches!(
+            self,
+            Self::Assign
+                | Self::GoStale
+                | Self::Expire
+                | Self::BeginApply
+                | Self::Complete
+                | Self::Fail
+                | Self::Retry
+        )
+    }
+
     /// As it is written everywhere.
     #[must_use]
     pub const fn word(self) -> &'static str {
@@ -224,7 +240,7 @@ mod tests {
             "a task in state COMPLETED cannot be asked to submit; it can be asked to: nothing"
         );
         let refused = next(State::Applying, Verb::Cancel).expect_err("too late");
-        assert_eq!(refused.allowed, [Verb::Complete, Verb::Fail, Verb::Retry]);
+        assert_eq!(refused.allowed, [], "only its worker says what becomes of it");
     }
 
     #[test]

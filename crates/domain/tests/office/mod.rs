@@ -100,7 +100,13 @@ impl Office {
     pub(crate) fn actor(&self, name: &str) -> Actor {
         let people = self.people();
         let user = people.get(&id(name)).expect("somebody of the office");
-        Actor { user: Some(id(name)), parts: parts_of(user), token_made_by: None, by_agent: false }
+        Actor {
+            user: Some(id(name)),
+            parts: parts_of(user),
+            token_made_by: None,
+            by_agent: false,
+            administers: true,
+        }
     }
 
     pub(crate) fn draft(&self, author: &str, config: Config) -> Review {

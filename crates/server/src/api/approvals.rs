@@ -43,6 +43,7 @@ struct ListParams {
     /// To this person; `me`, unless said, `*` for everybody. Others' requests are for administrators and auditors.
     reviewer: Option<String>,
     /// In this status, such as `PENDING`.
+    #[param(value_type = Option<RequestStatus>)]
     status: Option<String>,
     /// At most 200; 50 unless said.
     #[param(minimum = 1, maximum = 200)]

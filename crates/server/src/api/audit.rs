@@ -140,6 +140,7 @@ struct VerifyParams {
     /// A place that the caller trusts, such as that of a signed checkpoint: the number of an entry,
     number: Option<u64>,
     /// and its hash. The log must lead through it.
+    #[param(pattern = "^[0-9a-fA-F]{64}$")]
     entry_hash: Option<String>,
 }
 
@@ -188,6 +189,7 @@ async fn verify(
 #[into_params(parameter_in = Query)]
 struct ExportParams {
     /// `ndjson`, unless said, or `csv`.
+    #[param(inline, value_type = Option<Format>)]
     format: Option<String>,
     /// About this task.
     task: Option<String>,
@@ -201,15 +203,18 @@ struct ExportParams {
     to: Option<wire::Time>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, utoipa::ToSchema)]
+#[schema(as = ExportFormat, rename_all = "snake_case")]
 enum Format {
+    /// One JSON object a line.
     Ndjson,
+    /// With a line of titles.
     Csv,
 }
 
 /// The audit log to take along: every entry that the filters let through, in order
 #[utoipa::path(get, path = "/audit/export", operation_id = "export_audit", tag = "audit", params(ExportParams), responses(
-    (status = 200, description = "One JSON object a line, or CSV with a line of titles", body = String, content_type = "application/x-ndjson"),
+    (status = 200, description = "One JSON object a line, or CSV with a line of titles", content((String = "application/x-ndjson"), (String = "text/csv"))),
     Always,
     Guarded,
     (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
@@ -341,14 +346,10 @@ async fn of_user(
         _ => id,
     };
     let stats = app.audits.of_user(&id, &caller).await?;
-    let word = |status: &ade_domain::review::RequestStatus| {
-        let value = serde_json::to_value(status).ok();
-        value.as_ref().and_then(|value| value.as_str()).unwrap_or_default().to_owned()
-    };
     Ok(Json(wire::UserStats {
         user_id: id,
         tasks: stats.tasks.iter().map(|(state, count)| (state.to_string(), *count)).collect(),
-        approvals: stats.requests.iter().map(|(status, count)| (word(status), *count)).collect(),
+        approvals: stats.requests.iter().map(|(status, count)| (status.word().to_owned(), *count)).collect(),
         mean_response_seconds: stats.mean_seconds,
         median_response_seconds: stats.median_seconds,
     }))

@@ -16,6 +16,7 @@ use utoipa::IntoParams;
 use uuid::Uuid;
 
 use super::App;
+use super::objects::Objects;
 use crate::problem::{Answer, Problem};
 
 /// How long a body may take to arrive.
@@ -53,7 +54,7 @@ pub(crate) async fn read(request: Request, app: &App) -> Answer<Bytes> {
 
 /// What a body says.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
-    // What is made of fields could be written as a list of their values, too; nobody means that.
+    // Told without a place, which the whole body has none of.
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
         return Err(Problem::invalid_at("", "the body must be an object"));
     }
@@ -65,7 +66,7 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
         return Err(Problem::invalid_at("", format!("the body may be nested at most {DEEPEST} deep")));
     }
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let body = serde_path_to_error::deserialize(&mut reader).map_err(|error| wrong(&error))?;
+    let body = serde_path_to_error::deserialize(Objects(&mut reader)).map_err(|error| wrong(&error))?;
     reader.end().map_err(|error| malformed(&error))?;
     Ok(body)
 }

@@ -209,6 +209,7 @@ struct ListParams {
     /// Of resources of this type.
     resource_type: Option<String>,
     /// `task` or `resource`.
+    #[param(pattern = "^(task|resource)$")]
     kind: Option<String>,
     /// At most 200; 50 unless said.
     #[param(minimum = 1, maximum = 200)]

@@ -8,10 +8,11 @@ pub(crate) mod convert;
 pub(crate) mod extract;
 mod locks;
 pub(crate) mod made;
+mod objects;
 mod ops;
 mod people;
 mod rules;
-mod settings;
+pub(crate) mod settings;
 mod simulations;
 mod tasks;
 mod tickets;
@@ -30,13 +31,16 @@ use axum::routing::get;
 use serde::Deserialize;
 use tokio::sync::watch;
 use utoipa::OpenApi;
+use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{RefOr, Required};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::auth::AdminToken;
 use crate::posted::InFlight;
 use crate::problem::{Answer, Problem};
 use crate::{docs, edge};
+use settings::OwnSetting;
 
 /// Bytes of a body.
 const MAX_BODY: usize = 1 << 20;
@@ -56,6 +60,7 @@ pub(crate) struct App {
     pub(crate) rules: Rules,
     pub(crate) audits: Audits,
     pub(crate) record: Record,
+    pub(crate) own_settings: Arc<[OwnSetting]>,
     pub(crate) in_flight: InFlight,
     pub(crate) admin: AdminToken,
     /// Who this server is, for the audit log.
@@ -106,7 +111,34 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     let mut description = described().into_openapi();
     let bearer = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
     description.components.get_or_insert_default().add_security_scheme("token", bearer);
+    for item in description.paths.paths.values_mut() {
+        let PathItem { get, put, post, delete, patch, .. } = item;
+        for operation in [get, put, post, delete, patch].into_iter().flatten() {
+            problems_are_told(operation);
+            bodies_may_be_missing(operation);
+        }
+    }
     description
+}
+
+/// Where nothing needs to be said, no body at all will do.
+fn bodies_may_be_missing(operation: &mut Operation) {
+    let nothing_is_needed = matches!(operation.operation_id.as_deref(), Some("cancel_task" | "approve"));
+    if let Some(RefOr::T(body)) = operation.request_body.as_mut().filter(|_| nothing_is_needed) {
+        body.required = Some(Required::False);
+    }
+}
+
+/// Failures have a type of their own, on every route.
+fn problems_are_told(operation: &mut Operation) {
+    for (status, response) in &mut operation.responses.responses {
+        let RefOr::T(response) = response else { continue };
+        if status.as_str() >= "400"
+            && let Some(body) = response.content.shift_remove("application/json")
+        {
+            response.content.insert("application/problem+json".to_owned(), body);
+        }
+    }
 }
 
 /// Every route, with what all requests pass.

@@ -35,6 +35,7 @@ async fn readyz(State(app): State<App>) -> Answer<Json<Value>> {
         return Err(Problem::stopping());
     }
     app.locks.coordination().counts().await?;
+    app.record.has_unnumbered().await?;
     Ok(Json(json!({ "status": "ready" })))
 }
 

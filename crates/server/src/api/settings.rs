@@ -1,6 +1,8 @@
 //! Settings and flags that are changed while servers run.
 
 use ade_client::wire;
+use ade_domain::lock::Rules as LockRules;
+use ade_domain::permission::Scope;
 use axum::Json;
 use axum::extract::State;
 use utoipa_axum::router::OpenApiRouter;
@@ -11,7 +13,7 @@ use super::answers::{Always, Guarded, OfBody, OfChange};
 use super::convert::settings as told;
 use super::extract::{Body, Segment};
 use crate::caller::Caller;
-use crate::problem::Answer;
+use crate::problem::{Answer, Problem};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -29,8 +31,59 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 ))]
 async fn settings(State(app): State<App>, caller: Caller) -> Answer<Json<wire::Page<wire::Setting>>> {
     let all = app.rules.settings(&caller).await?;
-    let items = all.iter().map(told::setting).collect::<Result<_, _>>()?;
+    let mut items = all.iter().map(told::setting).collect::<Result<Vec<_>, _>>()?;
+    items.extend(app.own_settings.iter().map(OwnSetting::told));
+    items.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(Json(wire::Page { items, next_cursor: None }))
+}
+
+/// What every server has in its own configuration: shown here, and changed there.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnSetting {
+    /// As settings are named here.
+    pub(crate) name: &'static str,
+    /// As it is named there.
+    pub(crate) setting: &'static str,
+    /// What it is.
+    pub(crate) value: u64,
+    /// What it does.
+    pub(crate) about: &'static str,
+}
+
+impl OwnSetting {
+    /// What locks go by.
+    pub(crate) fn of_locks(rules: &LockRules) -> Vec<Self> {
+        vec![
+            Self {
+                name: "lock:default_ttl",
+                setting: "lock.default_ttl_seconds",
+                value: rules.default_ttl_ms / 1_000,
+                about: "seconds that a lease lasts that does not say",
+            },
+            Self {
+                name: "lock:max_ttl",
+                setting: "lock.max_ttl_seconds",
+                value: rules.max_ttl_ms / 1_000,
+                about: "seconds that a lease may last",
+            },
+            Self {
+                name: "lock:max_queue",
+                setting: "lock.max_queue",
+                value: rules.max_queue as u64,
+                about: "waiters that one lock may have",
+            },
+        ]
+    }
+
+    fn told(&self) -> wire::Setting {
+        wire::Setting {
+            name: self.name.to_owned(),
+            value: self.value.into(),
+            about: format!("{}; each server has it in its own configuration as {}", self.about, self.setting),
+            is_default: false,
+            revision: 0,
+        }
+    }
 }
 
 /// One setting
@@ -46,6 +99,10 @@ async fn setting(
     caller: Caller,
     Segment(name): Segment,
 ) -> Answer<Json<wire::Setting>> {
+    if let Some(own) = app.own_settings.iter().find(|own| own.name == name) {
+        caller.require(Scope::Read)?;
+        return Ok(Json(own.told()));
+    }
     Ok(Json(told::setting(&app.rules.setting(&name, &caller).await?)?))
 }
 
@@ -64,6 +121,10 @@ async fn set(
     Segment(name): Segment,
     Body(body): Body<wire::SettingRequest>,
 ) -> Answer<Json<wire::Setting>> {
+    if let Some(own) = app.own_settings.iter().find(|own| own.name == name) {
+        let detail = format!("is set in the configuration of each server, as {}", own.setting);
+        return Err(Problem::invalid_at("/value", detail));
+    }
     Ok(Json(told::setting(&app.rules.set(&name, body.value, &caller).await?)?))
 }
 

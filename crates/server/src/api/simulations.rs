@@ -18,7 +18,7 @@ use crate::caller::Caller;
 use crate::problem::{Answer, Problem};
 
 /// Drafted policies of one simulation.
-const MOST_POLICIES: usize = 100;
+const MOST_POLICIES: usize = 20;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(simulate))

@@ -48,6 +48,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[into_params(parameter_in = Query)]
 struct ListParams {
     /// In this state, such as `REVIEWING`.
+    #[param(value_type = Option<TaskState>)]
     state: Option<String>,
     /// By this author.
     author: Option<String>,
@@ -159,7 +160,7 @@ async fn show(
     Guarded,
     OfChange,
     (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
-    (status = 409, description = "INVALID_TRANSITION", body = wire::Problem),
+    (status = 409, description = "INVALID_TRANSITION or TOO_MANY_REQUESTS", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST or NO_QUORUM", body = wire::Problem),
 ))]
 async fn update(

@@ -85,10 +85,6 @@ async fn own(app: &App, caller: &Caller, ticket: RequestKey) -> Answer<()> {
     }
     let none = || Problem::new(StatusCode::NOT_FOUND, "TICKET_NOT_FOUND", "there is no such ticket");
     let known = app.locks.coordination().recall(ticket).await?.ok_or_else(none)?;
-    let agent = known.request.holder.agent_id().to_owned();
-    match app.agents.acts_as(caller, Some(&agent)).await {
-        Ok(_) => Ok(()),
-        Err(ade_app::Error::Forbidden(_)) => Err(none()),
-        Err(error) => Err(error.into()),
-    }
+    let acts = app.agents.acts_for(caller, known.request.holder.agent_id()).await?;
+    if acts { Ok(()) } else { Err(none()) }
 }

@@ -200,6 +200,8 @@ pub struct Config {
     pub sign_ins_per_minute: u32,
     /// How often a checkpoint of the audit log is written.
     pub checkpoint_seconds: u32,
+    /// Whether a small organisation is there to look around in.
+    pub demo: bool,
     /// Replicas of Redis that must confirm a grant.
     pub min_replica_acks: u32,
     /// How far the clocks of two Redis servers may be apart.
@@ -313,6 +315,7 @@ impl Config {
             // Looked at in `check`.
             redis: server.redis.parse().ok(),
             postgres: Some(server.postgres).filter(|url| !url.is_empty()),
+            demo: false,
             requests_per_minute: limit.requests_per_minute,
             sign_ins_per_minute: limit.sign_ins_per_minute,
             checkpoint_seconds: audit.checkpoint_seconds,

@@ -85,6 +85,7 @@ impl From<Refusal> for Problem {
             Refusal::NoOverride => conflict("NO_OVERRIDE"),
             Refusal::SameAdmin { .. } => forbidden("SAME_ADMIN"),
             Refusal::CannotBeAsked { .. } => invalid("CANNOT_BE_ASKED"),
+            Refusal::TooManyRequests { .. } => conflict("TOO_MANY_REQUESTS"),
         }
     }
 }

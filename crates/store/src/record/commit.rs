@@ -3,6 +3,7 @@
 use ade_domain::Moment;
 use ade_domain::audit::Body;
 use ade_domain::people::UserId;
+use ade_domain::review::Approval;
 use ade_domain::task::State;
 
 use super::agents::{InboxMessage, StoredAgent};
@@ -135,30 +136,73 @@ impl Commit {
             write.apply(link).await?;
         }
         for body in &self.audit {
-            // As text, exactly as it is hashed.
-            let text =
-                serde_json::to_string(body).map_err(|error| RecordError::Foreign(error.to_string()))?;
-            let actor = body.who.user_id.as_ref().map(ToString::to_string);
-            link.run(
-                "INSERT INTO audit (entry_id, at, actor, action, task_id, body) \
-                 VALUES ($1::uuid, moment($2), $3, $4, $5::uuid, $6)",
-                &[
-                    body.entry_id.as_str().into(),
-                    body.at.into(),
-                    actor.into(),
-                    body.action.as_str().into(),
-                    body.task_id.clone().into(),
-                    text.into(),
-                ],
-            )
-            .await?;
+            let sql = "INSERT INTO audit (entry_id, at, actor, action, task_id, body) \
+                       VALUES ($1::uuid, moment($2), $3, $4, $5::uuid, $6)";
+            link.run(sql, &audit_columns(body)?).await?;
         }
         for event in &self.events {
-            let args = [event.event_id.as_str().into(), json(event)?];
-            link.run("INSERT INTO events (event_id, body) VALUES ($1::uuid, $2::jsonb)", &args).await?;
+            let sql = "INSERT INTO events (event_id, body) VALUES ($1::uuid, $2::jsonb)";
+            link.run(sql, &event_columns(event)?).await?;
         }
         Ok(())
     }
+}
+
+/// `entry_id, at, actor, action, task_id, body` of an entry without its number.
+pub(super) fn audit_columns(body: &Body) -> Result<Vec<Arg>, RecordError> {
+    Ok(vec![
+        body.entry_id.as_str().into(),
+        body.at.into(),
+        body.who.user_id.as_ref().map(ToString::to_string).into(),
+        body.action.as_str().into(),
+        body.task_id.clone().into(),
+        // As text, exactly as it is hashed.
+        json(body)?,
+    ])
+}
+
+/// `event_id, body` of an event without its number.
+pub(super) fn event_columns(event: &Event) -> Result<Vec<Arg>, RecordError> {
+    Ok(vec![event.event_id.as_str().into(), json(event)?])
+}
+
+/// `task_id, state, type, author_id, revision, approval_ends_at, ended_at, body`.
+pub(super) fn task_columns(
+    task: &StoredTask,
+    approval_ends_at: Option<Moment>,
+) -> Result<Vec<Arg>, RecordError> {
+    let review = &task.review;
+    let ended_at =
+        [State::Completed, State::Failed].iter().find_map(|state| review.since.get(state)).copied();
+    let ended_at = ended_at.filter(|_| matches!(review.state, State::Completed | State::Failed));
+    Ok(vec![
+        review.task_id.as_str().into(),
+        review.state.word().into(),
+        review.config.task_type.as_str().into(),
+        review.author_id.as_str().into(),
+        review.revision.into(),
+        approval_ends_at.filter(|_| review.state == State::Approved).into(),
+        ended_at.into(),
+        json(task)?,
+    ])
+}
+
+/// `approval_id, task_id, reviewer_id, status, score, created_at, due_at, responded_at, revision, body`.
+pub(super) fn approval_columns(approval: &Approval) -> Result<Vec<Arg>, RecordError> {
+    let status = serde_json::to_value(approval.status).ok();
+    let status = status.as_ref().and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+    Ok(vec![
+        approval.approval_id.as_str().into(),
+        approval.task_id.as_str().into(),
+        approval.reviewer_id.as_str().into(),
+        status.into(),
+        u64::from(approval.score).into(),
+        approval.created_at.into(),
+        approval.due_at.into(),
+        approval.responded_at.into(),
+        approval.revision.into(),
+        json(approval)?,
+    ])
 }
 
 impl Write {
@@ -211,19 +255,7 @@ async fn put_task(
     approval_ends_at: Option<Moment>,
 ) -> Result<(), RecordError> {
     let review = &task.review;
-    let ended_at =
-        [State::Completed, State::Failed].iter().find_map(|state| review.since.get(state)).copied();
-    let ended_at = ended_at.filter(|_| matches!(review.state, State::Completed | State::Failed));
-    let mut args: Vec<Arg> = vec![
-        review.task_id.as_str().into(),
-        review.state.word().into(),
-        review.config.task_type.as_str().into(),
-        review.author_id.as_str().into(),
-        review.revision.into(),
-        approval_ends_at.filter(|_| review.state == State::Approved).into(),
-        ended_at.into(),
-        json(task)?,
-    ];
+    let mut args = task_columns(task, approval_ends_at)?;
     let what = || format!("task {}", review.task_id);
     match expected {
         None => {
@@ -248,27 +280,13 @@ async fn put_task(
         link.run(sql, &args).await?;
     }
     for approval in &review.approvals {
-        let status = serde_json::to_value(approval.status).ok();
-        let status = status.as_ref().and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
-        let args = [
-            approval.approval_id.as_str().into(),
-            approval.task_id.as_str().into(),
-            approval.reviewer_id.as_str().into(),
-            status.into(),
-            u64::from(approval.score).into(),
-            approval.created_at.into(),
-            approval.due_at.into(),
-            approval.responded_at.into(),
-            approval.revision.into(),
-            json(approval)?,
-        ];
         let sql = "INSERT INTO approvals \
                    (approval_id, task_id, reviewer_id, status, score, created_at, due_at, responded_at, revision, body) \
                    VALUES ($1::uuid, $2::uuid, $3, $4, $5, moment($6), moment($7), moment($8), $9, $10::jsonb) \
                    ON CONFLICT (approval_id) DO UPDATE SET status = excluded.status, score = excluded.score, \
                    due_at = excluded.due_at, responded_at = excluded.responded_at, revision = excluded.revision, body = excluded.body \
                    WHERE approvals.revision < excluded.revision";
-        link.run(sql, &args).await?;
+        link.run(sql, &approval_columns(approval)?).await?;
     }
     Ok(())
 }

@@ -5,6 +5,8 @@
 //! guarded by the revisions that whoever decided had seen. What was committed survives the death of the process.
 
 mod agents;
+mod bare;
+mod bulk;
 mod commit;
 mod forget;
 mod log;
@@ -27,9 +29,11 @@ use sqlx::postgres::PgPool;
 use tokio::sync::oneshot;
 
 pub use agents::{InboxMessage, MOST_MESSAGES, StoredAgent};
+pub use bare::{Bare, Place};
+pub use bulk::{Chain, Loader, Rows};
 pub use commit::{Commit, Write};
 pub use log::{AuditFilter, Event, Numbered};
-pub use people::{Session, StoredToken, StoredUser};
+pub use people::{Password, Session, StoredToken, StoredUser};
 pub use rules::{Thing, ThingKind};
 pub use stats::{Counts, UserStats};
 pub use tasks::{ApprovalFilter, Comment, StoredTask, TaskFilter};
@@ -100,6 +104,9 @@ pub struct StoredAnswer {
     pub body: Value,
 }
 
+const SQLITE: &str = include_str!("schema/sqlite-1.sql");
+const POSTGRES: &str = include_str!("schema/postgres-1.sql");
+
 fn migrator(sql: &'static str) -> Migrator {
     let first = Migration::new(1, "record".into(), MigrationType::Simple, sql.into_sql_str(), false);
     Migrator::with_migrations(vec![first])
@@ -111,7 +118,7 @@ impl Record {
     /// # Errors
     /// It cannot be opened, or was written by a later version.
     pub async fn in_folder(folder: &Path) -> Result<Self, RecordError> {
-        let sqlite = Sqlite::open(folder, &migrator(include_str!("schema/sqlite-1.sql"))).await?;
+        let sqlite = Sqlite::open(folder, &migrator(SQLITE)).await?;
         Ok(Self { backend: Backend::Sqlite(sqlite) })
     }
 
@@ -120,7 +127,7 @@ impl Record {
     /// # Errors
     /// It cannot be reached, or was written by a later version. The password of the URL is never told.
     pub async fn on_postgres(url: &str) -> Result<Self, RecordError> {
-        let pool = postgres::open(url, &migrator(include_str!("schema/postgres-1.sql"))).await?;
+        let pool = postgres::open(url, &migrator(POSTGRES)).await?;
         Ok(Self { backend: Backend::Postgres(pool) })
     }
 

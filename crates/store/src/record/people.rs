@@ -18,8 +18,26 @@ pub struct StoredUser {
     pub user: User,
     /// Grows with every change.
     pub revision: u64,
-    /// How its password is recognised; nobody signs in without one.
-    pub password_hash: Option<String>,
+    /// How it signs in; nobody does without one.
+    pub password: Option<Password>,
+}
+
+/// How somebody signs in.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Password {
+    /// How it is recognised.
+    pub hash: String,
+    /// Who set it, if somebody else did: whoever knows it may be that one.
+    pub set_by: Option<UserId>,
+    /// Until when that counts; as long as it is there, if nothing is said.
+    pub watched_until: Option<Moment>,
+}
+
+/// Without the hash.
+impl std::fmt::Debug for Password {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Password").field("set_by", &self.set_by).finish_non_exhaustive()
+    }
 }
 
 /// Somebody who signed in.
@@ -70,13 +88,13 @@ pub struct StoredToken {
     pub revoked_at: Option<Moment>,
 }
 
-const USER: &str = "SELECT body::text, revision, password_hash FROM users";
+const USER: &str = "SELECT body::text, revision, password FROM users";
 const TOKEN: &str = "SELECT body::text, micros(revoked_at) FROM tokens";
 
 /// From its three columns, the first of which is `at`.
 fn user_from(row: &Row, at: usize) -> Result<StoredUser, RecordError> {
-    let password_hash = row.maybe_text(at + 2)?.map(str::to_owned);
-    Ok(StoredUser { user: row.json(at)?, revision: row.number(at + 1)?, password_hash })
+    let password = row.maybe_text(at + 2)?.map(|_| row.json(at + 2)).transpose()?;
+    Ok(StoredUser { user: row.json(at)?, revision: row.number(at + 1)?, password })
 }
 
 fn user(row: &Row) -> Result<StoredUser, RecordError> {
@@ -91,6 +109,10 @@ fn session(row: &Row) -> Result<Session, RecordError> {
     Ok(Session { last_active: row.moment(1)?, expires_at: row.moment(2)?, ..row.json(0)? })
 }
 
+fn json_text(password: &Password) -> Result<String, RecordError> {
+    serde_json::to_string(password).map_err(|error| RecordError::Foreign(error.to_string()))
+}
+
 pub(super) async fn put_user(
     link: &mut Link<'_>,
     user: &StoredUser,
@@ -100,18 +122,18 @@ pub(super) async fn put_user(
         user.user.user_id.as_str().into(),
         u64::from(user.user.active).into(),
         user.revision.into(),
-        user.password_hash.clone().into(),
+        user.password.as_ref().map(json_text).transpose()?.into(),
         json(&user.user)?,
     ];
     match expected {
         None => {
-            let sql = "INSERT INTO users (user_id, active, revision, password_hash, body) \
+            let sql = "INSERT INTO users (user_id, active, revision, password, body) \
                        VALUES ($1, $2, $3, $4, $5::jsonb)";
             link.run(sql, &args).await.map(drop)
         }
         Some(expected) => {
             args.push(expected.into());
-            let sql = "UPDATE users SET active = $2, revision = $3, password_hash = $4, body = $5::jsonb \
+            let sql = "UPDATE users SET active = $2, revision = $3, password = $4, body = $5::jsonb \
                        WHERE user_id = $1 AND revision = $6";
             met(link.run(sql, &args).await?, || format!("user {}", user.user.user_id))
         }
@@ -238,7 +260,7 @@ impl Record {
     ) -> Result<Option<(Session, StoredUser)>, RecordError> {
         let args = [hash.into()];
         let sql = "SELECT s.body::text, micros(s.last_active), micros(s.expires_at), \
-                   u.body::text, u.revision, u.password_hash \
+                   u.body::text, u.revision, u.password \
                    FROM sessions s JOIN users u ON u.user_id = s.user_id WHERE s.session_hash = $1";
         self.read(async |link| {
             let rows = link.rows(sql, &args).await?;
@@ -266,7 +288,7 @@ impl Record {
         hash: &str,
     ) -> Result<Option<(StoredToken, Option<StoredUser>)>, RecordError> {
         let args = [hash.into()];
-        let sql = "SELECT t.body::text, micros(t.revoked_at), u.body::text, u.revision, u.password_hash \
+        let sql = "SELECT t.body::text, micros(t.revoked_at), u.body::text, u.revision, u.password \
                    FROM tokens t LEFT JOIN users u ON u.user_id = t.user_id WHERE t.token_hash = $1";
         self.read(async |link| {
             let rows = link.rows(sql, &args).await?;

@@ -128,6 +128,29 @@ macro_rules! bind {
     }};
 }
 
+/// Conditions that are put together from texts of ours, and arguments.
+pub(super) struct Conditions {
+    pub(super) sql: String,
+    pub(super) args: Vec<Arg>,
+}
+
+impl Conditions {
+    pub(super) fn new(select: &str) -> Self {
+        Self { sql: format!("{select} WHERE TRUE"), args: Vec::new() }
+    }
+
+    /// One more; `?` stands for each of the arguments in turn.
+    pub(super) fn and(&mut self, condition: &str, args: impl IntoIterator<Item = Arg>) {
+        let mut parts = condition.split('?');
+        self.sql.push_str(" AND ");
+        self.sql.push_str(parts.next().unwrap_or_default());
+        for (part, arg) in parts.zip(args) {
+            self.args.push(arg);
+            self.sql.push_str(&format!("${}{part}", self.args.len()));
+        }
+    }
+}
+
 /// A connection to either.
 pub(super) enum Link<'c> {
     Sqlite(&'c mut SqliteConnection),

@@ -16,13 +16,13 @@ use super::sql::Link;
 use super::{RecordError, Work};
 
 /// The file in the data folder.
-const FILE: &str = "record.sqlite3";
+pub(super) const FILE: &str = "record.sqlite3";
 /// Commits that may wait; above that callers wait to be let in.
 const QUEUE: usize = 1_024;
 /// Commits of one transaction.
 const MOST_TOGETHER: usize = 256;
 const READERS: u32 = 4;
-const BUSY: Duration = Duration::from_secs(5);
+pub(super) const BUSY: Duration = Duration::from_secs(5);
 
 type Done = oneshot::Sender<Result<u64, RecordError>>;
 

@@ -7,7 +7,7 @@ use ade_domain::review::{Approval, RequestStatus, Review};
 use ade_domain::task::{LockPreview, Metadata, Preview, State};
 use serde::{Deserialize, Serialize};
 
-use super::sql::Arg;
+use super::sql::{Arg, Conditions};
 use super::{Record, RecordError};
 
 /// A task with everything that is known about it.
@@ -83,29 +83,6 @@ pub struct ApprovalFilter {
     pub after: Option<(u32, String)>,
 }
 
-/// Conditions that are put together from texts of ours, and arguments.
-struct Conditions {
-    sql: String,
-    args: Vec<Arg>,
-}
-
-impl Conditions {
-    fn new(select: &str) -> Self {
-        Self { sql: format!("{select} WHERE TRUE"), args: Vec::new() }
-    }
-
-    /// One more; `?` stands for each of the arguments in turn.
-    fn and(&mut self, condition: &str, args: impl IntoIterator<Item = Arg>) {
-        let mut parts = condition.split('?');
-        self.sql.push_str(" AND ");
-        self.sql.push_str(parts.next().unwrap_or_default());
-        for (part, arg) in parts.zip(args) {
-            self.args.push(arg);
-            self.sql.push_str(&format!("${}{part}", self.args.len()));
-        }
-    }
-}
-
 /// A task and its requests, in one statement: both as they were at one moment.
 const WHOLE: &str = "SELECT 0 AS part, '' AS id, body::text AS body FROM tasks WHERE task_id = $1::uuid \
                      UNION ALL \
@@ -153,7 +130,26 @@ impl Record {
         before: Option<&str>,
         limit: u32,
     ) -> Result<Vec<StoredTask>, RecordError> {
-        let mut wanted = Conditions::new("SELECT body::text FROM tasks t");
+        let person = filter.visible_to.as_ref().map(ToString::to_string);
+        let mut marks: Vec<(&str, &str)> =
+            [("resource", &filter.resource), ("tag", &filter.tag), ("person", &person)]
+                .into_iter()
+                .filter_map(|(kind, mark)| Some((kind, mark.as_deref()?)))
+                .collect();
+        // What is walked along, in its order, until the page is full; everything else is looked up for each that is met. Few
+        // tasks are open and few are by one author, however many there are: then along those. SQLite takes a cross join as
+        // it is written; PostgreSQL decides by itself.
+        let few = filter.author.is_some() || filter.state.is_some_and(|state| !state.is_final());
+        let along = if few || marks.is_empty() { None } else { Some(marks.remove(0)) };
+        let (mut wanted, key) = match along {
+            None => (Conditions::new("SELECT t.body::text FROM tasks t"), "t.task_id"),
+            Some((kind, mark)) => {
+                let mut wanted = Conditions::new("SELECT t.body::text FROM task_marks m CROSS JOIN tasks t");
+                wanted.and("m.kind = ? AND m.mark = ?", [kind.into(), mark.into()]);
+                wanted.and("t.task_id = m.task_id", []);
+                (wanted, "m.task_id")
+            }
+        };
         if let Some(state) = filter.state {
             wanted.and("t.state = ?", [state.word().into()]);
         }
@@ -163,18 +159,16 @@ impl Record {
         if let Some(of) = &filter.task_type {
             wanted.and("t.type = ?", [of.as_str().into()]);
         }
-        let person = filter.visible_to.as_ref().map(ToString::to_string);
-        let marks = [("resource", &filter.resource), ("tag", &filter.tag), ("person", &person)];
         for (kind, mark) in marks {
-            if let Some(mark) = mark {
-                let found = "t.task_id IN (SELECT task_id FROM task_marks WHERE kind = ? AND mark = ?)";
-                wanted.and(found, [kind.into(), mark.as_str().into()]);
-            }
+            let found = format!(
+                "EXISTS (SELECT 1 FROM task_marks o WHERE o.kind = ? AND o.mark = ? AND o.task_id = {key})"
+            );
+            wanted.and(&found, [kind.into(), mark.into()]);
         }
         if let Some(before) = before {
-            wanted.and("t.task_id < ?::uuid", [before.into()]);
+            wanted.and(&format!("{key} < ?::uuid"), [before.into()]);
         }
-        wanted.sql.push_str(&format!(" ORDER BY t.task_id DESC LIMIT {limit}"));
+        wanted.sql.push_str(&format!(" ORDER BY {key} DESC LIMIT {limit}"));
         self.read(async |link| {
             link.rows(&wanted.sql, &wanted.args).await?.iter().map(|row| row.json(0)).collect()
         })
@@ -198,7 +192,8 @@ impl Record {
         if let Some((score, id)) = &filter.after {
             let score = Arg::Int((*score).into());
             let args = [score.clone(), score, id.as_str().into()];
-            wanted.and("(score < ? OR (score = ? AND approval_id > ?::uuid))", args);
+            // The first condition says nothing new, but an index knows where to begin by it.
+            wanted.and("score <= ? AND (score < ? OR approval_id > ?::uuid)", args);
         }
         wanted.sql.push_str(&format!(" ORDER BY score DESC, approval_id LIMIT {limit}"));
         self.read(async |link| {

@@ -4,7 +4,6 @@ use ade_app::rules::{RegisteredPattern, StoredPolicy};
 use ade_client::wire;
 use ade_domain::review::delegation::Delegation;
 use ade_domain::review::policy::Policy;
-use ade_domain::review::quorum::least;
 use ade_domain::review::{Approval, Review};
 use ade_domain::task::{LockPreview, ResourceMode, State, allowed};
 use ade_store::RecordError;
@@ -71,7 +70,7 @@ pub(crate) fn task(stored: &StoredTask) -> wire::Task {
         preview: stored.preview.clone(),
         lock_preview: stored.lock_preview.iter().map(lock_preview).collect(),
         requirements: review.progress(),
-        required_count: least(&review.requirements),
+        required_count: review.required_count,
         policies: review.considered.clone(),
         passed_by: review.passed_by.clone(),
         auto_approved: review.auto_approved.clone(),

@@ -5,7 +5,8 @@ CREATE TABLE users (
     user_id text COLLATE "C" PRIMARY KEY,
     active bigint NOT NULL,
     revision bigint NOT NULL,
-    password_hash text,
+    -- How it signs in: the hash, and who set it.
+    password text,
     body jsonb NOT NULL
 );
 
@@ -96,6 +97,8 @@ CREATE TABLE approvals (
 );
 CREATE INDEX approvals_by_task ON approvals (task_id, approval_id);
 CREATE INDEX approvals_by_reviewer ON approvals (reviewer_id, status, score DESC, approval_id);
+CREATE INDEX approvals_of_reviewer ON approvals (reviewer_id, score DESC, approval_id);
+CREATE INDEX approvals_by_score ON approvals (score DESC, approval_id);
 CREATE INDEX approvals_by_status ON approvals (status, score DESC, approval_id);
 CREATE INDEX approvals_due ON approvals (due_at) WHERE status = 'PENDING';
 CREATE INDEX approvals_waiting ON approvals (created_at) WHERE status = 'PENDING';
@@ -143,8 +146,8 @@ CREATE TABLE audit (
 ) PARTITION BY RANGE (at);
 CREATE INDEX audit_unnumbered ON audit (entry_id) WHERE number IS NULL;
 CREATE INDEX audit_by_task ON audit (task_id, number);
-CREATE INDEX audit_by_actor ON audit (actor, number);
-CREATE INDEX audit_by_action ON audit (action, number);
+CREATE INDEX audit_by_actor ON audit (actor, at, number);
+CREATE INDEX audit_by_action ON audit (action, at, number);
 CREATE INDEX audit_by_time ON audit (at, number);
 
 CREATE FUNCTION audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -4,7 +4,8 @@ CREATE TABLE users (
     user_id text PRIMARY KEY,
     active integer NOT NULL,
     revision integer NOT NULL,
-    password_hash text,
+    -- How it signs in: the hash, and who set it.
+    password text,
     body text NOT NULL
 ) STRICT;
 
@@ -95,6 +96,8 @@ CREATE TABLE approvals (
 ) STRICT;
 CREATE INDEX approvals_by_task ON approvals (task_id, approval_id);
 CREATE INDEX approvals_by_reviewer ON approvals (reviewer_id, status, score DESC, approval_id);
+CREATE INDEX approvals_of_reviewer ON approvals (reviewer_id, score DESC, approval_id);
+CREATE INDEX approvals_by_score ON approvals (score DESC, approval_id);
 CREATE INDEX approvals_by_status ON approvals (status, score DESC, approval_id);
 CREATE INDEX approvals_due ON approvals (due_at) WHERE status = 'PENDING';
 CREATE INDEX approvals_waiting ON approvals (created_at) WHERE status = 'PENDING';
@@ -139,8 +142,8 @@ CREATE TABLE audit (
 ) STRICT;
 CREATE INDEX audit_unnumbered ON audit (entry_id) WHERE number IS NULL;
 CREATE INDEX audit_by_task ON audit (task_id, number);
-CREATE INDEX audit_by_actor ON audit (actor, number);
-CREATE INDEX audit_by_action ON audit (action, number);
+CREATE INDEX audit_by_actor ON audit (actor, at, number);
+CREATE INDEX audit_by_action ON audit (action, at, number);
 CREATE INDEX audit_by_time ON audit (at, number);
 
 CREATE TRIGGER audit_unchanged BEFORE UPDATE ON audit

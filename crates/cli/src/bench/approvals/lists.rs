@@ -1,0 +1,140 @@
+//! Lists by each filter, the inbox, and searches in the audit log: the first page, and one from the middle.
+
+use ade_client::wire::{AuditVerdict, Page};
+use ade_domain::Moment;
+use indicatif::ProgressBar;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::super::link::{Link, Target};
+use super::super::samples::{Latencies, Samples};
+use super::history::{self, LONG_MS, before};
+use super::people::{LOOKS, TYPES, author, reviewer, sign_in};
+use super::place::Filled;
+use crate::failure::{Failure, Kind};
+
+const DAY_MS: u64 = 86_400_000;
+
+/// A list, and how long each of its pages took.
+#[derive(Debug)]
+pub(super) struct Listed {
+    pub(super) name: &'static str,
+    pub(super) page: &'static str,
+    /// What the page held.
+    pub(super) items: usize,
+    pub(super) latencies: Latencies,
+}
+
+/// Where the page in the middle begins.
+enum Middle {
+    None,
+    /// At a cursor that is known.
+    At(String),
+    /// Where a page of so many ends.
+    Behind(usize),
+}
+
+struct Query {
+    name: &'static str,
+    path: String,
+    /// Whether an ordinary person asks, or somebody who sees everything.
+    ordinary: bool,
+    middle: Middle,
+}
+
+fn queries(filled: &Filled, entries: u64) -> Vec<Query> {
+    let task = || Middle::At(filled.middle_task.clone());
+    let number = || Middle::At((entries / 2).to_string());
+    let all = |name, path: String, middle| Query { name, path, ordinary: false, middle };
+    let own = |name, path: &str, middle| Query { name, path: path.to_owned(), ordinary: true, middle };
+    let time = |moment: Moment| moment.timestamp().to_string();
+    let from = before(filled.now, LONG_MS / 2);
+    let span = format!("/audit?from={}&to={}", time(from), time(from.plus_ms(30 * DAY_MS)));
+    vec![
+        all("state=COMPLETED", "/tasks?state=COMPLETED".to_owned(), task()),
+        all("state=REVIEWING", "/tasks?state=REVIEWING".to_owned(), Middle::Behind(50)),
+        all("author", format!("/tasks?author={}", author(0)), task()),
+        all("resource", format!("/tasks?resource={}", history::resource(0).name()), task()),
+        all("tag", format!("/tasks?tag={}", history::tag(0)), task()),
+        all("type", format!("/tasks?type={}", TYPES.first().copied().unwrap_or_default()), task()),
+        own("visible to me", "/tasks", task()),
+        own("visible to me, state", "/tasks?state=COMPLETED", task()),
+        own("inbox", "/approvals?reviewer=me&status=PENDING", Middle::Behind(20)),
+        all("audit by task", format!("/audit?task={}", filled.middle_task), Middle::None),
+        all("audit by actor", format!("/audit?actor={}", author(0)), number()),
+        all("audit by action", "/audit?action=task.submit".to_owned(), number()),
+        all("audit by time", span.clone(), Middle::Behind(100)),
+        all("audit by actor, time", format!("{span}&actor={}", author(0)), Middle::Behind(10)),
+    ]
+}
+
+async fn page(link: &mut Link, path: &str) -> Result<(usize, Option<String>), Failure> {
+    let page: Page<Value> = link.get(path).await?.expect(200)?.read()?;
+    Ok((page.items.len(), page.next_cursor))
+}
+
+/// The log must be what was written, where reading all of it does not take too long.
+async fn verify(link: &mut Link) -> Result<(), Failure> {
+    let verdict: AuditVerdict = link.get("/api/v1/audit/verify").await?.expect(200)?.read()?;
+    if verdict.valid && verdict.entries > 0 {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Kind::Unavailable,
+        format!("the log that was loaded is not valid: {:?}", verdict.first_bad),
+    ))
+}
+
+/// Asks for everything in turns, so that a noisy neighbour disturbs all alike.
+pub(super) async fn measure(
+    filled: &Filled,
+    rounds: usize,
+    bar: &ProgressBar,
+) -> Result<Vec<Listed>, Failure> {
+    let target: &Target = &filled.subject.target;
+    let mut admin = target.link().await?;
+    let mut sees_all = sign_in(&mut admin, target, LOOKS, false).await?.link().await?;
+    let mut ordinary = sign_in(&mut admin, target, &reviewer(0), false).await?.link().await?;
+    if filled.tasks <= 20_000 {
+        verify(&mut sees_all).await?;
+    }
+    let overview: Value = sees_all.get("/api/v1/stats/overview").await?.expect(200)?.read()?;
+    let entries = overview["audit_entries"].as_u64().unwrap_or_default();
+    let mut asked = Vec::new();
+    for query in queries(filled, entries) {
+        let link = if query.ordinary { &mut ordinary } else { &mut sees_all };
+        let path = format!("/api/v1{}", query.path);
+        let joint = if path.contains('?') { '&' } else { '?' };
+        let cursor = match query.middle {
+            Middle::None => None,
+            Middle::At(cursor) => Some(cursor),
+            Middle::Behind(many) => page(link, &format!("{path}{joint}limit={many}")).await?.1,
+        };
+        let middle = cursor.map(|cursor| ("middle", format!("{path}{joint}cursor={cursor}")));
+        for (which, path) in [("first", path)].into_iter().chain(middle) {
+            let (items, _) = page(link, &path).await?;
+            asked.push((query.name, which, path, query.ordinary, items, Samples::default()));
+        }
+    }
+    bar.set_length(rounds as u64);
+    for round in 0..rounds + rounds.div_ceil(10) {
+        let warm = round < rounds.div_ceil(10);
+        for (_, _, path, own, _, samples) in &mut asked {
+            let link = if *own { &mut ordinary } else { &mut sees_all };
+            let began = Instant::now();
+            let answer = link.get(path).await?;
+            if !warm {
+                samples.add(began.elapsed());
+            }
+            answer.expect(200)?;
+        }
+        bar.inc(u64::from(!warm));
+    }
+    let listed = |(name, page, _, _, items, samples): (_, _, _, _, _, Samples)| Listed {
+        name,
+        page,
+        items,
+        latencies: samples.latencies(),
+    };
+    Ok(asked.into_iter().map(listed).collect())
+}

@@ -1,0 +1,161 @@
+//! Where approvals are measured: a data folder, or a schema on PostgreSQL and a Redis beside it. Filled past the server, which
+//! is not running meanwhile, and measured through it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ade_domain::{Clock, Moment};
+use ade_store::record::{Bare, Loader, Place, Rows};
+use ade_store::{RecordError, SystemClock};
+use indicatif::ProgressBar;
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::super::subject::{FOLDER, OnARedis, Subject};
+use super::history::{History, before};
+use super::people;
+use crate::failure::{Failure, Kind};
+
+/// Tasks that are written at once.
+const AT_ONCE: usize = 2_000;
+/// Pieces that may wait for being written.
+const AHEAD: usize = 2;
+const DAY_MS: u64 = 86_400_000;
+/// Every request of a measurement counts against the same few people.
+const REQUESTS_PER_MINUTE: &str = "10000000";
+/// The first checkpoint walks along the whole log. A server that has run for a year has done that long ago.
+const CHECKPOINT_SECONDS: &str = "86400";
+
+/// Both databases of the distributed mode, which were empty when we came.
+#[derive(Debug, Clone)]
+pub(super) struct Distributed {
+    pub(super) redis: OnARedis,
+    pub(super) postgres: Place,
+}
+
+/// What is measured, filled with so many tasks.
+#[derive(Debug)]
+pub(super) struct Filled {
+    // Ends before its folder goes.
+    pub(super) subject: Subject,
+    pub(super) bare: Bare,
+    pub(super) tasks: usize,
+    pub(super) load_seconds: f64,
+    pub(super) middle_task: String,
+    /// The moment that the load was made for.
+    pub(super) now: Moment,
+    folder: TempDir,
+    on: Option<Distributed>,
+}
+
+impl Filled {
+    /// Starts a server on nothing, makes the organisation, fills the database, and starts the server again.
+    pub(super) async fn make(
+        parent: &Path,
+        on: Option<&Distributed>,
+        tasks: usize,
+        connections: u32,
+        bar: &ProgressBar,
+    ) -> Result<Self, Failure> {
+        let folder = tempfile::Builder::new().prefix(FOLDER).tempdir_in(parent)?;
+        if let Some(on) = on {
+            on.postgres.make().await.map_err(away)?;
+        }
+        let first = start(folder.path(), on)?;
+        people::make(&mut first.target.link().await?).await?;
+        drop(first);
+        let loader = match on {
+            Some(on) => Loader::on_postgres(&on.postgres.url).await,
+            None => Loader::in_folder(&folder.path().join("data")).await,
+        };
+        let (began, now) = (Instant::now(), SystemClock::start().now());
+        let middle_task = fill(loader.map_err(away)?, tasks, now, bar).await?;
+        let load_seconds = began.elapsed().as_secs_f64();
+        let bare = match on {
+            Some(on) => Bare::on_postgres(&on.postgres.url, connections).await,
+            None => Bare::in_folder(folder.path()).await,
+        };
+        let bare = bare.map_err(away)?;
+        let subject = start(folder.path(), on)?;
+        Ok(Self { subject, bare, tasks, load_seconds, middle_task, now, folder, on: on.cloned() })
+    }
+
+    /// Bytes of the record, where it is a file.
+    pub(super) fn bytes(&self) -> Option<u64> {
+        let file: PathBuf = self.folder.path().join("data/record.sqlite3");
+        self.on.is_none().then(|| std::fs::metadata(file).map(|meta| meta.len()).ok())?
+    }
+
+    /// Ends the server and removes everything.
+    pub(super) async fn clear(self) -> Result<(), Failure> {
+        let Self { subject, bare, folder, on, .. } = self;
+        drop(subject);
+        bare.close().await;
+        folder.close()?;
+        match on {
+            Some(on) => on.clear().await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl Distributed {
+    pub(super) async fn open(redis: &str, postgres: &str) -> Result<Self, Failure> {
+        let place = Place::find(postgres).await.map_err(away)?.ok_or_else(|| {
+            Failure::new(Kind::Input, "the database of --postgres is not empty; measurements fill it and empty it")
+                .hint("make one for this alone; what an interrupted run left behind goes with DROP SCHEMA ade_bench CASCADE")
+        })?;
+        Ok(Self { redis: OnARedis::open(redis).await?, postgres: place })
+    }
+
+    /// Removes what was made in both.
+    pub(super) async fn clear(&self) -> Result<(), Failure> {
+        self.postgres.remove().await.map_err(away)?;
+        self.redis.clear().await
+    }
+}
+
+fn start(folder: &Path, on: Option<&Distributed>) -> Result<Subject, Failure> {
+    let mut settings = vec![
+        ("ADE_LIMIT_REQUESTS_PER_MINUTE", REQUESTS_PER_MINUTE),
+        ("ADE_AUDIT_CHECKPOINT_SECONDS", CHECKPOINT_SECONDS),
+    ];
+    settings.extend(on.map(|on| ("ADE_SERVER_POSTGRES", on.postgres.url.as_str())));
+    Subject::start_in(folder, on.map(|on| &on.redis), &settings)
+}
+
+/// Imagines on one thread and writes on another; the task in the middle.
+async fn fill(mut loader: Loader, tasks: usize, now: Moment, bar: &ProgressBar) -> Result<String, Failure> {
+    let mut history = History::new(tasks, now)?;
+    for days in (0..).map(|number| number * 28).take_while(|days| days * DAY_MS <= super::history::LONG_MS) {
+        loader.prepare_month(before(now, days * DAY_MS)).await.map_err(away)?;
+    }
+    loader.prepare_month(history.begin()).await.map_err(away)?;
+    let mut chain = loader.chain().await.map_err(away)?;
+    let (ready, mut pieces) = mpsc::channel::<(Rows, u64)>(AHEAD);
+    let imagining = tokio::task::spawn_blocking(move || {
+        while let Some(piece) = history.next(AT_ONCE)? {
+            let rows = chain.rows(&piece.tasks, piece.entries, &piece.events).map_err(away)?;
+            if ready.blocking_send((rows, piece.tasks.len() as u64)).is_err() {
+                break;
+            }
+        }
+        Ok::<_, Failure>(history.middle.unwrap_or_default())
+    });
+    bar.set_length(tasks as u64);
+    while let Some((rows, many)) = pieces.recv().await {
+        loader.write(&rows).await.map_err(away)?;
+        bar.inc(many);
+    }
+    let middle = imagining.await.map_err(|error| Failure::from(std::io::Error::other(error)))??;
+    loader.finish().await.map_err(away)?;
+    // What was just written is written to disk by now, or disturbs what is measured.
+    tokio::time::sleep(Duration::from_secs(u64::from(tasks > 100_000) * 10)).await;
+    Ok(middle)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+pub(super) fn away(error: RecordError) -> Failure {
+    Failure::new(Kind::Unavailable, error.to_string())
+}
