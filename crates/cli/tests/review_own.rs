@@ -202,12 +202,16 @@ async fn whoever_changes_a_task_becomes_one_of_its_authors_and_its_copy_has_all_
     let sponsor = office.person("sponsor", &ALL).await;
     let maker = office.person("maker", &ALL).await;
     let late = office.person("late", &ALL).await;
-    let task = author.submitted(json!({ "lineage": { "sponsor_id": "sponsor" } })).await;
-    // Another author changes it, by a token that somebody made; and names one more.
+    let task = author.draft(json!({ "lineage": { "sponsor_id": "sponsor" } })).await;
+    // Another is named before anybody is asked; who was named before, and changed something, stays.
+    let place = format!("/tasks/{task}");
+    let _ = sponsor.patch(&place, &json!({ "description": "the sponsor's" })).await.expect(200);
+    let _ = author.patch(&place, &json!({ "lineage": { "sponsor_id": "late" } })).await.expect(200);
+    let _ = author.post(&format!("{place}/submit"), &json!({})).await.expect(202);
+    // Another author changes it, by a token that somebody made.
     let body = json!({ "name": "t", "scopes": ["read", "propose"] });
     let given = office.holder("sponsor", &maker.post("/users/sponsor/tokens", &body).await.expect(201));
-    let change = json!({ "description": "other", "lineage": { "sponsor_id": "late" } });
-    let _ = given.patch(&format!("/tasks/{task}"), &change).await.expect(200);
+    let _ = given.patch(&place, &json!({ "description": "other" })).await.expect(200);
     let copy = |task: String| {
         let (office, author, rex) = (office.clone(), author.clone(), stage.rex.clone());
         async move {
