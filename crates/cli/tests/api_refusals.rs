@@ -81,6 +81,7 @@ async fn wrong_fields_are_refused_with_their_place() {
         ("locks", json!(many), "/locks"),
         ("locks", json!([1]), "/locks/0"),
         ("locks", json!([{}]), "/locks/0"),
+        ("locks", json!([["task:2", null]]), "/locks/0"),
         ("locks", json!([{ "lock": 5 }]), "/locks/0/lock"),
         ("locks", json!([{ "lock": "task:2", "surprise": 1 }]), "/locks/0/surprise"),
         ("locks", json!([{ "lock": "" }]), "/locks/0/lock"),

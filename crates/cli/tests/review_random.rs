@@ -12,15 +12,15 @@
 mod chance;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use ade_testkit::ade::Setup;
 use ade_testkit::{Ade, Dice, Postgres, Redis, effort};
 use chance::{World, checks, deeds};
+use tokio::time::Instant;
 
 const CLIENTS: u64 = 4;
 /// How often everything is looked at.
-const PAUSES: u64 = 5;
+const PAUSES: u64 = 4;
 /// Commands of one client between two looks at everything.
 const COMMANDS: u64 = 40;
 

@@ -4,10 +4,11 @@ mod office;
 
 use ade_domain::Moment;
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
+use ade_domain::review::delegation::{Conditions, Kind};
 use ade_domain::review::policy::{AutoApprove, Priority};
-use ade_domain::review::{Action, Refusal, RequestStatus};
+use ade_domain::review::{Action, Refusal, RequestStatus, Review};
 use ade_domain::task::State;
-use office::{Office, asked, config, id, policy, user};
+use office::{Office, asked, config, delegation, id, policy, user};
 
 fn small_office() -> Office {
     Office::new(vec![
@@ -131,4 +132,48 @@ fn only_its_authors_make_another_of_what_ended_badly() {
     assert_eq!(review.resubmit(&office.actor("ann"), now), Ok(id("ann")));
     assert_eq!((review.state, review.revision), (State::Rejected, revision + 1));
     assert!(review.approvals.iter().all(|one| one.status != RequestStatus::Pending));
+}
+
+#[test]
+fn a_wish_for_changes_that_is_handed_on_is_lifted_by_whoever_has_it_now() {
+    let mut office = small_office();
+    office.users.push(user("zoe", &[REVIEWER], None));
+    office.users.push(user("kim", &[], None));
+    office.policies = vec![policy("one", 1, &[])];
+    let mut review = office.draft("ann", config("schema", &[]));
+    office.submit(&mut review, "ann").expect("enough people");
+    office.answer(&mut review, "rob", Action::RequestChanges, "rob").expect("asked");
+    let robs = review.approvals.iter().find(|one| one.reviewer_id == id("rob")).expect("asked");
+    let (robs, people) = (robs.approval_id.clone(), office.people());
+    review
+        .delegate(&robs, &id("kim"), &people, "k".to_owned(), &office.actor("rob"), office.now)
+        .expect("kim can take over");
+    office.answer(&mut review, "zoe", Action::Approve, "zoe").expect("asked");
+    assert_eq!(review.state, State::Reviewing, "nobody took it back that changes are wanted");
+    office.answer(&mut review, "kim", Action::Approve, "kim").expect("asked");
+    assert_eq!(review.state, State::Approved);
+}
+
+#[test]
+fn who_follows_agrees_only_as_long_as_its_leader_does_by_itself() {
+    let mut office = small_office();
+    office.users.push(user("max", &[ADMIN], None));
+    office.users.push(user("zoe", &[REVIEWER], None));
+    let mut follow = delegation("rob", "eve", Conditions::default());
+    follow.kind = Kind::Follow;
+    office.delegations = vec![follow];
+    office.policies = vec![policy("two", 2, &[])];
+    let mut review = office.draft("ann", config("schema", &[]));
+    office.submit(&mut review, "ann").expect("enough people");
+    office.answer(&mut review, "eve", Action::Approve, "eve").expect("asked");
+    // An administrator answers in the place of eve: what eve said does not count any more, nor who followed it.
+    office.answer(&mut review, "eve", Action::Approve, "max").expect("an administrator");
+    let status = |review: &Review, who: &str| {
+        review.approvals.iter().find(|one| one.reviewer_id == id(who)).map(|one| one.status)
+    };
+    assert_eq!((review.state, status(&review, "rob")), (State::Reviewing, Some(RequestStatus::Pending)));
+    // What an administrator said in the place of rob is not taken back by eve.
+    office.answer(&mut review, "rob", Action::RequestChanges, "max").expect("an administrator");
+    office.answer(&mut review, "eve", Action::RequestChanges, "eve").expect("asked");
+    assert_eq!(status(&review, "rob"), Some(RequestStatus::ChangesRequested));
 }

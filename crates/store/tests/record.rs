@@ -28,6 +28,7 @@ on_both!(
     rules_are_guarded_by_their_revisions,
     entries_are_numbered_without_gaps_and_chained_by_one,
     what_was_numbered_cannot_be_changed,
+    what_was_written_first_has_the_first_number,
     an_answer_is_stored_once,
     of_many_with_the_same_request_one_is_carried_out,
     what_is_counted_is_what_is_there,
@@ -349,6 +350,23 @@ async fn entries_are_numbered_without_gaps_and_chained_by_one(opened: Opened) {
     );
     let within = AuditFilter { from: Some(at(10)), to: Some(at(20)), ..AuditFilter::default() };
     assert_eq!(found(within).await, 20);
+}
+
+/// Ids are made by servers, each by its own clock: what follows from something else may have an id that sorts before it.
+async fn what_was_written_first_has_the_first_number(opened: Opened) {
+    let record = &opened.record;
+    let mut ids: Vec<String> = (0..4).map(|_| id()).collect();
+    ids.sort();
+    ids.reverse();
+    for entry_id in &ids {
+        let body = Body { entry_id: entry_id.clone(), ..entry("task.submit", Some("ann"), None, 1) };
+        let commit = Commit { audit: vec![body], ..Commit::default() };
+        record.commit(commit).await.expect("written");
+    }
+    assert_eq!(record.number("one", at(1), 10_000, 7).await, Ok(4));
+    let rows = record.audit(&AuditFilter::default(), 0, 10).await.expect("read");
+    let numbered: Vec<String> = rows.iter().map(|row| row.entry().expect("readable").body.entry_id).collect();
+    assert_eq!(numbered, ids);
 }
 
 async fn what_was_numbered_cannot_be_changed(opened: Opened) {

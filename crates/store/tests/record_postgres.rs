@@ -154,7 +154,7 @@ async fn every_way_through_the_log_and_every_count_goes_by_an_index() {
     let opened = on_postgres().await;
     opened.record.prepare_months(at(0)).await.expect("prepared");
     let walks = [
-        "SELECT body FROM audit WHERE number IS NULL ORDER BY entry_id LIMIT 9",
+        "SELECT body FROM audit WHERE number IS NULL ORDER BY written LIMIT 9",
         "SELECT body FROM audit WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1",
         "SELECT body FROM audit WHERE number > 7 ORDER BY number LIMIT 9",
         "SELECT body FROM audit WHERE number > 7 AND actor = 'ann' ORDER BY number LIMIT 9",

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ade_domain::task::TABLE;
+use ade_domain::task::{State, TABLE, Verb};
 use serde_json::Value;
 
 use super::{Known, text};
@@ -138,16 +138,11 @@ impl<'a> History<'a> {
             assert_eq!((from, to), ("REVIEWING", "REVIEWING"), "{entry}");
             return;
         };
-        let row = |(of, by, into): &&(_, _, _)| -> bool {
-            let (of, by, into): (
-                &ade_domain::task::State,
-                &ade_domain::task::Verb,
-                &ade_domain::task::State,
-            ) = (of, by, into);
+        let fits = |(of, by, into): &(State, Verb, State)| {
             of.word() == from && by.word() == verb && into.word() == to
         };
         let is_made = verb == "create" && self.revision == 0 && (from, to) == ("DRAFT", "DRAFT");
-        assert!(is_made || TABLE.iter().any(|one| row(&one)), "no such transition: {entry}");
+        assert!(is_made || TABLE.iter().any(fits), "no such transition: {entry}");
     }
 
     fn may_decide(&self, entry: &Value, actor: &str) {
@@ -277,8 +272,7 @@ impl<'a> History<'a> {
                 assert!(is_asked || self.known.admins.contains(&by), "{by} was not asked: {approval}");
             }
         }
-        let open = |approval: &&Value| approval["status"] == "PENDING";
-        let waits = self.approvals.values().any(|approval| open(&approval));
+        let waits = self.approvals.values().any(|approval| approval["status"] == "PENDING");
         assert!(self.state == "REVIEWING" || !waits, "somebody is still asked: {task}");
         let requirements = task["requirements"].as_array().expect("requirements");
         let is_satisfied = |one: &Value| one["status"] == "SATISFIED" || one["status"] == "OVERRIDDEN";

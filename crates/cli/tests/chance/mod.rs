@@ -235,7 +235,9 @@ impl World {
         let at = usize::try_from(server).expect("small") % self.apis.len();
         let path = format!("/api/v1{}", call.path);
         let answer = self.apis[at].send(call.method, &path, &headers, body).await;
-        assert!(answer.status < 500, "{call:?}: {}", answer.text());
+        // Whoever leaves takes all its requests along in one transaction, which others may keep from ending: it is tried again.
+        let is_overtaken = answer.code() == "CONTENTION" && call.path.starts_with("/users/");
+        assert!(answer.status < 500 || is_overtaken, "{call:?}: {}", answer.text());
         answer
     }
 

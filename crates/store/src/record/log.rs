@@ -123,7 +123,7 @@ impl Numbering {
 
     async fn number_audit(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
         let sql = format!(
-            "SELECT entry_id::text, body, micros(at) FROM audit WHERE number IS NULL ORDER BY entry_id LIMIT {}",
+            "SELECT entry_id::text, body, micros(at) FROM audit WHERE number IS NULL ORDER BY written LIMIT {}",
             self.most
         );
         let rows = link.rows(&sql, &[]).await?;
@@ -154,7 +154,7 @@ impl Numbering {
 
     async fn number_events(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
         let sql = format!(
-            "SELECT event_id::text FROM events WHERE number IS NULL ORDER BY event_id LIMIT {}",
+            "SELECT event_id::text FROM events WHERE number IS NULL ORDER BY written LIMIT {}",
             self.most
         );
         let rows = link.rows(&sql, &[]).await?;

@@ -132,8 +132,12 @@ CREATE INDEX answers_by_time ON answers (made_at);
 -- Entries have no number until the sequencer gives them one; from then on nothing about them changes. One part for each month
 -- of `at`, made ahead by audit_prepare_months; what belongs to a month that was not made goes to audit_other, so that an entry
 -- always has a place. A number is unique in each part by its own index, and over all because one sequencer gives them.
+-- Whatever depends on something else was written after that was committed, on whichever server: by `written` they are numbered
+-- in that order, whatever their clocks say.
+CREATE SEQUENCE audit_written;
 CREATE TABLE audit (
     entry_id uuid NOT NULL,
+    written bigint NOT NULL DEFAULT nextval('audit_written'),
     number bigint,
     at timestamptz NOT NULL,
     actor text,
@@ -144,7 +148,7 @@ CREATE TABLE audit (
     body text NOT NULL,
     PRIMARY KEY (at, entry_id)
 ) PARTITION BY RANGE (at);
-CREATE INDEX audit_unnumbered ON audit (entry_id) WHERE number IS NULL;
+CREATE INDEX audit_unnumbered ON audit (written) WHERE number IS NULL;
 CREATE INDEX audit_by_task ON audit (task_id, number);
 CREATE INDEX audit_by_actor ON audit (actor, at, number);
 CREATE INDEX audit_by_action ON audit (action, at, number);
@@ -152,7 +156,8 @@ CREATE INDEX audit_by_time ON audit (at, number);
 
 CREATE FUNCTION audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF TG_OP = 'UPDATE' AND OLD.number IS NULL AND NEW.body = OLD.body AND NEW.at = OLD.at AND NEW.entry_id = OLD.entry_id THEN
+    IF TG_OP = 'UPDATE' AND OLD.number IS NULL AND NEW.body = OLD.body AND NEW.at = OLD.at AND NEW.entry_id = OLD.entry_id
+        AND NEW.written = OLD.written THEN
         RETURN NEW;
     END IF;
     RAISE EXCEPTION 'the audit log is append-only';
@@ -209,10 +214,11 @@ END $$;
 
 CREATE TABLE events (
     event_id uuid PRIMARY KEY,
+    written bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     number bigint UNIQUE,
     body jsonb NOT NULL
 );
-CREATE INDEX events_unnumbered ON events (event_id) WHERE number IS NULL;
+CREATE INDEX events_unnumbered ON events (written) WHERE number IS NULL;
 
 CREATE TABLE leases (
     name text PRIMARY KEY,

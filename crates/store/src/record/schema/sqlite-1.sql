@@ -130,7 +130,8 @@ CREATE INDEX answers_by_time ON answers (made_at);
 
 -- Entries have no number until the sequencer gives them one; from then on nothing about them changes.
 CREATE TABLE audit (
-    entry_id text PRIMARY KEY,
+    written integer PRIMARY KEY,
+    entry_id text NOT NULL UNIQUE,
     number integer UNIQUE,
     at integer NOT NULL,
     actor text,
@@ -140,7 +141,7 @@ CREATE TABLE audit (
     entry_hash text,
     body text NOT NULL
 ) STRICT;
-CREATE INDEX audit_unnumbered ON audit (entry_id) WHERE number IS NULL;
+CREATE INDEX audit_unnumbered ON audit (written) WHERE number IS NULL;
 CREATE INDEX audit_by_task ON audit (task_id, number);
 CREATE INDEX audit_by_actor ON audit (actor, at, number);
 CREATE INDEX audit_by_action ON audit (action, at, number);
@@ -148,6 +149,7 @@ CREATE INDEX audit_by_time ON audit (at, number);
 
 CREATE TRIGGER audit_unchanged BEFORE UPDATE ON audit
 WHEN OLD.number IS NOT NULL OR NEW.body <> OLD.body OR NEW.at <> OLD.at OR NEW.entry_id <> OLD.entry_id
+    OR NEW.written <> OLD.written
 BEGIN
     SELECT RAISE(ABORT, 'the audit log is append-only');
 END;
@@ -157,11 +159,12 @@ BEGIN
 END;
 
 CREATE TABLE events (
-    event_id text PRIMARY KEY,
+    written integer PRIMARY KEY,
+    event_id text NOT NULL UNIQUE,
     number integer UNIQUE,
     body text NOT NULL
 ) STRICT;
-CREATE INDEX events_unnumbered ON events (event_id) WHERE number IS NULL;
+CREATE INDEX events_unnumbered ON events (written) WHERE number IS NULL;
 
 CREATE TABLE leases (
     name text PRIMARY KEY,
