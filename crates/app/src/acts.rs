@@ -13,6 +13,23 @@ pub(crate) fn new_id() -> String {
     Uuid::now_v7().to_string()
 }
 
+/// A text as every record can store it: NUL, which names of locks may have, as its symbol.
+pub(crate) fn storable(text: &str) -> String {
+    text.replace('\0', "\u{2400}")
+}
+
+/// The same for all texts of a value.
+pub(crate) fn storable_value(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(storable(&text)),
+        Value::Array(all) => all.into_iter().map(storable_value).collect(),
+        Value::Object(all) => {
+            all.into_iter().map(|(name, value)| (storable(&name), storable_value(value))).collect()
+        }
+        other => other,
+    }
+}
+
 /// Something that was done to something.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Act<'a> {
@@ -43,15 +60,15 @@ impl Act<'_> {
             who,
             action: self.action.to_owned(),
             object_type: object_type.to_owned(),
-            object_id: self.object_id.to_owned(),
+            object_id: storable(self.object_id),
             task_id: None,
             from: None,
             to: None,
             revision: self.revision,
             digest: None,
-            reason: self.reason.map(str::to_owned),
+            reason: self.reason.map(storable),
             ticket: None,
-            details: self.details,
+            details: self.details.into_iter().map(|(name, value)| (name, storable_value(value))).collect(),
         });
         commit.events.push(Event {
             event_id: new_id(),
@@ -59,7 +76,7 @@ impl Act<'_> {
             at: now,
             task_id: None,
             tell: Vec::new(),
-            data: json!({ format!("{object_type}_id"): self.object_id, "revision": self.revision }),
+            data: json!({ format!("{object_type}_id"): storable(self.object_id), "revision": self.revision }),
         });
     }
 }

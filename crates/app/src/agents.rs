@@ -159,6 +159,9 @@ impl AgentService {
         if caller.is_borrowed() {
             return Err(forbidden("agents are not made with what somebody else made"));
         }
+        if name.contains('\0') {
+            return Err(Error::invalid("/agent_id", "must not contain the character NUL"));
+        }
         // Known without a row: the bootstrap token uses this name.
         let in_use = self.coordination.agent(name.to_owned()).await.map_err(away)?.is_some();
         if in_use && !caller.administers() && self.record.agent(name).await?.is_none() {

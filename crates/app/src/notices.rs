@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::acts::{Act, new_id};
+use crate::acts::{Act, new_id, storable, storable_value};
 
 /// Something that people or agents must hear of.
 #[derive(Debug)]
@@ -141,10 +141,10 @@ impl RecordNotices {
     fn message(&self, agent_id: &str, kind: &str, data: Value) -> Write {
         Write::Inbox(InboxMessage {
             message_id: new_id(),
-            agent_id: agent_id.to_owned(),
+            agent_id: storable(agent_id),
             kind: kind.to_owned(),
             at: self.clock.now(),
-            data,
+            data: storable_value(data),
         })
     }
 }

@@ -1,13 +1,6 @@
 //! Who stands in for whom, through HTTP: chains, circles, who left, what has ended, who follows, and one request by hand. The
 //! answer says who was passed by and why.
 
-#![expect(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "helpers of tests fail like tests"
-)]
-
 use ade_domain::people::{AUTHOR, REVIEWER};
 use ade_testkit::people::text;
 use ade_testkit::{House, Office, Person};

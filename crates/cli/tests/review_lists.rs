@@ -1,6 +1,6 @@
 //! Lists of tasks, requests and entries through HTTP, on both records: filters, order and pages.
 
-#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
 use std::time::Duration;
 

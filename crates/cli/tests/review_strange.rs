@@ -1,7 +1,7 @@
 //! Strange names, texts and numbers, through HTTP and on both records: each is taken or refused with a described answer, the
 //! same on either record, and nothing that was taken makes anything unreadable.
 
-#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_testkit::House;
@@ -135,6 +135,18 @@ async fn sent(house: &House) -> Vec<(String, u16)> {
             assert_eq!((&shown["digest"], &shown["config"]), (&made["digest"], &made["config"]), "{number}");
         }
     }
+    // A lock may have any name: it is held, shown, broken and told of.
+    let (lock, agent) = ("task:a\u{0}b", "agent \u{0}");
+    let body = json!({ "agent_id": agent, "purpose": agent, "locks": [{ "lock": lock }] });
+    let answer = ada.post("/locks/acquire", &body).await;
+    tell("an agent in the record has no such name".to_owned(), answer);
+    let _ = office.admin.post("/locks/acquire", &body).await.expect(200);
+    let place = format!("/locks/{}", ade_testkit::api::segment(lock));
+    let shown = office.admin.get(&place).await.expect(200);
+    assert_eq!((&shown["lock"], &shown["holders"][0]["agent_id"]), (&json!(lock), &json!(agent)));
+    let _ = office.admin.get(&format!("/agents/{}", ade_testkit::api::segment(agent))).await.expect(200);
+    let broken = office.admin.delete(&format!("{place}?reason=a%00b")).await.expect(200);
+    assert_eq!(broken["lock"], lock);
     everything_can_be_read(&office.admin).await;
     told
 }

@@ -164,7 +164,12 @@ impl Reviews {
             // Whoever stands behind the change decides about it as little as who stood behind the first one.
             let authors = self.authors(&metadata.lineage, caller).await?;
             for who in authors.iter() {
-                review.author_set.add(who.clone(), authors.why(who).unwrap_or("changed it"));
+                let why = authors.why(who).unwrap_or("changed it");
+                // Who changes it stays, also if it was only named before and another is named later.
+                if !why.starts_with(super::BEHIND) {
+                    review.author_set.retain(|known, _| known != who);
+                }
+                review.author_set.add(who.clone(), why);
             }
             let plan = facts.plan(&review, &config, &preview, &mut ids, now);
             task.review.modify(config, digest, plan, &caller.actor(), now)?;

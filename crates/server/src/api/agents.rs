@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 
 use super::answers::{Always, Guarded, OfBody, OfPost};
 use super::convert::reviews as told;
-use super::extract::{AgentPath, Body, PageParams, Params};
+use super::extract::{Body, PageParams, Params, Segment};
 use super::{App, convert};
 use crate::caller::Caller;
 use crate::posted::Posted;
@@ -89,7 +89,7 @@ async fn register(
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
-async fn show(State(app): State<App>, caller: Caller, AgentPath(id): AgentPath) -> Answer<Json<wire::Agent>> {
+async fn show(State(app): State<App>, caller: Caller, Segment(id): Segment) -> Answer<Json<wire::Agent>> {
     Ok(Json(convert::agent(&app.agents.get(&id, &caller).await?)))
 }
 
@@ -105,7 +105,7 @@ async fn show(State(app): State<App>, caller: Caller, AgentPath(id): AgentPath) 
 async fn update(
     State(app): State<App>,
     caller: Caller,
-    AgentPath(id): AgentPath,
+    Segment(id): Segment,
     Body(body): Body<wire::AgentRequest>,
 ) -> Answer<Json<wire::Agent>> {
     if body.sponsor_id.is_some() {
@@ -137,7 +137,7 @@ async fn update(
     (status = 409, description = "AGENT_BUSY", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
-async fn remove(State(app): State<App>, caller: Caller, AgentPath(id): AgentPath) -> Answer<StatusCode> {
+async fn remove(State(app): State<App>, caller: Caller, Segment(id): Segment) -> Answer<StatusCode> {
     app.agents.remove(&id, &caller).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -153,7 +153,7 @@ async fn remove(State(app): State<App>, caller: Caller, AgentPath(id): AgentPath
 async fn heartbeat(
     State(app): State<App>,
     caller: Caller,
-    AgentPath(id): AgentPath,
+    Segment(id): Segment,
 ) -> Answer<Json<wire::Agent>> {
     Ok(Json(convert::agent(&app.agents.heartbeat(&id, &caller).await?)))
 }
@@ -166,11 +166,7 @@ async fn heartbeat(
     (status = 404, description = "AGENT_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
-async fn drain(
-    State(app): State<App>,
-    caller: Caller,
-    AgentPath(id): AgentPath,
-) -> Answer<Json<wire::Agent>> {
+async fn drain(State(app): State<App>, caller: Caller, Segment(id): Segment) -> Answer<Json<wire::Agent>> {
     let drain = |_| AgentUpdate { draining: Some(true), ..AgentUpdate::default() };
     Ok(Json(convert::agent(&app.agents.update(&id, drain, &caller).await?)))
 }
@@ -186,7 +182,7 @@ async fn drain(
 async fn locks(
     State(app): State<App>,
     caller: Caller,
-    AgentPath(id): AgentPath,
+    Segment(id): Segment,
 ) -> Answer<Json<wire::Page<wire::Lock>>> {
     app.agents.get(&id, &caller).await?;
     let filter = Filter { agent: Some(id), ..Filter::default() };
@@ -206,7 +202,7 @@ async fn locks(
 ))]
 async fn create_token(
     State(app): State<App>,
-    AgentPath(id): AgentPath,
+    Segment(id): Segment,
     posted: Posted<wire::TokenRequest, 201>,
 ) -> Answer<Response> {
     let sponsor = app.agents.sponsor_of(&id, &posted.caller).await?;
@@ -227,7 +223,7 @@ async fn create_token(
 async fn inbox(
     State(app): State<App>,
     caller: Caller,
-    AgentPath(id): AgentPath,
+    Segment(id): Segment,
     Params(params): Params<PageParams>,
 ) -> Answer<Json<wire::Page<wire::InboxMessage>>> {
     let found = app.agents.inbox(&id, params.cursor_id()?, params.one_more()?, &caller).await?;

@@ -7,8 +7,8 @@ use ade_domain::lock::{LockName, RequestKey};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, FromRequestParts, MatchedPath, Path, Query, Request};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{Extensions, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
@@ -27,6 +27,18 @@ const DEEPEST: usize = 64;
 /// Not every record can store it, so none does.
 const NUL: &str = "must not contain the character NUL";
 
+/// Names of locks may have any characters.
+fn is_of_locks(extensions: &Extensions) -> bool {
+    let route = extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    route.starts_with("/api/v1/locks")
+}
+
+/// So may those of agents who are known by their locks alone: they are looked for by any name.
+fn any_name(extensions: &Extensions) -> bool {
+    let route = extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    is_of_locks(extensions) || route.starts_with("/api/v1/agents/")
+}
+
 /// A JSON body.
 #[derive(Debug)]
 pub(crate) struct Body<T>(pub(crate) T);
@@ -35,19 +47,9 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        parse(&read(request, app).await?).map(Self)
-    }
-}
-
-/// The same about locks, whose names have any characters: they do not go into a record.
-#[derive(Debug)]
-pub(crate) struct LockBody<T>(pub(crate) T);
-
-impl<T: DeserializeOwned> FromRequest<App> for LockBody<T> {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        parse_any(&read(request, app).await?).map(Self)
+        let of_locks = is_of_locks(request.extensions());
+        let bytes = read(request, app).await?;
+        (if of_locks { parse_any(&bytes) } else { parse(&bytes) }).map(Self)
     }
 }
 
@@ -64,7 +66,7 @@ pub(crate) async fn read(request: Request, app: &App) -> Answer<Bytes> {
     })
 }
 
-/// What a body says that goes into a record.
+/// What a body says that is stored.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
     if looked_at(bytes).1 {
         return Err(Problem::invalid_at("", NUL));
@@ -72,14 +74,12 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
     parse_any(bytes)
 }
 
-/// What a body says.
 fn parse_any<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
     // Told without a place, which the whole body has none of.
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
         return Err(Problem::invalid_at("", "the body must be an object"));
     }
-    let (depth, _) = looked_at(bytes);
-    if depth > DEEPEST {
+    if looked_at(bytes).0 > DEEPEST {
         return Err(Problem::invalid_at("", format!("the body may be nested at most {DEEPEST} deep")));
     }
     let mut reader = serde_json::Deserializer::from_slice(bytes);
@@ -145,9 +145,7 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Params<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
-        let of_locks = route.starts_with("/api/v1/locks");
-        if !of_locks && parts.uri.query().is_some_and(|query| query.contains("%00")) {
+        if !any_name(&parts.extensions) && parts.uri.query().is_some_and(|query| query.contains("%00")) {
             return Err(Problem::invalid_at("?", NUL));
         }
         let query = Query::<T>::from_request_parts(parts, app).await;
@@ -169,23 +167,10 @@ impl FromRequestParts<App> for Segment {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let path = Path::<String>::from_request_parts(parts, app).await;
         let Path(segment) = path.map_err(|error| Problem::invalid_at("path", error.body_text()))?;
-        if segment.contains('\0') {
+        if !any_name(&parts.extensions) && segment.contains('\0') {
             return Err(Problem::invalid_at("path", NUL));
         }
         Ok(Self(segment))
-    }
-}
-
-/// The same where it names an agent, which holds locks and has any characters in its name.
-#[derive(Debug)]
-pub(crate) struct AgentPath(pub(crate) String);
-
-impl FromRequestParts<App> for AgentPath {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let path = Path::<String>::from_request_parts(parts, app).await;
-        path.map(|Path(id)| Self(id)).map_err(|error| Problem::invalid_at("path", error.body_text()))
     }
 }
 
@@ -256,8 +241,7 @@ impl FromRequestParts<App> for LockPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let path = Path::<String>::from_request_parts(parts, app).await;
-        let Path(name) = path.map_err(|error| Problem::invalid_at("path", error.body_text()))?;
+        let Segment(name) = Segment::from_request_parts(parts, app).await?;
         name.parse().map(Self).map_err(|error| Problem::invalid_at("path", error.to_string()))
     }
 }

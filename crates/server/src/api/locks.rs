@@ -18,7 +18,7 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::answers::{Always, Guarded, OfBody};
-use super::extract::{LockBody, LockPath, Params};
+use super::extract::{Body, LockPath, Params};
 use super::{App, convert};
 use crate::caller::Caller;
 use crate::metrics;
@@ -62,7 +62,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 async fn acquire(
     State(app): State<App>,
     caller: Caller,
-    LockBody(body): LockBody<wire::AcquireRequest>,
+    Body(body): Body<wire::AcquireRequest>,
 ) -> Answer<Response> {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let draft = Draft {
@@ -109,7 +109,7 @@ async fn acquire(
 async fn heartbeat(
     State(app): State<App>,
     caller: Caller,
-    LockBody(body): LockBody<wire::HeartbeatRequest>,
+    Body(body): Body<wire::HeartbeatRequest>,
 ) -> Answer<Response> {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let held = held(&body.locks)?;
@@ -135,7 +135,7 @@ async fn heartbeat(
 async fn release(
     State(app): State<App>,
     caller: Caller,
-    LockBody(body): LockBody<wire::HoldRequest>,
+    Body(body): Body<wire::HoldRequest>,
 ) -> Answer<Response> {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let results = app.locks.release(&holder, &held(&body.locks)?).await;
@@ -155,7 +155,7 @@ async fn release(
 async fn downgrade(
     State(app): State<App>,
     caller: Caller,
-    LockBody(body): LockBody<wire::HoldRequest>,
+    Body(body): Body<wire::HoldRequest>,
 ) -> Answer<Response> {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let held = held(&body.locks)?;
@@ -178,7 +178,7 @@ async fn downgrade(
 async fn verify(
     State(app): State<App>,
     caller: Caller,
-    LockBody(body): LockBody<wire::VerifyRequest>,
+    Body(body): Body<wire::VerifyRequest>,
 ) -> Answer<Json<wire::Verified>> {
     caller.require(Scope::Read)?;
     let lock: LockName =

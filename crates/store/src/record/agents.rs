@@ -119,6 +119,10 @@ impl Record {
     /// # Errors
     /// The record is away.
     pub async fn agent(&self, agent_id: &str) -> Result<Option<StoredAgent>, RecordError> {
+        // Locks may be held by such a name, but PostgreSQL cannot store it, and so it is in neither record.
+        if agent_id.contains('\0') {
+            return Ok(None);
+        }
         let args = [agent_id.into()];
         self.read(async |link| {
             let rows = link.rows("SELECT body::text FROM agents WHERE agent_id = $1", &args).await?;
