@@ -57,3 +57,55 @@ fn a_server_that_is_not_there_is_told() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("hint:"));
 }
+
+fn approvals(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ade"));
+    let few = ["bench", "approvals", "--quick", "--tasks", "60", "--tasks", "400"];
+    command.args(few).args(arguments).output().expect("runs")
+}
+
+fn measured(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let names: Vec<_> = report["rows"].as_array().expect("rows").iter().map(|row| &row["row"]).collect();
+    assert_eq!(names, ["lists", "create", "submit", "approve"]);
+    for row in report["rows"].as_array().expect("rows") {
+        let figures = row["figures"].as_array().expect("figures");
+        assert!(figures.len() >= 6, "{row}");
+        for figure in figures {
+            assert!(figure["value"].as_f64().is_some_and(|value| value > 0.0), "{figure}");
+            assert_eq!(figure["verdict"], "not_judged", "a quick run judges nothing: {figure}");
+        }
+    }
+    let lists = report["rows"][0]["details"]["many"]["lists"].as_array().expect("lists").clone();
+    for wanted in ["state=COMPLETED", "author", "resource", "tag", "type", "visible to me", "inbox"] {
+        assert!(lists.iter().any(|list| list["list"] == wanted), "{wanted} was not listed");
+    }
+    for list in &lists {
+        assert!(list["items"].as_u64().is_some_and(|items| items > 0), "nothing was found: {list}");
+    }
+    report
+}
+
+#[test]
+fn approvals_are_measured_in_a_folder_that_is_gone_afterwards() {
+    let folder = tempfile::tempdir().expect("made");
+    let report = measured(&approvals(&["--json", "--data", folder.path().to_str().expect("text")]));
+    assert!(report["rows"][0]["what"].as_str().expect("text").contains("SQLite"), "{report}");
+    assert_eq!(folder.path().read_dir().expect("readable").count(), 0, "the data folders are gone");
+}
+
+#[test]
+fn approvals_are_measured_on_servers_that_are_empty_and_afterwards_again() {
+    let (redis, postgres) =
+        (ade_testkit::Redis::start().expect("starts"), ade_testkit::Postgres::start().expect("starts"));
+    let url = postgres.create_database("bench").expect("created");
+    let (redis, url) = (redis.url(), url.as_str());
+    let report = measured(&approvals(&["--json", "--redis", &redis, "--postgres", url]));
+    assert!(report["rows"][0]["what"].as_str().expect("text").contains("fsync off"), "{report}");
+    postgres.psql("bench", "CREATE TABLE precious ()").expect("made");
+    let refused = approvals(&["--redis", &redis, "--postgres", url]);
+    assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("not empty"));
+}

@@ -1,6 +1,6 @@
 //! What is loaded in bulk is what commits would have written and a sequencer numbered, column by column, on both databases.
 
-#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
 #[expect(unused, reason = "scenarios that run on either database need less of it")]
 #[macro_use]
@@ -215,13 +215,13 @@ async fn measurements_take_place_in_an_empty_database_alone() {
     let url = server.create_database(&format!("t{}", id().replace('-', ""))).expect("created");
     let place = Place::find(&url).await.expect("reached").expect("it is empty");
     assert!(place.settings.contains("fsync"), "{}", place.settings);
-    place.make().await.expect("made");
-    let bare = Bare::on_postgres(&place.url, 2).await.expect("made");
+    let within = place.make(1).await.expect("made");
+    let bare = Bare::on_postgres(&within, 2).await.expect("made");
     bare.insert(&id(), "{}").await.expect("inserted");
     bare.close().await;
-    let loader = Loader::on_postgres(&place.url).await.expect("opens");
+    let loader = Loader::on_postgres(&within).await.expect("opens");
     loader.finish().await.expect("finished");
     assert!(Place::find(&url).await.expect("reached").is_none(), "there is something in it");
-    place.remove().await.expect("removed");
+    place.remove(1).await.expect("removed");
     assert!(Place::find(&url).await.expect("reached").is_some(), "nothing is left behind");
 }

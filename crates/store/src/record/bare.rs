@@ -1,5 +1,5 @@
 //! The least that keeping something can cost: a transaction that inserts one row, into the same kind of database through the
-//! same driver. And a place for measurements on PostgreSQL: a schema of their own in a database that is empty otherwise.
+//! same driver. And a place for measurements on PostgreSQL: schemas of their own in a database that is empty otherwise.
 //! `ade bench` works with both; nothing else does.
 
 use std::path::Path;
@@ -12,8 +12,8 @@ use sqlx::{AssertSqlSafe, Connection};
 
 use super::RecordError;
 
-/// The schema of measurements.
-const SCHEMA: &str = "ade_bench";
+/// How the schemas of measurements begin.
+const SCHEMA: &str = "ade_bench_";
 /// Settings that figures depend on.
 const SETTINGS: [&str; 5] =
     ["server_version", "fsync", "synchronous_commit", "shared_buffers", "full_page_writes"];
@@ -89,12 +89,11 @@ impl Bare {
     }
 }
 
-/// A place for measurements on PostgreSQL.
+/// A database for measurements on PostgreSQL.
 #[derive(Debug, Clone)]
 pub struct Place {
     options: PgConnectOptions,
-    /// The database with the schema, as a server is told.
-    pub url: String,
+    url: String,
     /// The settings that figures depend on, in words.
     pub settings: String,
 }
@@ -123,25 +122,25 @@ impl Place {
             settings.push(format!("{name} {value}"));
         }
         link.close().await?;
-        let joint = if url.contains('?') { '&' } else { '?' };
-        let url = format!("{url}{joint}options[search_path]={SCHEMA}");
-        Ok((many == 0).then(|| Self { options, url, settings: settings.join(", ") }))
+        Ok((many == 0).then(|| Self { options, url: url.to_owned(), settings: settings.join(", ") }))
     }
 
-    /// Makes it, empty.
+    /// Makes an empty schema with this number; the URL of the database with it, as a server is told.
     ///
     /// # Errors
     /// The database is away.
-    pub async fn make(&self) -> Result<(), RecordError> {
-        self.run(&format!("CREATE SCHEMA {SCHEMA}")).await
+    pub async fn make(&self, number: usize) -> Result<String, RecordError> {
+        self.run(&format!("CREATE SCHEMA {SCHEMA}{number}")).await?;
+        let joint = if self.url.contains('?') { '&' } else { '?' };
+        Ok(format!("{}{joint}options[search_path]={SCHEMA}{number}", self.url))
     }
 
     /// Removes it with everything in it.
     ///
     /// # Errors
     /// The database is away.
-    pub async fn remove(&self) -> Result<(), RecordError> {
-        self.run(&format!("DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")).await
+    pub async fn remove(&self, number: usize) -> Result<(), RecordError> {
+        self.run(&format!("DROP SCHEMA IF EXISTS {SCHEMA}{number} CASCADE")).await
     }
 
     async fn run(&self, sql: &str) -> Result<(), RecordError> {

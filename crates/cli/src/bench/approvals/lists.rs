@@ -14,6 +14,8 @@ use super::place::Filled;
 use crate::failure::{Failure, Kind};
 
 const DAY_MS: u64 = 86_400_000;
+/// Tasks up to which the whole log is verified.
+const VERIFIED: usize = 20_000;
 
 /// A list, and how long each of its pages took.
 #[derive(Debug)]
@@ -25,13 +27,14 @@ pub(super) struct Listed {
     pub(super) latencies: Latencies,
 }
 
-/// Where the page in the middle begins.
+/// Where the page in the middle begins. With few tasks some lists are short: their second page has to do, and they are asked
+/// for in smaller pages, so that as much is found with few tasks as with many.
 enum Middle {
     None,
     /// At a cursor that is known.
     At(String),
-    /// Where a page of so many ends.
-    Behind(usize),
+    /// Where the first page ends.
+    Next,
 }
 
 struct Query {
@@ -52,19 +55,19 @@ fn queries(filled: &Filled, entries: u64) -> Vec<Query> {
     let span = format!("/audit?from={}&to={}", time(from), time(from.plus_ms(30 * DAY_MS)));
     vec![
         all("state=COMPLETED", "/tasks?state=COMPLETED".to_owned(), task()),
-        all("state=REVIEWING", "/tasks?state=REVIEWING".to_owned(), Middle::Behind(50)),
+        all("state=REVIEWING", "/tasks?state=REVIEWING".to_owned(), Middle::Next),
         all("author", format!("/tasks?author={}", author(0)), task()),
         all("resource", format!("/tasks?resource={}", history::resource(0).name()), task()),
         all("tag", format!("/tasks?tag={}", history::tag(0)), task()),
         all("type", format!("/tasks?type={}", TYPES.first().copied().unwrap_or_default()), task()),
-        own("visible to me", "/tasks", task()),
-        own("visible to me, state", "/tasks?state=COMPLETED", task()),
-        own("inbox", "/approvals?reviewer=me&status=PENDING", Middle::Behind(20)),
+        own("visible to me", "/tasks?limit=20", task()),
+        own("visible to me, state", "/tasks?state=COMPLETED&limit=20", task()),
+        own("inbox", "/approvals?reviewer=me&status=PENDING&limit=20", Middle::Next),
         all("audit by task", format!("/audit?task={}", filled.middle_task), Middle::None),
         all("audit by actor", format!("/audit?actor={}", author(0)), number()),
         all("audit by action", "/audit?action=task.submit".to_owned(), number()),
-        all("audit by time", span.clone(), Middle::Behind(100)),
-        all("audit by actor, time", format!("{span}&actor={}", author(0)), Middle::Behind(10)),
+        all("audit by time", span.clone(), Middle::Next),
+        all("audit by actor, time", format!("{span}&actor={}&limit=10", author(0)), Middle::Next),
     ]
 }
 
@@ -85,56 +88,97 @@ async fn verify(link: &mut Link) -> Result<(), Failure> {
     ))
 }
 
-/// Asks for everything in turns, so that a noisy neighbour disturbs all alike.
-pub(super) async fn measure(
-    filled: &Filled,
-    rounds: usize,
-    bar: &ProgressBar,
-) -> Result<Vec<Listed>, Failure> {
-    let target: &Target = &filled.subject.target;
-    let mut admin = target.link().await?;
-    let mut sees_all = sign_in(&mut admin, target, LOOKS, false).await?.link().await?;
-    let mut ordinary = sign_in(&mut admin, target, &reviewer(0), false).await?.link().await?;
-    if filled.tasks <= 20_000 {
-        verify(&mut sees_all).await?;
-    }
-    let overview: Value = sees_all.get("/api/v1/stats/overview").await?.expect(200)?.read()?;
-    let entries = overview["audit_entries"].as_u64().unwrap_or_default();
-    let mut asked = Vec::new();
-    for query in queries(filled, entries) {
-        let link = if query.ordinary { &mut ordinary } else { &mut sees_all };
-        let path = format!("/api/v1{}", query.path);
-        let joint = if path.contains('?') { '&' } else { '?' };
-        let cursor = match query.middle {
-            Middle::None => None,
-            Middle::At(cursor) => Some(cursor),
-            Middle::Behind(many) => page(link, &format!("{path}{joint}limit={many}")).await?.1,
-        };
-        let middle = cursor.map(|cursor| ("middle", format!("{path}{joint}cursor={cursor}")));
-        for (which, path) in [("first", path)].into_iter().chain(middle) {
-            let (items, _) = page(link, &path).await?;
-            asked.push((query.name, which, path, query.ordinary, items, Samples::default()));
+/// One page, and who asks for it how often.
+struct Asked {
+    name: &'static str,
+    page: &'static str,
+    path: String,
+    ordinary: bool,
+    items: usize,
+    samples: Samples,
+}
+
+/// A server, those who ask it, and what they ask.
+struct Asking {
+    sees_all: Link,
+    ordinary: Link,
+    asked: Vec<Asked>,
+}
+
+impl Asking {
+    async fn begin(filled: &Filled) -> Result<Self, Failure> {
+        let target: &Target = &filled.subject.target;
+        let mut admin = target.link().await?;
+        let mut sees_all = sign_in(&mut admin, target, LOOKS, false).await?.link().await?;
+        let mut ordinary = sign_in(&mut admin, target, &reviewer(0), false).await?.link().await?;
+        if filled.tasks <= VERIFIED {
+            verify(&mut sees_all).await?;
         }
+        let overview: Value = sees_all.get("/api/v1/stats/overview").await?.expect(200)?.read()?;
+        let entries = overview["audit_entries"].as_u64().unwrap_or_default();
+        let mut asked = Vec::new();
+        for Query { name, path, ordinary: own, middle } in queries(filled, entries) {
+            let link = if own { &mut ordinary } else { &mut sees_all };
+            let path = format!("/api/v1{path}");
+            let joint = if path.contains('?') { '&' } else { '?' };
+            let cursor = match middle {
+                Middle::None => None,
+                Middle::At(cursor) => Some(cursor),
+                Middle::Next => page(link, &path).await?.1,
+            };
+            let middle = cursor.map(|cursor| ("middle", format!("{path}{joint}cursor={cursor}")));
+            for (which, path) in [("first", path)].into_iter().chain(middle) {
+                let (items, _) = page(link, &path).await?;
+                asked.push(Asked {
+                    name,
+                    page: which,
+                    path,
+                    ordinary: own,
+                    items,
+                    samples: Samples::default(),
+                });
+            }
+        }
+        Ok(Self { sees_all, ordinary, asked })
     }
-    bar.set_length(rounds as u64);
-    for round in 0..rounds + rounds.div_ceil(10) {
-        let warm = round < rounds.div_ceil(10);
-        for (_, _, path, own, _, samples) in &mut asked {
-            let link = if *own { &mut ordinary } else { &mut sees_all };
+
+    async fn round(&mut self, counts: bool) -> Result<(), Failure> {
+        for one in &mut self.asked {
+            let link = if one.ordinary { &mut self.ordinary } else { &mut self.sees_all };
             let began = Instant::now();
-            let answer = link.get(path).await?;
-            if !warm {
-                samples.add(began.elapsed());
+            let answer = link.get(&one.path).await?;
+            if counts {
+                one.samples.add(began.elapsed());
             }
             answer.expect(200)?;
         }
-        bar.inc(u64::from(!warm));
+        Ok(())
     }
-    let listed = |(name, page, _, _, items, samples): (_, _, _, _, _, Samples)| Listed {
+}
+
+/// Asks all servers for everything in turns, so that a noisy neighbour disturbs all alike.
+pub(super) async fn measure(
+    places: &[Filled],
+    rounds: usize,
+    bar: &ProgressBar,
+) -> Result<Vec<Vec<Listed>>, Failure> {
+    let mut all = Vec::new();
+    for filled in places {
+        all.push(Asking::begin(filled).await?);
+    }
+    bar.set_length(rounds as u64);
+    let warm = rounds.div_ceil(10);
+    for round in 0..warm + rounds {
+        for asking in &mut all {
+            asking.round(round >= warm).await?;
+        }
+        bar.inc(u64::from(round >= warm));
+    }
+    let listed = |Asked { name, page, items, samples, .. }| Listed {
         name,
         page,
         items,
         latencies: samples.latencies(),
     };
-    Ok(asked.into_iter().map(listed).collect())
+    Ok(all.into_iter().map(|asking| asking.asked.into_iter().map(listed).collect()).collect())
 }

@@ -24,7 +24,7 @@ const HOW: &str = "\
 What is measured, and how:
   lists     Tasks by state, author, resource, tag and type, as somebody who sees everything; all tasks that an ordinary
             person may see; its inbox; the audit log by task, actor, action and time. The first page of 50, and one
-            from the middle. One request after the other, all lists in turns.
+            from the middle. One request after the other, all lists and all numbers of tasks in turns.
   create    Clients that create tasks as fast as they are answered, each with an author of its own, in turns with the
             bare minimum: as many clients with one transaction and one row each, in the same kind of database, through
             the same driver.
@@ -51,7 +51,7 @@ pub(super) struct Args {
     /// As JSON, with all quantiles and the machine
     #[arg(long)]
     json: bool,
-    /// Folder to make the data folders in: the disk matters, and a million tasks need 20 GB [default: the system's
+    /// Folder to make the data folders in: the disk matters, and a million tasks need 16 GB [default: the system's
     /// folder for temporary files]
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
@@ -121,7 +121,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         };
         if let (Err(_), Some(on)) = (&measured, &on) {
             // What went wrong first is what is told.
-            let _ = on.clear().await;
+            let _ = on.clear(args.tasks.len().max(2)).await;
         }
         measured
     })?;
@@ -141,22 +141,32 @@ async fn measure(args: &Args, on: Option<&Distributed>) -> Result<Report, Failur
         (many, _) => many,
     };
     let parent = args.data.clone().unwrap_or_else(std::env::temp_dir);
-    let (bars, mut all) = (MultiProgress::new(), Vec::new());
-    for tasks in many {
+    if on.is_none() {
+        place::has_room(&parent, many.iter().sum())?;
+    }
+    let (bars, mut places, mut all) = (MultiProgress::new(), Vec::new(), Vec::new());
+    let step = |what: &str| bars.add(bar(what.to_owned()));
+    for (number, tasks) in many.iter().enumerate() {
         let tasks = usize::try_from(*tasks).unwrap_or(usize::MAX);
-        let step = |what: &'static str| bars.add(bar(format!("{what}, {}", rows::number(tasks))));
-        let loading = step("load");
+        let loading = step(&format!("load {}", rows::number(tasks)));
         let connections = u32::try_from(sizes.connections).unwrap_or(u32::MAX);
-        let filled = Filled::make(&parent, on, tasks, connections, &loading).await?;
+        places.push(Filled::make(&parent, on, number, tasks, connections, &loading).await?);
         loading.finish();
-        let (listing, writing) = (step("lists"), step("writes"));
-        let lists = lists::measure(&filled, sizes.rounds, &listing).await?;
-        listing.finish();
+    }
+    // All servers in turns, so that a noisy neighbour disturbs all alike.
+    let listing = step("lists");
+    let lists = lists::measure(&places, sizes.rounds, &listing).await?;
+    listing.finish();
+    for (filled, lists) in places.into_iter().zip(lists) {
+        let writing = step(&format!("writes {}", rows::number(filled.tasks)));
         let written = writes::measure(&filled, &sizes, &writing).await?;
         writing.finish();
-        let (load_seconds, bytes) = (filled.load_seconds, filled.bytes());
+        let (tasks, load_seconds, bytes) = (filled.tasks, filled.load_seconds, filled.bytes());
         filled.clear().await?;
         all.push(Measured { tasks, load_seconds, bytes, lists, written });
+    }
+    if let Some(on) = on {
+        on.clear(0).await?;
     }
     bars.clear()?;
     let settings = on.map(|on| on.postgres.settings.as_str());

@@ -22,6 +22,8 @@ const AT_ONCE: usize = 2_000;
 /// Pieces that may wait for being written.
 const AHEAD: usize = 2;
 const DAY_MS: u64 = 86_400_000;
+/// What a task takes in a file with everything that belongs to it, rounded up.
+const BYTES_PER_TASK: u64 = 16_000;
 /// Every request of a measurement counts against the same few people.
 const REQUESTS_PER_MINUTE: &str = "10000000";
 /// The first checkpoint walks along the whole log. A server that has run for a year has done that long ago.
@@ -46,7 +48,15 @@ pub(super) struct Filled {
     /// The moment that the load was made for.
     pub(super) now: Moment,
     folder: TempDir,
-    on: Option<Distributed>,
+    on: Option<On>,
+}
+
+/// A schema of its own.
+#[derive(Debug, Clone)]
+struct On {
+    distributed: Distributed,
+    number: usize,
+    url: String,
 }
 
 impl Filled {
@@ -54,31 +64,36 @@ impl Filled {
     pub(super) async fn make(
         parent: &Path,
         on: Option<&Distributed>,
+        number: usize,
         tasks: usize,
         connections: u32,
         bar: &ProgressBar,
     ) -> Result<Self, Failure> {
         let folder = tempfile::Builder::new().prefix(FOLDER).tempdir_in(parent)?;
-        if let Some(on) = on {
-            on.postgres.make().await.map_err(away)?;
-        }
-        let first = start(folder.path(), on)?;
+        let on = match on {
+            Some(distributed) => {
+                let url = distributed.postgres.make(number).await.map_err(away)?;
+                Some(On { distributed: distributed.clone(), number, url })
+            }
+            None => None,
+        };
+        let first = start(folder.path(), on.as_ref())?;
         people::make(&mut first.target.link().await?).await?;
         drop(first);
-        let loader = match on {
-            Some(on) => Loader::on_postgres(&on.postgres.url).await,
+        let loader = match &on {
+            Some(on) => Loader::on_postgres(&on.url).await,
             None => Loader::in_folder(&folder.path().join("data")).await,
         };
         let (began, now) = (Instant::now(), SystemClock::start().now());
         let middle_task = fill(loader.map_err(away)?, tasks, now, bar).await?;
         let load_seconds = began.elapsed().as_secs_f64();
-        let bare = match on {
-            Some(on) => Bare::on_postgres(&on.postgres.url, connections).await,
+        let bare = match &on {
+            Some(on) => Bare::on_postgres(&on.url, connections).await,
             None => Bare::in_folder(folder.path()).await,
         };
         let bare = bare.map_err(away)?;
-        let subject = start(folder.path(), on)?;
-        Ok(Self { subject, bare, tasks, load_seconds, middle_task, now, folder, on: on.cloned() })
+        let subject = start(folder.path(), on.as_ref())?;
+        Ok(Self { subject, bare, tasks, load_seconds, middle_task, now, folder, on })
     }
 
     /// Bytes of the record, where it is a file.
@@ -94,7 +109,7 @@ impl Filled {
         bare.close().await;
         folder.close()?;
         match on {
-            Some(on) => on.clear().await,
+            Some(on) => on.distributed.postgres.remove(on.number).await.map_err(away),
             None => Ok(()),
         }
     }
@@ -104,25 +119,46 @@ impl Distributed {
     pub(super) async fn open(redis: &str, postgres: &str) -> Result<Self, Failure> {
         let place = Place::find(postgres).await.map_err(away)?.ok_or_else(|| {
             Failure::new(Kind::Input, "the database of --postgres is not empty; measurements fill it and empty it")
-                .hint("make one for this alone; what an interrupted run left behind goes with DROP SCHEMA ade_bench CASCADE")
+                .hint("make one for this alone; what a killed run left behind goes with DROP SCHEMA ade_bench_0, ade_bench_1 CASCADE")
         })?;
         Ok(Self { redis: OnARedis::open(redis).await?, postgres: place })
     }
 
-    /// Removes what was made in both.
-    pub(super) async fn clear(&self) -> Result<(), Failure> {
-        self.postgres.remove().await.map_err(away)?;
+    /// Removes what was made in both, of which there are so many at most.
+    pub(super) async fn clear(&self, most: usize) -> Result<(), Failure> {
+        for number in 0..most {
+            self.postgres.remove(number).await.map_err(away)?;
+        }
         self.redis.clear().await
     }
 }
 
-fn start(folder: &Path, on: Option<&Distributed>) -> Result<Subject, Failure> {
+/// A disk that is full disturbs more than the measurement.
+pub(super) fn has_room(folder: &Path, tasks: u64) -> Result<(), Failure> {
+    let disk = rustix::fs::statvfs(folder)
+        .map_err(|error| Failure::new(Kind::Input, format!("cannot use {}: {error}", folder.display())))?;
+    let (free, needed) = (disk.f_bavail * disk.f_frsize, tasks * BYTES_PER_TASK);
+    if free > needed {
+        return Ok(());
+    }
+    let gib = |bytes: u64| bytes.div_ceil(1 << 30);
+    let message = format!(
+        "{} has {} GiB of room, and so many tasks need {} GiB",
+        folder.display(),
+        gib(free),
+        gib(needed)
+    );
+    Err(Failure::new(Kind::Input, message)
+        .hint("name a folder on another disk with --data, or fewer --tasks"))
+}
+
+fn start(folder: &Path, on: Option<&On>) -> Result<Subject, Failure> {
     let mut settings = vec![
         ("ADE_LIMIT_REQUESTS_PER_MINUTE", REQUESTS_PER_MINUTE),
         ("ADE_AUDIT_CHECKPOINT_SECONDS", CHECKPOINT_SECONDS),
     ];
-    settings.extend(on.map(|on| ("ADE_SERVER_POSTGRES", on.postgres.url.as_str())));
-    Subject::start_in(folder, on.map(|on| &on.redis), &settings)
+    settings.extend(on.map(|on| ("ADE_SERVER_POSTGRES", on.url.as_str())));
+    Subject::start_in(folder, on.map(|on| &on.distributed.redis), &settings)
 }
 
 /// Imagines on one thread and writes on another; the task in the middle.
