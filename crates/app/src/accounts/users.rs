@@ -260,7 +260,7 @@ impl Accounts {
             Some(password) => Some(self.passwords.hash(password).await?),
             None => None,
         };
-        for _ in 0..MOST_ATTEMPTS {
+        for attempt in 0..MOST_ATTEMPTS {
             let before = self.known(id).await?;
             if caller.if_match.is_some_and(|seen| seen != before.revision) {
                 return Err(Error::Stale { now: before.revision });
@@ -277,7 +277,9 @@ impl Accounts {
                     set_by(hash, caller)
                 });
             }
-            let mut commit = self.changed(&before, &after, hash.is_some(), now).await?;
+            // Where its tasks keep changing, whoever leaves does so at once, and its requests move on as soon as they can.
+            let together = attempt < MOST_ATTEMPTS / 2;
+            let mut commit = self.changed(&before, &after, hash.is_some(), together, now).await?;
             let (object_id, revision) = (after.user.user_id.as_str(), Some(after.revision));
             Act { action: "user.update", object_id, revision, details: change.details(), ..Act::default() }
                 .add(&mut commit, Some(caller), now);
@@ -296,6 +298,7 @@ impl Accounts {
         before: &StoredUser,
         after: &StoredUser,
         new_password: bool,
+        together: bool,
         now: Moment,
     ) -> Result<Commit, Error> {
         let mut commit = Commit::default();
@@ -307,7 +310,9 @@ impl Accounts {
         }
         if leaves {
             commit.writes.push(Write::EndTokens { user_id: user_id.clone(), at: now });
-            self.reviews.leave(&mut commit, &user_id).await?;
+            if together {
+                self.reviews.leave(&mut commit, &user_id).await?;
+            }
         }
         Ok(commit)
     }

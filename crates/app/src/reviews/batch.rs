@@ -88,8 +88,9 @@ impl Reviews {
         }
         let (mut changed, mut commit) = (Vec::with_capacity(tasks.len()), Commit::default());
         for (seen, mut task) in tasks.into_values() {
-            task.review.forced |=
-                batch.apply_immediately && task.review.state == ade_domain::task::State::Approved;
+            if batch.apply_immediately {
+                task.review.apply_first(actor.user.clone());
+            }
             self.add(&mut commit, Some(seen), &mut task, Some(caller), now).await?;
             changed.push(task);
         }

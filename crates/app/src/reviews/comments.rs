@@ -108,7 +108,9 @@ impl Reviews {
             let digest = old.review.digest;
             let mut review = Review::draft(copy_id.as_str(), config, digest, author, authors, now);
             review.by_agent = caller.agent_id.is_some() || metadata.lineage.agent_id.is_some();
-            review.risk = Some(facts.risk(&review.config, &old.preview));
+            let risk = facts.risk(&review.config, &old.preview);
+            let alone = facts.approves_alone(&review, risk.score, now);
+            review.assess(risk, alone, now);
             let mut copy = StoredTask {
                 review,
                 metadata,

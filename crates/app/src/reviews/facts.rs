@@ -117,6 +117,11 @@ impl Facts {
         })
     }
 
+    /// Whether nobody would need to be asked.
+    pub(super) fn approves_alone(&self, review: &Review, risk: u8, now: Moment) -> bool {
+        self.assign(review, &review.config, risk, now).is_ok_and(|found| found.auto_approved.is_some())
+    }
+
     /// What is known before people are asked about a config.
     pub(super) fn plan<'a>(
         &self,

@@ -90,8 +90,10 @@ impl Reviews {
         let now = self.clock.now();
         let authors = self.authors(&metadata.lineage, caller).await?;
         let mut review = Review::draft(task_id.as_str(), config, digest, author, authors, now);
-        review.risk = Some(facts.risk(&review.config, &preview));
         review.by_agent = caller.agent_id.is_some() || metadata.lineage.agent_id.is_some();
+        let risk = facts.risk(&review.config, &preview);
+        let alone = facts.approves_alone(&review, risk.score, now);
+        review.assess(risk, alone, now);
         let mut task =
             StoredTask { review, metadata, preview, predecessor, lock_preview, approval_ends_at: None };
         let mut commit = Commit::default();

@@ -49,7 +49,7 @@ impl Review {
         let Plan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
         let assignment = assignment?;
         self.go(Verb::Submit, by, now)?;
-        self.risk = Some(risk);
+        self.assess(risk, assignment.auto_approved.is_some(), now);
         self.fingerprint = fingerprint;
         if let Some(why) = assignment.auto_approved.clone() {
             self.take_over(assignment);
@@ -84,10 +84,11 @@ impl Review {
         }
         let was_draft = self.state == State::Draft;
         let Plan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
+        let alone = assignment.as_ref().is_ok_and(|found| found.auto_approved.is_some());
         let assignment = if was_draft { None } else { Some(assignment?) };
         self.config = config;
         self.digest = digest;
-        self.risk = Some(risk);
+        self.assess(risk, alone, now);
         self.fingerprint = fingerprint;
         self.forced = false;
         self.override_asked = None;
@@ -112,6 +113,13 @@ impl Review {
         Ok(by)
     }
 
+    /// How dangerous it is from now on, and whether nobody needs to be asked because of it.
+    pub fn assess(&mut self, risk: Risk, auto_approvable: bool, now: Moment) {
+        self.risk = Some(risk);
+        self.auto_approvable = auto_approvable;
+        self.assessed_at = Some(now);
+    }
+
     /// What reviewers saw is not what would be done any more.
     ///
     /// # Errors
@@ -132,7 +140,7 @@ impl Review {
         next(self.state, verb)?;
         let Plan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
         let assignment = assignment?;
-        self.risk = Some(risk);
+        self.assess(risk, assignment.auto_approved.is_some(), now);
         self.fingerprint = fingerprint;
         self.forced = false;
         self.override_asked = None;

@@ -252,6 +252,14 @@ impl Review {
         Ok(())
     }
 
+    /// Whoever approved it wants it done first; nothing, if it is not approved by that.
+    pub fn apply_first(&mut self, by: Option<UserId>) {
+        if self.state == State::Approved && !self.forced {
+            self.forced = true;
+            self.record("task.apply_first", State::Approved, by);
+        }
+    }
+
     /// An administrator puts it before all others.
     ///
     /// # Errors

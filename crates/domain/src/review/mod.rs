@@ -59,6 +59,12 @@ pub struct Review {
     pub author_set: AuthorSet,
     /// How dangerous it is.
     pub risk: Option<Risk>,
+    /// Whether nobody needs to be asked.
+    #[serde(default)]
+    pub auto_approvable: bool,
+    /// When that was found out.
+    #[serde(default)]
+    pub assessed_at: Option<Moment>,
     /// What must be satisfied.
     pub requirements: Vec<Requirement>,
     /// Which policies were looked at, and what they have to do with it.
@@ -257,6 +263,8 @@ impl Review {
             author_id: author_id.clone(),
             author_set,
             risk: None,
+            auto_approvable: false,
+            assessed_at: None,
             requirements: Vec::new(),
             considered: Vec::new(),
             passed_by: Vec::new(),

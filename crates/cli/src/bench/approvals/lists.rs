@@ -115,7 +115,7 @@ impl Asking {
             verify(&mut sees_all).await?;
         }
         let overview: Value = sees_all.get("/api/v1/stats/overview").await?.expect(200)?.read()?;
-        let entries = overview.get("audit_entries").and_then(serde_json::Value::as_u64).unwrap_or_default();
+        let entries = overview.get("audit_entries").and_then(Value::as_u64).unwrap_or_default();
         let mut asked = Vec::new();
         for Query { name, path, ordinary: own, middle } in queries(filled, entries) {
             let link = if own { &mut ordinary } else { &mut sees_all };

@@ -35,16 +35,15 @@ pub(crate) fn token(stored: &StoredToken, secret: Option<String>) -> wire::Token
     }
 }
 
-/// How dangerous a task is; assessed when it was last submitted or changed.
+/// How dangerous a task is.
 pub(crate) fn risk(review: &Review) -> Option<wire::Risk> {
     let risk = review.risk.as_ref()?;
-    let assessed = [State::Submitted, State::Draft].iter().find_map(|state| review.since.get(state));
     Some(wire::Risk {
         score: risk.score,
         level: risk.level,
         factors: risk.factors.clone(),
-        auto_approvable: review.auto_approved.is_some(),
-        assessed_at: assessed.copied().unwrap_or_default().into(),
+        auto_approvable: review.auto_approvable,
+        assessed_at: review.assessed_at.unwrap_or_default().into(),
         assessed_by: risk.assessed_by.clone(),
     })
 }
