@@ -4,6 +4,8 @@
 
 mod office;
 
+use std::time::Duration;
+
 use ade_app::reviews::{MOST_MOVED, Reviews};
 use ade_app::{Error, rules::DelegationChange};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, User, UserId};
@@ -21,6 +23,7 @@ on_both!(
     who_is_asked_already_answers_for_both,
     a_leaver_who_answers_meanwhile_has_answered,
     what_is_too_much_for_one_transaction_is_worked_off,
+    an_approval_ends_also_when_nobody_is_left_to_ask,
 );
 
 /// Deactivates somebody as the use case of users does: again and again, until nobody was faster.
@@ -39,6 +42,23 @@ async fn deactivate(office: &Office, desk: &Reviews, name: &str) {
             Err(error) => unreachable!("{error}"),
         }
     }
+}
+
+async fn an_approval_ends_also_when_nobody_is_left_to_ask(office: Office) {
+    office.hire("ann", &[AUTHOR]).await;
+    office.hire("rob", &[REVIEWER]).await;
+    let desk = office.desk();
+    let task = submitted(&desk, "one").await;
+    let rob = caller("rob", &[REVIEWER]);
+    desk.respond(request_to(&task, "rob"), &yes(), &rob).await.expect("approved");
+    deactivate(&office, &desk, "rob").await;
+    office.clock.advance(Duration::from_secs(8 * 86_400));
+    assert_eq!(desk.work_off().await, Ok(1));
+    let now = office.task(&task.review.task_id).await;
+    assert_eq!((now.review.state, open(&now)), (State::Reviewing, Vec::new()), "approved no more");
+    let why = "policy default cannot be satisfied now: it needs 1 approvers, and 0 can decide";
+    assert_eq!(now.review.passed_by.last().map(String::as_str), Some(why));
+    assert_eq!(desk.work_off().await, Ok(0), "once");
 }
 
 fn open(task: &StoredTask) -> Vec<&str> {

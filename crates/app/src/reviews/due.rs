@@ -79,9 +79,9 @@ impl Reviews {
             if task.review.state != State::Approved || !is_over {
                 return Ok(task);
             }
-            let (seen, config, mut ids) = (task.review.revision, task.review.config.clone(), new_id);
-            let facts = self.facts(&config.task_type).await?;
-            let plan = facts.plan(&task.review, &config, &task.preview, &mut ids, now);
+            let (seen, mut ids) = (task.review.revision, new_id);
+            let facts = self.facts(&task.review.config.task_type).await?;
+            let plan = facts.plan_anyway(&task.review, &task.preview, &mut ids, now);
             task.review.expire(plan, now)?;
             if let Some(task) = self.finish(about, seen, task, now).await? {
                 return Ok(task);

@@ -2,7 +2,7 @@
 
 use ade_domain::Moment;
 use ade_domain::people::People;
-use ade_domain::review::assign::{Assignment, NoQuorum, Question, assign};
+use ade_domain::review::assign::{Assignment, NoQuorum, Question, assign, assign_anyway};
 use ade_domain::review::delegation::Delegation;
 use ade_domain::review::policy::{DEFAULT, Policy, default_policy};
 use ade_domain::review::risk::{self, HISTORY, History, Level, Registered, Risk, assess, level};
@@ -102,7 +102,11 @@ impl Facts {
         risk: u8,
         now: Moment,
     ) -> Result<Assignment, NoQuorum> {
-        assign(&Question {
+        assign(&self.question(review, config, risk, now))
+    }
+
+    fn question<'a>(&'a self, review: &'a Review, config: &'a Config, risk: u8, now: Moment) -> Question<'a> {
+        Question {
             config,
             risk,
             // Somebody's roles are its own: they say nothing for its agents.
@@ -114,7 +118,20 @@ impl Facts {
             delegations: &self.delegations,
             low_risk_passes: self.low_risk_passes && level(risk, self.settings.thresholds) == Level::Low,
             now,
-        })
+        }
+    }
+
+    /// The same plan for what goes back into review, whether or not there are enough people: it must not stay approved.
+    pub(super) fn plan_anyway<'a>(
+        &self,
+        review: &Review,
+        preview: &Preview,
+        ids: &'a mut dyn FnMut() -> String,
+        now: Moment,
+    ) -> Plan<'a> {
+        let mut plan = self.plan(review, &review.config, preview, ids, now);
+        plan.assignment = Ok(assign_anyway(&self.question(review, &review.config, plan.risk.score, now)));
+        plan
     }
 
     /// Whether nobody would need to be asked.

@@ -110,6 +110,26 @@ pub struct NoQuorum {
 /// # Errors
 /// After delegation, and without those who can never decide, there are too few people.
 pub fn assign(question: &Question<'_>) -> Result<Assignment, NoQuorum> {
+    let (assignment, missing) = as_far_as_possible(question);
+    match missing {
+        None => Ok(assignment),
+        Some((policy, why)) => Err(NoQuorum { policy, why, passed_by: assignment.passed_by }),
+    }
+}
+
+/// The same about what is under review whether or not there are enough people: those who are there are asked, and what is
+/// missing is said.
+#[must_use]
+pub fn assign_anyway(question: &Question<'_>) -> Assignment {
+    let (mut assignment, missing) = as_far_as_possible(question);
+    if let Some((policy, why)) = missing {
+        assignment.passed_by.push(format!("policy {policy} cannot be satisfied now: {why}"));
+    }
+    assignment
+}
+
+/// Who is asked, and the first policy that cannot be satisfied, with what it lacks.
+fn as_far_as_possible(question: &Question<'_>) -> (Assignment, Option<(String, String)>) {
     let (matching, considered) = matching(question);
     let auto_approved = auto_approved(question, &matching);
     let mut assignment = Assignment {
@@ -119,16 +139,14 @@ pub fn assign(question: &Question<'_>) -> Result<Assignment, NoQuorum> {
         wanted: Vec::new(),
         passed_by: Vec::new(),
     };
+    let mut missing = None;
     if assignment.auto_approved.is_some() {
-        return Ok(assignment);
+        return (assignment, missing);
     }
     let mut wanted: BTreeMap<UserId, Wanted> = BTreeMap::new();
     for policy in matching {
         let requirement = ask(question, policy, &mut wanted, &mut assignment.passed_by);
-        if let Some(why) = requirement.missing() {
-            let passed_by = assignment.passed_by;
-            return Err(NoQuorum { policy: policy.name.clone(), why, passed_by });
-        }
+        missing = missing.or_else(|| Some((policy.name.clone(), requirement.missing()?)));
         assignment.requirements.push(requirement);
     }
     let asked: BTreeSet<UserId> = wanted.keys().cloned().collect();
@@ -136,7 +154,7 @@ pub fn assign(question: &Question<'_>) -> Result<Assignment, NoQuorum> {
     for one in &mut assignment.wanted {
         one.follows = follows(question, one, &asked);
     }
-    Ok(assignment)
+    (assignment, missing)
 }
 
 fn matching<'a>(question: &Question<'a>) -> (Vec<&'a Policy>, Vec<Considered>) {
