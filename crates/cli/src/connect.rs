@@ -138,16 +138,29 @@ impl From<Error> for Failure {
                     "FORBIDDEN" if problem.detail.contains("decide") => {
                         failure.hint("ade login --decide makes a token that may, for some hours")
                     }
-                    _ => {
-                        match problem.fact::<Vec<FieldError>>("errors").filter(|errors| !errors.is_empty()) {
-                            Some(errors) => failure.hint(told(&errors)),
-                            None => failure,
-                        }
+                    "BATCH_REFUSED" => {
+                        let items: Vec<Refused> = problem.fact("items").unwrap_or_default();
+                        let each =
+                            |item: &Refused| format!("{}: {} ({})", item.approval_id, item.detail, item.code);
+                        failure.hint(items.iter().map(each).collect::<Vec<_>>().join("; "))
                     }
+                    // One fault is the message itself.
+                    _ => match problem.fact::<Vec<FieldError>>("errors").filter(|errors| errors.len() > 1) {
+                        Some(errors) => failure.hint(told(&errors)),
+                        None => failure,
+                    },
                 }
             }
         }
     }
+}
+
+/// What a batch was refused for.
+#[derive(serde::Deserialize)]
+struct Refused {
+    approval_id: String,
+    code: String,
+    detail: String,
 }
 
 /// What is wrong with which part.

@@ -30,7 +30,7 @@ pub(crate) fn read<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
     let json = file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
     parse(&text, json).map_err(|error| {
         Failure::new(Kind::Input, format!("{name} is not as it should be: {error}"))
-            .hint("docs/api.md lists the fields; what they are called is the same in YAML and JSON")
+            .hint("the page /docs of a server lists the fields; they have the same names in YAML and JSON")
     })
 }
 

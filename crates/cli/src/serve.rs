@@ -75,7 +75,8 @@ async fn serve(config: &Config) -> Result<(), Failure> {
     }
     if config.demo {
         greet(config, server.address());
-    } else if let Some(password) = server.first_password() {
+    }
+    if let Some(password) = server.first_password() {
         output::note(&format!(
             "the user admin signs in with the password {password}; it is told this once: ade user passwd changes it"
         ));
@@ -100,7 +101,7 @@ fn greet(config: &Config, address: std::net::SocketAddr) {
     let server = if address.port() == 8300 { String::new() } else { format!(" --server http://{address}") };
     output::note(&format!(
         "this is a demo: ann and dave propose, alice, bob, carol, dave and mia review, erin and frank administer, grace \
-         audits; everybody's password is {}",
+         audits; the password of each is {}",
         ade_server::DEMO_PASSWORD
     ));
     output::note(&format!(

@@ -41,7 +41,7 @@ pub(super) struct ShowArgs {
 pub(super) async fn list(client: &Client, args: &ListedArgs) -> Result<(), Failure> {
     let wanted = args.status.as_deref().unwrap_or("PENDING").to_uppercase().replace('-', "_");
     let mut filters = Vec::new();
-    filters.extend((!args.all).then_some(("reviewer", "me")));
+    filters.push(("reviewer", if args.all { "*" } else { "me" }));
     filters.extend((wanted != "ANY").then_some(("status", wanted.as_str())));
     let listed =
         args.list.fetch(&filters, async |query: &[(&str, &str)]| client.approvals(query).await).await?;

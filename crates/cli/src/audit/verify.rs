@@ -63,17 +63,11 @@ pub(super) async fn run(client: &Client, args: &Args) -> Result<(), Failure> {
     let checkpoint = kept.iter().max_by_key(|checkpoint| checkpoint.head.number);
     let hash = checkpoint.map(|checkpoint| checkpoint.head.entry_hash.to_string());
     let trusted = checkpoint.map(|checkpoint| checkpoint.head.number).zip(hash.as_deref());
-    let mut verdict = client.verify_audit(trusted).await?;
-    if verdict.valid
-        && let Some(bad) = contradicted(client, &kept).await?
-    {
-        verdict = AuditVerdict {
-            valid: false,
-            entries: bad.number.saturating_sub(1),
-            head: None,
-            first_bad: Some(bad),
-        };
-    }
+    // The first checkpoint that is contradicted says more than where the log ends now.
+    let verdict = match contradicted(client, &kept).await? {
+        Some((fits, bad)) => AuditVerdict { valid: false, entries: fits, head: None, first_bad: Some(bad) },
+        None => client.verify_audit(trusted).await?,
+    };
     if args.shape.json {
         output::json(&verdict)?;
     } else if verdict.valid {
@@ -88,16 +82,22 @@ pub(super) async fn run(client: &Client, args: &Args) -> Result<(), Failure> {
     judge(&verdict)
 }
 
-/// The first checkpoint that the log does not lead through any more. The log is whole: one entry says all about those before.
-async fn contradicted(client: &Client, kept: &[Checkpoint]) -> Result<Option<BadEntry>, Failure> {
+/// The first checkpoint whose entry is another one now, and up to where the log still fits those before. What is missing at
+/// its end is found by whoever walks along it.
+async fn contradicted(client: &Client, kept: &[Checkpoint]) -> Result<Option<(u64, BadEntry)>, Failure> {
+    let mut fits = 0;
     for checkpoint in kept.iter().rev().take(MOST_CHECKPOINTS).rev() {
         let before = checkpoint.head.number.saturating_sub(1).to_string();
         let page = client.audit(&[("cursor", before.as_str()), ("limit", "1")]).await?;
         let found = page.items.first().filter(|entry| entry.number == checkpoint.head.number);
-        if found.is_none_or(|entry| entry.entry_hash != checkpoint.head.entry_hash.to_string()) {
-            let why =
-                format!("is not the one that was signed at {}: the log was written anew", checkpoint.at);
-            return Ok(Some(BadEntry { number: checkpoint.head.number, why }));
+        match found {
+            Some(entry) if entry.entry_hash != checkpoint.head.entry_hash.to_string() => {
+                let why =
+                    format!("is not the one that was signed at {}: the log was written anew", checkpoint.at);
+                return Ok(Some((fits, BadEntry { number: checkpoint.head.number, why })));
+            }
+            Some(_) => fits = checkpoint.head.number,
+            None => {}
         }
     }
     Ok(None)
@@ -116,8 +116,10 @@ fn judge(verdict: &AuditVerdict) -> Result<(), Failure> {
         Some(bad) => format!("the audit log was tampered with: entry {}: {}", bad.number, bad.why),
         None => "the audit log was tampered with".to_owned(),
     };
-    let hint =
-        format!("the {} entries before it are as they were written; compare with a backup", verdict.entries);
+    let hint = match verdict.entries {
+        0 => "none of it can be trusted by itself; compare with a backup".to_owned(),
+        good => format!("it is as it was written up to entry {good}; compare what follows with a backup"),
+    };
     Err(Failure::new(Kind::No, what).hint(hint))
 }
 
