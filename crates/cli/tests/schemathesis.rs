@@ -46,13 +46,13 @@ fn server() -> Ade {
 async fn an_administrator_is_answered_as_described() {
     let ade = server();
     let api = Api::of(&ade).await;
-    let body = json!({ "user_id": "root", "roles": ["admin", "author", "reviewer", "auditor"] });
+    let body = json!({ "user_id": "chief", "roles": ["admin", "author", "reviewer", "auditor"] });
     let _ = api.post("/users", &body).await.expect(201);
     for reviewer in ["rita", "ron"] {
         let _ = api.post("/users", &json!({ "user_id": reviewer, "roles": ["reviewer"] })).await.expect(201);
     }
     let body = json!({ "name": "all", "scopes": ["read", "propose", "lock", "decide", "admin"] });
-    let made = api.post("/users/root/tokens", &body).await.expect(201);
+    let made = api.post("/users/chief/tokens", &body).await.expect(201);
     fuzz(&ade, made["token"].as_str().expect("a token"));
 }
 

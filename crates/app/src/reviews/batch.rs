@@ -89,7 +89,7 @@ impl Reviews {
         let (mut changed, mut commit) = (Vec::with_capacity(tasks.len()), Commit::default());
         for (seen, mut task) in tasks.into_values() {
             if batch.apply_immediately {
-                task.review.apply_first(actor.user.clone());
+                task.review.apply_first();
             }
             self.add(&mut commit, Some(seen), &mut task, Some(caller), now).await?;
             changed.push(task);

@@ -14,8 +14,14 @@ use super::{World, items, text};
 const LONG: Duration = Duration::from_secs(30);
 
 /// What follows from what people do by itself: nobody's act.
-const BY_ITSELF: [&str; 5] =
-    ["task.assign", "task.approve", "task.reject", "approval.request", "approval.reassign"];
+const BY_ITSELF: [&str; 6] = [
+    "task.assign",
+    "task.approve",
+    "task.reject",
+    "task.apply_first",
+    "approval.request",
+    "approval.reassign",
+];
 
 /// An entry as whoever did it expects it: how often, or once.
 enum Told {

@@ -252,11 +252,12 @@ impl Review {
         Ok(())
     }
 
-    /// Whoever approved it wants it done first; nothing, if it is not approved by that.
-    pub fn apply_first(&mut self, by: Option<UserId>) {
+    /// Whoever approved it wants it done first; nothing, if it is not approved by that. Who that was stands at the approval.
+    pub fn apply_first(&mut self) {
         if self.state == State::Approved && !self.forced {
             self.forced = true;
-            self.record("task.apply_first", State::Approved, by);
+            self.record("task.apply_first", State::Approved, None).reason =
+                Some("its approval was to be applied immediately".to_owned());
         }
     }
 
