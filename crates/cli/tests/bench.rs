@@ -1,6 +1,6 @@
 //! `ade bench` from outside: it measures everything and cleans up. How fast anything is, is not tested.
 
-#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
 use std::process::{Command, Output};
 

@@ -1,6 +1,6 @@
 //! What is loaded in bulk is what commits would have written and a sequencer numbered, column by column, on both databases.
 
-#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
 #[expect(unused, reason = "scenarios that run on either database need less of it")]
 #[macro_use]
