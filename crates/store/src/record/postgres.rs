@@ -37,15 +37,6 @@ pub(super) async fn open(url: &str, migrator: &Migrator) -> Result<PgPool, Recor
         .map_err(|error| failed(error.to_string()))?;
     // What it was for is done; how it ends does not matter.
     let _ = sqlx::Connection::close(first).await;
-    let pool = PgPoolOptions::new()
-        .max_connections(MOST_CONNECTIONS)
-        .acquire_timeout(CONNECT_WITHIN)
-        .after_connect(|link, _| {
-            Box::pin(async move {
-                // Every statement walks along an index that was made for it, whatever its arguments: planning it anew for
-                // each of them costs more than carrying it out, most of all in the log with its many parts.
-                sqlx::query("SET plan_cache_mode = force_generic_plan").execute(link).await.map(drop)
-            })
-        });
+    let pool = PgPoolOptions::new().max_connections(MOST_CONNECTIONS).acquire_timeout(CONNECT_WITHIN);
     Ok(pool.connect_lazy_with(options))
 }
