@@ -163,7 +163,7 @@ async fn every_way_through_the_log_and_every_count_goes_by_an_index() {
         "SELECT body FROM audit WHERE number > 7 AND task_id = gen_random_uuid() ORDER BY number LIMIT 9",
         "SELECT body FROM audit WHERE number IS NOT NULL AND at >= now() AND at < now() ORDER BY at, number LIMIT 9",
         "SELECT t.body FROM task_marks m CROSS JOIN tasks t WHERE m.kind = 'tag' AND m.mark = 'x' \
-         AND t.task_id = m.task_id AND m.task_id < gen_random_uuid() ORDER BY m.task_id DESC LIMIT 9",
+         AND t.task_id = m.task_id AND t.task_id < gen_random_uuid() AND m.task_id < gen_random_uuid() ORDER BY m.task_id DESC LIMIT 9",
         "SELECT body FROM approvals WHERE reviewer_id = 'ann' AND status = 'PENDING' AND score <= 7 \
          AND (score < 7 OR approval_id > gen_random_uuid()) ORDER BY score DESC, approval_id LIMIT 9",
         "SELECT state, count(*) FROM tasks GROUP BY state",

@@ -166,7 +166,12 @@ impl Record {
             wanted.and(&found, [kind.into(), mark.into()]);
         }
         if let Some(before) = before {
-            wanted.and(&format!("{key} < ?::uuid"), [before.into()]);
+            wanted.and("t.task_id < ?::uuid", [before.into()]);
+            if along.is_some() {
+                // The same again, where the walk begins: PostgreSQL does not conclude it by itself, and would join from the
+                // newest task on.
+                wanted.and("m.task_id < ?::uuid", [before.into()]);
+            }
         }
         wanted.sql.push_str(&format!(" ORDER BY {key} DESC LIMIT {limit}"));
         self.read(async |link| {

@@ -1,6 +1,6 @@
 //! Lists by each filter, the inbox, and searches in the audit log: the first page, and one from the middle.
 
-use ade_client::wire::{AuditVerdict, Page};
+use ade_client::wire::{AuditVerdict, Overview, Page};
 use ade_domain::Moment;
 use indicatif::ProgressBar;
 use serde_json::Value;
@@ -114,8 +114,8 @@ impl Asking {
         if filled.tasks <= VERIFIED {
             verify(&mut sees_all).await?;
         }
-        let overview: Value = sees_all.get("/api/v1/stats/overview").await?.expect(200)?.read()?;
-        let entries = overview.get("audit_entries").and_then(Value::as_u64).unwrap_or_default();
+        let overview: Overview = sees_all.get("/api/v1/stats/overview").await?.expect(200)?.read()?;
+        let entries = overview.audit_entries;
         let mut asked = Vec::new();
         for Query { name, path, ordinary: own, middle } in queries(filled, entries) {
             let link = if own { &mut ordinary } else { &mut sees_all };

@@ -26,8 +26,9 @@ const DAY_MS: u64 = 86_400_000;
 const BYTES_PER_TASK: u64 = 16_000;
 /// Every request of a measurement counts against the same few people.
 const REQUESTS_PER_MINUTE: &str = "10000000";
-/// The first checkpoint walks along the whole log. A server that has run for a year has done that long ago.
+/// No checkpoint but the first, which is waited for.
 const CHECKPOINT_SECONDS: &str = "86400";
+const LONGEST_WALK: Duration = Duration::from_secs(3_600);
 
 /// Both databases of the distributed mode, which were empty when we came.
 #[derive(Debug, Clone)]
@@ -92,7 +93,9 @@ impl Filled {
             None => Bare::in_folder(folder.path()).await,
         };
         let bare = bare.map_err(away)?;
+        let before = checkpoints(folder.path());
         let subject = start(folder.path(), on.as_ref())?;
+        checked(folder.path(), before).await?;
         Ok(Self { subject, bare, tasks, load_seconds, middle_task, now, folder, on })
     }
 
@@ -131,6 +134,26 @@ impl Distributed {
         }
         self.redis.clear().await
     }
+}
+
+/// Bytes of checkpoints that a server has written.
+fn checkpoints(folder: &Path) -> u64 {
+    std::fs::metadata(folder.join("data/audit-checkpoints.ndjson")).map(|meta| meta.len()).unwrap_or_default()
+}
+
+/// A server that starts walks along the whole log for its first checkpoint. That is not what is measured.
+async fn checked(folder: &Path, before: u64) -> Result<(), Failure> {
+    let began = Instant::now();
+    while checkpoints(folder) <= before {
+        if began.elapsed() > LONGEST_WALK {
+            return Err(Failure::new(
+                Kind::Unavailable,
+                "the server does not come to an end with the audit log",
+            ));
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
 }
 
 /// A disk that is full disturbs more than the measurement.
