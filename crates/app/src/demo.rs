@@ -64,7 +64,13 @@ fn resource(of: &str, id: &str) -> Resource {
 }
 
 fn change(kind: ChangeKind, what: &str, diff: &str) -> PreviewChange {
-    PreviewChange { kind, what: what.to_owned(), diff: Some(diff.to_owned()).filter(|diff| !diff.is_empty()) }
+    PreviewChange {
+        kind,
+        what: what.to_owned(),
+        before: None,
+        after: None,
+        diff: Some(diff.to_owned()).filter(|diff| !diff.is_empty()),
+    }
 }
 
 fn parameters(value: Value) -> Option<Map<String, Value>> {

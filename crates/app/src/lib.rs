@@ -19,6 +19,7 @@ pub mod reviews;
 pub mod rules;
 pub mod settings;
 mod upkeep;
+pub mod worker;
 
 pub use accounts::Accounts;
 pub use audits::Audits;
@@ -31,3 +32,4 @@ pub use reviews::Reviews;
 pub use rules::Rules;
 pub use settings::Settings;
 pub use upkeep::Upkeep;
+pub use worker::{Worker, Working};

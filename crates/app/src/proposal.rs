@@ -2,7 +2,8 @@
 
 use ade_domain::Invalid;
 use ade_domain::task::{
-    Config, Digest, Lineage, Metadata, Preview, PreviewChange, PreviewStatus, Resource, RollbackStrategy,
+    AGENT, Config, Digest, Lineage, Metadata, NOOP, Preview, PreviewChange, PreviewStatus, Resource,
+    RollbackStrategy,
 };
 use ade_store::record::StoredTask;
 use serde::Serialize;
@@ -10,11 +11,6 @@ use serde_json::{Map, Value};
 
 use crate::reviews::Draft;
 use crate::{Caller, Error, Reviews};
-
-/// Whoever proposed it carries it out, or somebody else who asks for work.
-pub const AGENT: &str = "agent";
-/// Nothing is carried out: for trying things.
-pub const NOOP: &str = "noop";
 
 const MOST_TAGS: usize = 50;
 const LONGEST_TEXT: usize = 256;
@@ -109,7 +105,7 @@ impl Proposal {
                 team: caller.user.as_ref().and_then(|user| user.team.clone()),
                 ..Metadata::default()
             },
-            preview: Preview::unavailable(),
+            preview: Preview::none(),
             predecessor: None,
         };
         self.over(nothing, caller)
@@ -163,7 +159,7 @@ impl Proposal {
         *preview = match (config.executor.as_str(), self.preview) {
             (AGENT, Some(said)) => said.preview(),
             // What was said about something else says nothing about this.
-            (AGENT, None) if *config != before => Preview::unavailable(),
+            (AGENT, None) if *config != before => Preview::none(),
             (AGENT, None) => preview.clone(),
             (NOOP, None) => SaidPreview::default().preview(),
             (NOOP, Some(_)) => {

@@ -3,6 +3,7 @@
 //! A backend carries out what `domain` decides and keeps it; it decides nothing by itself. What was answered survives
 //! the death of the process. Ports are shaped for Redis Cluster: one command changes one lock, atomically.
 
+pub mod blobs;
 mod clock;
 pub mod coordination;
 pub mod embedded;
@@ -10,6 +11,7 @@ mod folder;
 pub mod record;
 pub mod redis;
 
+pub use blobs::{BlobError, Blobs};
 pub use clock::SystemClock;
 pub use coordination::{Agents, Coordination, Limits, Locks, Requests, Unavailable};
 pub use embedded::Embedded;

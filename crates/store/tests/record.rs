@@ -7,6 +7,7 @@ mod opened;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ade_domain::Moment;
 use ade_domain::audit::{Body, Head, Walk, Who};
 use ade_domain::people::AuthorSet;
 use ade_domain::review::risk::History;
@@ -59,7 +60,7 @@ fn task(author: &str, task_type: &str, resource: &str, tag: &str) -> StoredTask 
     StoredTask {
         review,
         metadata,
-        preview: Preview::unavailable(),
+        preview: Preview::none(),
         predecessor: None,
         lock_preview: Vec::new(),
         approval_ends_at: None,
@@ -67,7 +68,7 @@ fn task(author: &str, task_type: &str, resource: &str, tag: &str) -> StoredTask 
 }
 
 fn put(task: &StoredTask, expected: Option<u64>) -> Write {
-    Write::Task { task: Box::new(task.clone()), expected, approval_ends_at: None }
+    Write::Task { task: Box::new(task.clone()), expected, approval_ends_at: None, at: Moment::from_micros(0) }
 }
 
 fn entry(action: &str, actor: Option<&str>, task_id: Option<&str>, second: u64) -> Body {

@@ -75,7 +75,7 @@ fn task(state: State) -> StoredTask {
     StoredTask {
         review,
         metadata,
-        preview: Preview::unavailable(),
+        preview: Preview::none(),
         predecessor: None,
         lock_preview: Vec::new(),
         approval_ends_at: Some(at(500)),
@@ -126,6 +126,7 @@ async fn commit(record: &Record, tasks: &[StoredTask], audit: &[Body], events: &
         task: Box::new(task.clone()),
         expected: None,
         approval_ends_at: task.approval_ends_at,
+        at: at(100),
     };
     let writes = tasks.iter().map(write).collect();
     let commit = Commit { writes, audit: audit.to_vec(), events: events.to_vec(), answer: None };

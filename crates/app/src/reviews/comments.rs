@@ -59,7 +59,7 @@ impl Reviews {
             commit.audit.push(entry);
             commit.events.push(event(&task, &happened, now));
             let (expected, approval_ends_at) = (Some(task.review.revision), task.approval_ends_at);
-            commit.writes.push(Write::Task { task: Box::new(task), expected, approval_ends_at });
+            commit.writes.push(Write::Task { task: Box::new(task), expected, approval_ends_at, at: now });
             commit.writes.push(Write::Comment(comment.clone()));
             if let Some(keep) = &caller.keep {
                 keep.add(&mut commit, Made::Comment(&comment), now);

@@ -1,6 +1,7 @@
 //! Reviews: load, let `domain` decide on the whole review, commit it with its audit entries and events, guarded by the revision
 //! that was seen. Whoever was overtaken loads again and decides again.
 
+mod apply;
 mod batch;
 mod comments;
 mod due;
@@ -23,6 +24,8 @@ use ade_store::{Coordination, Record, RecordError};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+pub use apply::Command;
+pub(crate) use apply::is_over;
 pub use batch::{Batch, MOST_AT_ONCE};
 pub use leave::MOST_MOVED;
 pub use lists::Whose;
@@ -210,7 +213,7 @@ impl Reviews {
             commit.events.push(event(task, &happened, now));
         }
         let approval_ends_at = task.approval_ends_at;
-        commit.writes.push(Write::Task { task: Box::new(task.clone()), expected, approval_ends_at });
+        commit.writes.push(Write::Task { task: Box::new(task.clone()), expected, approval_ends_at, at: now });
         Ok(())
     }
 }

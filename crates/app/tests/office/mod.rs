@@ -169,7 +169,7 @@ pub(crate) fn draft(description: &str) -> Draft {
         timeout_seconds: 60,
         priority: 0,
     };
-    Draft { config, metadata: Metadata::default(), preview: Preview::unavailable(), predecessor: None }
+    Draft { config, metadata: Metadata::default(), preview: Preview::none(), predecessor: None }
 }
 
 pub(crate) fn yes() -> Response {

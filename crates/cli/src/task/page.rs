@@ -146,7 +146,8 @@ fn preview(page: &mut String, preview: &Preview) {
             count(ChangeKind::Update),
             count(ChangeKind::Delete)
         ),
-        PreviewStatus::Unavailable => "What would change: nobody knows".to_owned(),
+        PreviewStatus::None => "What would change: nobody knows".to_owned(),
+        PreviewStatus::Pending => "What would change: a worker is finding out".to_owned(),
         PreviewStatus::Failed => "What would change: finding out failed".to_owned(),
     };
     line(page, &heading(&title));

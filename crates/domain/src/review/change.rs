@@ -120,6 +120,11 @@ impl Review {
         self.assessed_at = Some(now);
     }
 
+    /// A worker found out what a draft would change, and how dangerous it is by that.
+    pub fn previewed(&mut self) {
+        self.record("task.previewed", self.state, None);
+    }
+
     /// What reviewers saw is not what would be done any more.
     ///
     /// # Errors
@@ -144,7 +149,10 @@ impl Review {
         self.fingerprint = fingerprint;
         self.forced = false;
         self.override_asked = None;
-        self.go(verb, None, now)?;
+        let record = self.go(verb, None, now)?;
+        if verb == Verb::GoStale {
+            record.reason = Some("STALE_PREVIEW: what would be changed is not what was approved".to_owned());
+        }
         self.invalidate();
         self.ask_anew(assignment, due_after_ms, ids, now)
     }
@@ -153,6 +161,10 @@ impl Review {
     fn invalidate(&mut self) {
         for approval in self.approvals.iter_mut().filter(|approval| approval.is_answerable()) {
             approval.become_one(RequestStatus::Invalidated);
+        }
+        self.apply_after = None;
+        if let Some(execution) = &mut self.execution {
+            execution.retry_count = 0;
         }
     }
 

@@ -20,7 +20,7 @@ pub struct Answer<'a> {
     pub digest: Option<Digest>,
 }
 
-fn said(reason: Option<&str>) -> Option<&str> {
+pub(super) fn said(reason: Option<&str>) -> Option<&str> {
     reason.map(str::trim).filter(|reason| !reason.is_empty())
 }
 
@@ -271,6 +271,7 @@ impl Review {
         let reason = said(reason).ok_or(Refusal::ReasonRequired)?.to_owned();
         self.go(Verb::ForceApply, Some(by), now)?.reason = Some(reason);
         self.forced = true;
+        self.apply_after = None;
         Ok(())
     }
 }

@@ -4,6 +4,7 @@
 //! review and leaves records of what happened, or refuses and changes nothing. An approval never counts for anything else than
 //! the digest it was given for, and nobody of the author set decides on any path.
 
+mod apply;
 pub mod assign;
 mod change;
 mod decide;
@@ -19,6 +20,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use apply::{Begin, Follows};
 pub use change::Plan;
 pub use decide::Answer;
 pub use move_on::{MOST_ESCALATIONS, Successor};
@@ -27,7 +29,7 @@ pub use request::{Action, Approval, RequestStatus};
 use crate::Moment;
 use crate::people::{AuthorSet, UserId};
 use crate::permission::{Act, Part, may};
-use crate::task::{Config, Digest, InvalidTransition, State, Verb, next};
+use crate::task::{Config, Digest, Execution, InvalidTransition, State, Verb, next};
 use assign::{Considered, NoQuorum};
 use quorum::{Progress, Requirement, Vote};
 use risk::Risk;
@@ -80,6 +82,12 @@ pub struct Review {
     pub override_asked: Option<OverrideAsked>,
     /// Whether it goes before all others.
     pub forced: bool,
+    /// Not before, after an attempt that changed nothing.
+    #[serde(default)]
+    pub apply_after: Option<Moment>,
+    /// How carrying it out stands, once somebody began to.
+    #[serde(default)]
+    pub execution: Option<Execution>,
     /// Whether an agent proposed it: then its author's roles say nothing for it.
     #[serde(default)]
     pub by_agent: bool,
@@ -231,6 +239,25 @@ pub enum Refusal {
         /// How often.
         asked: usize,
     },
+    /// By an attempt that does not count any more.
+    #[error("attempt {attempt} does not count: {}", present(*.now))]
+    NotPresent {
+        /// Which attempt.
+        attempt: u64,
+        /// The last one.
+        now: u64,
+    },
+    /// Somebody wants it to end.
+    #[error("an administrator stopped the task: change nothing more, and report it as cancelled")]
+    Stopped,
+    /// Its worker is there.
+    #[error("nobody needs to take over: whoever carries the task out is heard of")]
+    NotLost,
+    /// Nothing can be undone.
+    #[error(
+        "there is nothing to roll back: that is for failed tasks with rollback_strategy manual which have changed something"
+    )]
+    NothingToRollBack,
     /// To nobody.
     #[error("{who} cannot be asked: {why}")]
     CannotBeAsked {
@@ -239,6 +266,14 @@ pub enum Refusal {
         /// Why.
         why: String,
     },
+}
+
+fn present(attempt: u64) -> String {
+    if attempt == 0 {
+        "there was none".to_owned()
+    } else {
+        format!("the last one is {attempt}, or it has ended")
+    }
 }
 
 impl Review {
@@ -272,6 +307,8 @@ impl Review {
             approvals: Vec::new(),
             override_asked: None,
             forced: false,
+            apply_after: None,
+            execution: None,
             by_agent: false,
             required_count: 0,
             since: BTreeMap::from([(State::Draft, now)]),

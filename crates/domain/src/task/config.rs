@@ -99,7 +99,42 @@ impl Resource {
     }
 }
 
+/// Whoever asks for work carries it out.
+pub const AGENT: &str = "agent";
+/// Nothing is carried out: for trying things.
+pub const NOOP: &str = "noop";
+/// The parameter of each executor that says where it can be carried out.
+const PLACES: [(&str, &str); 3] = [("files", "root"), ("sql", "connection"), ("command", "template")];
+
 impl Config {
+    /// Where it can be carried out. Whoever serves this place can do it, and nobody else: an agent by name, any agent with a
+    /// capability, or workers with a root, a connection or a template, those of a label if one is named.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let said = |name: &str| self.parameters.get(name).and_then(Value::as_str);
+        if self.executor == AGENT {
+            let by_name = said("agent").map(Self::place_of_agent);
+            return by_name
+                .unwrap_or_else(|| Self::place_of_capability(said("capability").unwrap_or(&self.task_type)));
+        }
+        let of = PLACES.iter().find(|(executor, _)| *executor == self.executor);
+        let at = of.and_then(|(_, parameter)| said(parameter)).map(|at| format!(":{at}")).unwrap_or_default();
+        let label = said("worker").map(|label| format!("{label}/")).unwrap_or_default();
+        format!("{label}{}{at}", self.executor)
+    }
+
+    /// Where only this agent does it.
+    #[must_use]
+    pub fn place_of_agent(agent: &str) -> String {
+        format!("agent:{agent}")
+    }
+
+    /// Where every agent does it that can.
+    #[must_use]
+    pub fn place_of_capability(capability: &str) -> String {
+        format!("can:{capability}")
+    }
+
     /// What an approval is given for.
     ///
     /// # Errors

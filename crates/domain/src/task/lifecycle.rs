@@ -65,6 +65,8 @@ pub enum Verb {
     Fail,
     /// It failed before anything was changed, and will be tried again.
     Retry,
+    /// An administrator wants it to end.
+    Stop,
     /// What it did is undone by hand.
     RollBack,
     /// Its author or an administrator gives it up.
@@ -97,6 +99,7 @@ pub const TABLE: &[(State, Verb, State)] = &[
     (State::Applying, Verb::Complete, State::Completed),
     (State::Applying, Verb::Fail, State::Failed),
     (State::Applying, Verb::Retry, State::Approved),
+    (State::Applying, Verb::Stop, State::Applying),
     (State::Failed, Verb::RollBack, State::Failed),
     (State::Draft, Verb::Cancel, State::Cancelled),
     (State::Submitted, Verb::Cancel, State::Cancelled),
@@ -204,6 +207,7 @@ impl Verb {
             Self::Complete => "complete",
             Self::Fail => "fail",
             Self::Retry => "retry",
+            Self::Stop => "stop",
             Self::RollBack => "roll_back",
             Self::Cancel => "cancel",
             Self::Resubmit => "resubmit",
@@ -240,7 +244,7 @@ mod tests {
             "a task in state COMPLETED cannot be asked to submit; it can be asked to: nothing"
         );
         let refused = next(State::Applying, Verb::Cancel).expect_err("too late");
-        assert_eq!(refused.allowed, [], "only its worker says what becomes of it");
+        assert_eq!(refused.allowed, [Verb::Stop], "its worker says what becomes of it");
     }
 
     #[test]

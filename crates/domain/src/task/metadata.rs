@@ -56,10 +56,13 @@ pub struct Preview {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PreviewStatus {
+    /// There is none to be had.
+    #[serde(alias = "unavailable")]
+    None,
+    /// A worker is asked for it.
+    Pending,
     /// There is.
     Ready,
-    /// There is none to be had.
-    Unavailable,
     /// Making it failed.
     Failed,
 }
@@ -73,6 +76,12 @@ pub struct PreviewChange {
     pub kind: ChangeKind,
     /// What.
     pub what: String,
+    /// A hash of what it is before, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+    /// A hash of what it is afterwards, or how many there are of it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
     /// How, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diff: Option<String>,
@@ -119,14 +128,34 @@ impl LockPreview {
 impl Preview {
     /// There is none to be had.
     #[must_use]
-    pub const fn unavailable() -> Self {
-        Self {
-            status: PreviewStatus::Unavailable,
-            changes: Vec::new(),
-            warnings: Vec::new(),
-            errors: Vec::new(),
-            fingerprint: None,
-        }
+    pub const fn none() -> Self {
+        Self::without(PreviewStatus::None)
+    }
+
+    /// A worker is asked for it.
+    #[must_use]
+    pub const fn pending() -> Self {
+        Self::without(PreviewStatus::Pending)
+    }
+
+    /// Nobody could tell.
+    #[must_use]
+    pub fn failed(why: impl Into<String>) -> Self {
+        let mut failed = Self::without(PreviewStatus::Failed);
+        failed.errors.push(why.into());
+        failed
+    }
+
+    const fn without(status: PreviewStatus) -> Self {
+        Self { status, changes: Vec::new(), warnings: Vec::new(), errors: Vec::new(), fingerprint: None }
+    }
+
+    /// What tells whether the same would be changed: the changes, without their diffs, which are for people.
+    #[must_use]
+    pub fn fingerprint_of(changes: &[PreviewChange]) -> Option<Digest> {
+        let bare: Vec<PreviewChange> =
+            changes.iter().map(|change| PreviewChange { diff: None, ..change.clone() }).collect();
+        Digest::of(&bare)
     }
 
     /// How much would change; nothing if nobody knows.

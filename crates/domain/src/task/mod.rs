@@ -2,10 +2,15 @@
 
 mod config;
 mod digest;
+mod execution;
 mod lifecycle;
 mod metadata;
 
-pub use config::{Config, Resource, ResourceMode, RollbackStrategy};
+pub use config::{AGENT, Config, NOOP, Resource, ResourceMode, RollbackStrategy};
 pub use digest::Digest;
+pub use execution::{
+    Asked, Execution, ExecutionResult, Failed, FailureCode, HeldLock, Left, MOST_RETRIES, Output, Phase,
+    retry_after_ms,
+};
 pub use lifecycle::{InvalidTransition, State, TABLE, Verb, allowed, next};
 pub use metadata::{ChangeKind, Lineage, LockPreview, Metadata, Preview, PreviewChange, PreviewStatus};

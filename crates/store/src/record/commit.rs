@@ -4,7 +4,7 @@ use ade_domain::Moment;
 use ade_domain::audit::Body;
 use ade_domain::people::UserId;
 use ade_domain::review::Approval;
-use ade_domain::task::State;
+use ade_domain::task::{Phase, State};
 
 use super::agents::{InboxMessage, StoredAgent};
 use super::log::Event;
@@ -12,6 +12,7 @@ use super::people::{Session, StoredToken, StoredUser};
 use super::rules::{Thing, ThingKind};
 use super::sql::{Arg, Link, json};
 use super::tasks::{Comment, StoredTask};
+use super::work::WorkKind;
 use super::{RecordError, StoredAnswer, agents, people};
 
 /// Everything that one decision changes.
@@ -38,6 +39,8 @@ pub enum Write {
         expected: Option<u64>,
         /// When its approval ends, if it is approved.
         approval_ends_at: Option<Moment>,
+        /// When this was decided: another attempt takes its place only if nobody is at it any more by then.
+        at: Moment,
     },
     /// A draft is deleted.
     DeleteTask {
@@ -166,7 +169,8 @@ pub(super) fn event_columns(event: &Event) -> Result<Vec<Arg>, RecordError> {
     Ok(vec![event.event_id.as_str().into(), json(event)?])
 }
 
-/// `task_id, state, type, author_id, revision, approval_ends_at, ended_at, body`.
+/// `task_id, state, type, author_id, revision, approval_ends_at, ended_at, body, work, place, rank, ready_at, attempt,
+/// lease_until`.
 pub(super) fn task_columns(
     task: &StoredTask,
     approval_ends_at: Option<Moment>,
@@ -175,6 +179,8 @@ pub(super) fn task_columns(
     let ended_at =
         [State::Completed, State::Failed].iter().find_map(|state| review.since.get(state)).copied();
     let ended_at = ended_at.filter(|_| matches!(review.state, State::Completed | State::Failed));
+    let work = WorkKind::of(task);
+    let present = review.execution.as_ref().filter(|execution| execution.phase != Phase::Ended);
     Ok(vec![
         review.task_id.as_str().into(),
         review.state.word().into(),
@@ -184,6 +190,12 @@ pub(super) fn task_columns(
         approval_ends_at.filter(|_| review.state == State::Approved).into(),
         ended_at.into(),
         json(task)?,
+        work.map(|work| work.word().to_owned()).into(),
+        work.map(|_| review.config.place()).into(),
+        work.map(|work| work.rank(review)).into(),
+        work.map(|work| work.ready_at(review)).into(),
+        review.execution.as_ref().map_or(0, |execution| execution.attempt).into(),
+        present.map(|execution| execution.lease_until).into(),
     ])
 }
 
@@ -208,8 +220,8 @@ pub(super) fn approval_columns(approval: &Approval) -> Result<Vec<Arg>, RecordEr
 impl Write {
     async fn apply(&self, link: &mut Link<'_>) -> Result<(), RecordError> {
         match self {
-            Self::Task { task, expected, approval_ends_at } => {
-                put_task(link, task, *expected, *approval_ends_at).await
+            Self::Task { task, expected, approval_ends_at, at } => {
+                put_task(link, task, *expected, *approval_ends_at, *at).await
             }
             Self::DeleteTask { task_id, expected } => {
                 let args = [task_id.as_str().into(), (*expected).into()];
@@ -253,21 +265,30 @@ async fn put_task(
     task: &StoredTask,
     expected: Option<u64>,
     approval_ends_at: Option<Moment>,
+    at: Moment,
 ) -> Result<(), RecordError> {
     let review = &task.review;
     let mut args = task_columns(task, approval_ends_at)?;
     let what = || format!("task {}", review.task_id);
     match expected {
         None => {
-            let sql = "INSERT INTO tasks (task_id, state, type, author_id, revision, approval_ends_at, ended_at, body) \
-                       VALUES ($1::uuid, $2, $3, $4, $5, moment($6), moment($7), $8::jsonb)";
+            let sql = "INSERT INTO tasks (task_id, state, type, author_id, revision, approval_ends_at, ended_at, body, \
+                       work, place, rank, ready_at, attempt, lease_until) \
+                       VALUES ($1::uuid, $2, $3, $4, $5, moment($6), moment($7), $8::jsonb, $9, $10, $11, moment($12), \
+                       $13, moment($14))";
             link.run(sql, &args).await?;
         }
         Some(expected) => {
-            args.push(expected.into());
+            args.extend([expected.into(), at.into()]);
+            // Within an attempt the lease only grows: whoever decided may not have seen that it was renewed. Another attempt
+            // takes its place only if nobody is at it any more.
             let sql = "UPDATE tasks SET state = $2, type = $3, author_id = $4, revision = $5, \
-                       approval_ends_at = moment($6), ended_at = moment($7), body = $8::jsonb \
-                       WHERE task_id = $1::uuid AND revision = $9";
+                       approval_ends_at = moment($6), ended_at = moment($7), body = $8::jsonb, \
+                       work = $9, place = $10, rank = $11, ready_at = moment($12), attempt = $13, \
+                       lease_until = CASE WHEN attempt = $13 AND lease_until > moment($14) THEN lease_until \
+                       ELSE moment($14) END, claimed_by = NULL, claimed_until = NULL \
+                       WHERE task_id = $1::uuid AND revision = $15 \
+                       AND (attempt = $13 OR lease_until IS NULL OR lease_until <= moment($16))";
             met(link.run(sql, &args).await?, what)?;
             link.run("DELETE FROM task_marks WHERE task_id = $1::uuid", &[review.task_id.as_str().into()])
                 .await?;

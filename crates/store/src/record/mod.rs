@@ -18,6 +18,7 @@ mod sql;
 mod sqlite;
 mod stats;
 mod tasks;
+mod work;
 
 use std::path::Path;
 
@@ -37,11 +38,13 @@ pub use people::{Password, Session, StoredToken, StoredUser};
 pub use rules::{Thing, ThingKind};
 pub use stats::{Counts, UserStats};
 pub use tasks::{ApprovalFilter, Comment, StoredTask, TaskFilter};
+pub use work::{LogLine, Renewed, WorkKind};
 
 use forget::Forgetting;
 use log::Numbering;
 use sql::Link;
 use sqlite::Sqlite;
+use work::Doing;
 
 /// The record; clones are the same one.
 #[derive(Debug, Clone)]
@@ -104,12 +107,16 @@ pub struct StoredAnswer {
     pub body: Value,
 }
 
-const SQLITE: &str = include_str!("schema/sqlite-1.sql");
-const POSTGRES: &str = include_str!("schema/postgres-1.sql");
+const SQLITE: [&str; 2] = [include_str!("schema/sqlite-1.sql"), include_str!("schema/sqlite-2.sql")];
+const POSTGRES: [&str; 2] = [include_str!("schema/postgres-1.sql"), include_str!("schema/postgres-2.sql")];
 
-fn migrator(sql: &'static str) -> Migrator {
-    let first = Migration::new(1, "record".into(), MigrationType::Simple, sql.into_sql_str(), false);
-    Migrator::with_migrations(vec![first])
+/// Each step brings the tables one version further, and is never changed once it was released.
+fn migrator(steps: [&'static str; 2]) -> Migrator {
+    let names = ["record", "work"];
+    let step = |(number, (sql, name)): (i64, (&'static str, &'static str))| {
+        Migration::new(number, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    };
+    Migrator::with_migrations((1..).zip(steps.into_iter().zip(names)).map(step).collect())
 }
 
 impl Record {
@@ -187,6 +194,7 @@ enum Work {
     Commit(Box<Commit>),
     Number(Numbering),
     Forget(Forgetting),
+    Do(Doing),
 }
 
 impl Work {
@@ -195,6 +203,7 @@ impl Work {
             Self::Commit(commit) => commit.apply(link).await.map(|()| 0),
             Self::Number(numbering) => numbering.apply(link).await,
             Self::Forget(forgetting) => forgetting.apply(link).await,
+            Self::Do(doing) => doing.apply(link).await,
         }
     }
 }

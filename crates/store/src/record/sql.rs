@@ -14,6 +14,9 @@ use sqlx::{AssertSqlSafe, Column, Row as _, TypeInfo, ValueRef};
 
 use super::RecordError;
 
+/// The end of a statement that passes by what another transaction is at.
+pub(super) const SKIP_LOCKED: &str = " FOR UPDATE SKIP LOCKED";
+
 /// A value in a statement.
 #[derive(Debug, Clone)]
 pub(super) enum Arg {
@@ -50,6 +53,12 @@ impl From<Moment> for Arg {
 impl From<Option<Moment>> for Arg {
     fn from(moment: Option<Moment>) -> Self {
         Self::MaybeInt(moment.map(|moment| i64::try_from(moment.micros()).unwrap_or(i64::MAX)))
+    }
+}
+
+impl From<Option<u64>> for Arg {
+    fn from(number: Option<u64>) -> Self {
+        Self::MaybeInt(number.map(|number| i64::try_from(number).unwrap_or(i64::MAX)))
     }
 }
 
@@ -215,7 +224,11 @@ impl Link<'_> {
 
     fn spell<'s>(&self, sql: &'s str) -> Cow<'s, str> {
         match self {
-            Self::Sqlite(_) => spell(sql, |inner| inner.to_owned(), |inner| inner.to_owned(), true),
+            Self::Sqlite(_) => {
+                // One writer: nobody else is at the same row.
+                let sql = sql.strip_suffix(SKIP_LOCKED).unwrap_or(sql);
+                spell(sql, |inner| inner.to_owned(), |inner| inner.to_owned(), true)
+            }
             Self::Postgres(_) => spell(
                 sql,
                 |inner| format!("('epoch'::timestamptz + {inner} * interval '1 microsecond')"),

@@ -84,9 +84,11 @@ pub struct ApprovalFilter {
 }
 
 /// A task and its requests, in one statement: both as they were at one moment.
-const WHOLE: &str = "SELECT 0 AS part, '' AS id, body::text AS body FROM tasks WHERE task_id = $1::uuid \
+const WHOLE: &str = "SELECT 0 AS part, '' AS id, body::text AS body, micros(lease_until) AS lease \
+                     FROM tasks WHERE task_id = $1::uuid \
                      UNION ALL \
-                     SELECT 1 AS part, approval_id::text AS id, body::text AS body FROM approvals WHERE task_id = $1::uuid \
+                     SELECT 1 AS part, approval_id::text AS id, body::text AS body, NULL::bigint AS lease \
+                     FROM approvals WHERE task_id = $1::uuid \
                      ORDER BY part, id";
 
 impl Record {
@@ -100,6 +102,9 @@ impl Record {
             let rows = link.rows(WHOLE, &args).await?;
             let Some((first, others)) = rows.split_first() else { return Ok(None) };
             let mut task: StoredTask = first.json(2)?;
+            if let (Some(execution), Some(lease)) = (&mut task.review.execution, first.maybe_moment(3)?) {
+                execution.lease_until = lease;
+            }
             task.review.approvals = others.iter().map(|row| row.json(2)).collect::<Result<_, _>>()?;
             Ok(Some(task))
         })

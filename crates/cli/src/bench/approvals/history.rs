@@ -461,6 +461,8 @@ fn preview(config: &Config, more: u64) -> Preview {
     let change = |number| PreviewChange {
         kind: ChangeKind::Update,
         what: format!("{}/{number}", config.resources.first().map_or_else(String::new, Resource::name)),
+        before: None,
+        after: None,
         diff: None,
     };
     let changes: Vec<PreviewChange> = (0..=more).map(change).collect();

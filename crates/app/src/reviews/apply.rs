@@ -1,0 +1,220 @@
+//! What workers do to tasks: begin, say how far they are, end; and what administrators do to tasks that are carried out.
+//!
+//! Every write names its attempt. One that is not the present one is refused, and changes nothing.
+
+use ade_domain::Moment;
+use ade_domain::permission::Scope;
+use ade_domain::review::{Begin, Follows, Refusal};
+use ade_domain::task::{Failed, Output, Preview, PreviewStatus, State};
+use ade_store::record::StoredTask;
+
+use super::{About, MOST_ATTEMPTS, Reviews, new_id};
+use crate::{Caller, Error};
+
+/// What an administrator wants of a task that is, or was, carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// It is to end.
+    Stop,
+    /// What it left is to be undone.
+    RollBack,
+}
+
+impl Reviews {
+    /// A task as it is, for whoever carries it out.
+    pub(crate) async fn look(&self, task_id: &str) -> Result<StoredTask, Error> {
+        self.load(About::due(task_id)).await
+    }
+
+    /// A worker holds all locks; the attempt that it has from now on.
+    pub(crate) async fn begin(&self, task_id: &str, seen: u64, begin: &Begin) -> Result<u64, Error> {
+        let task = self
+            .change(About::due(task_id), |task, now| {
+                // What was checked before is what is begun.
+                if task.review.revision != seen {
+                    return Err(Error::Overtaken);
+                }
+                task.review.begin(begin.clone(), now)?;
+                Ok(())
+            })
+            .await?;
+        Ok(attempt(&task))
+    }
+
+    /// The same for changing back what somebody wants undone.
+    pub(crate) async fn begin_roll_back(&self, task_id: &str, begin: &Begin) -> Result<u64, Error> {
+        let task = self.change(About::due(task_id), |task, now| {
+            task.review.begin_roll_back(begin.clone(), now)?;
+            Ok(())
+        });
+        Ok(attempt(&task.await?))
+    }
+
+    /// From now on something may be changed.
+    pub(crate) async fn started(
+        &self,
+        task_id: &str,
+        attempt: u64,
+        stash_key: Option<String>,
+    ) -> Result<(), Error> {
+        self.change(About::due(task_id), |task, now| {
+            Ok(task.review.started(attempt, stash_key.clone(), now)?)
+        })
+        .await
+        .map(drop)
+    }
+
+    /// It is done.
+    pub(crate) async fn complete(&self, task_id: &str, attempt: u64, output: &Output) -> Result<(), Error> {
+        self.change(About::due(task_id), |task, now| {
+            Ok(task.review.complete(attempt, output.clone(), now)?)
+        })
+        .await
+        .map(drop)
+    }
+
+    /// It failed; what follows.
+    pub(crate) async fn fail(
+        &self,
+        task_id: &str,
+        attempt: u64,
+        failed: &Failed,
+        output: &Output,
+    ) -> Result<Follows, Error> {
+        let task = self
+            .change(About::due(task_id), |task, now| {
+                task.review.fail(attempt, failed.clone(), output.clone(), now)?;
+                Ok(())
+            })
+            .await?;
+        Ok(follows(&task))
+    }
+
+    /// What was changed was changed back, or could not be.
+    pub(crate) async fn rolled_back(
+        &self,
+        task_id: &str,
+        attempt: u64,
+        outcome: &Result<(), String>,
+    ) -> Result<(), Error> {
+        self.change(About::due(task_id), |task, now| {
+            Ok(task.review.rolled_back(attempt, outcome.clone(), now)?)
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Takes over from a worker that is gone; the attempt from now on, and what follows.
+    pub(crate) async fn recover(
+        &self,
+        task_id: &str,
+        begin: &Begin,
+        can_settle: bool,
+    ) -> Result<(u64, Follows), Error> {
+        let task = self
+            .change(About::due(task_id), |task, now| {
+                task.review.recover(begin.clone(), can_settle, now)?;
+                Ok(())
+            })
+            .await?;
+        Ok((attempt(&task), follows(&task)))
+    }
+
+    /// What would be changed is not what was approved: it goes back into review with what would be changed now.
+    pub(crate) async fn go_stale(&self, task_id: &str, seen: u64, preview: &Preview) -> Result<(), Error> {
+        let about = About::due(task_id);
+        let mut task = self.load(about).await?;
+        if task.review.revision != seen {
+            return Ok(());
+        }
+        let facts = self.facts(&task.review.config.task_type).await?;
+        let (now, mut ids) = (self.clock.now(), new_id);
+        let plan = facts.plan_anyway(&task.review, preview, &mut ids, now);
+        task.review.go_stale(plan, now)?;
+        task.preview = preview.clone();
+        // Whoever was faster has changed it, and it will be looked at again.
+        self.finish(about, seen, task, now).await.map(drop)
+    }
+
+    /// The preview that a worker was asked for. One of something else than what is proposed now is dropped.
+    pub(crate) async fn put_preview(
+        &self,
+        task_id: &str,
+        of: &StoredTask,
+        preview: &Preview,
+    ) -> Result<(), Error> {
+        let about = About::due(task_id);
+        for _ in 0..MOST_ATTEMPTS {
+            let mut task = self.load(about).await?;
+            let same = task.review.digest == of.review.digest;
+            if !same || task.preview.status != PreviewStatus::Pending {
+                return Ok(());
+            }
+            let seen = task.review.revision;
+            let facts = self.facts(&task.review.config.task_type).await?;
+            let (now, mut ids) = (self.clock.now(), new_id);
+            if task.review.state == State::Draft {
+                let risk = facts.risk(&task.review.config, preview);
+                let alone = facts.approves_alone(&task.review, risk.score, now);
+                task.review.assess(risk, alone, now);
+                task.review.previewed();
+            } else {
+                let plan = facts.plan_anyway(&task.review, preview, &mut ids, now);
+                task.review.go_stale(plan, now)?;
+            }
+            task.preview = preview.clone();
+            if self.finish(about, seen, task, now).await?.is_some() {
+                return Ok(());
+            }
+        }
+        Err(Error::Overtaken)
+    }
+
+    /// An administrator stops a task that is carried out, or wants undone what it left.
+    ///
+    /// # Errors
+    /// It may not, or not now.
+    pub async fn command(
+        &self,
+        task_id: &str,
+        command: Command,
+        reason: Option<&str>,
+        caller: &Caller,
+    ) -> Result<StoredTask, Error> {
+        caller.require(Scope::Admin)?;
+        let actor = caller.actor();
+        self.change(About::task(task_id, caller), |task, now: Moment| match command {
+            Command::Stop => Ok(task.review.ask_stop(reason, &actor, now)?),
+            Command::RollBack => Ok(task.review.ask_roll_back(reason, &actor, now)?),
+        })
+        .await
+    }
+
+    /// Whether an approval is still good.
+    pub(crate) fn is_valid(&self, task: &StoredTask) -> bool {
+        task.approval_ends_at.is_none_or(|ends_at| ends_at > self.clock.now())
+    }
+}
+
+fn attempt(task: &StoredTask) -> u64 {
+    task.review.execution.as_ref().map_or(0, |execution| execution.attempt)
+}
+
+/// What follows from how a task stands after an attempt failed.
+fn follows(task: &StoredTask) -> Follows {
+    use ade_domain::task::Phase;
+    let phase = task.review.execution.as_ref().map(|execution| execution.phase);
+    match (task.review.state, phase) {
+        (State::Approved, _) => Follows::Again,
+        (_, Some(Phase::RollingBack)) => Follows::RollBack,
+        _ => Follows::Over,
+    }
+}
+
+/// Whether a write was refused because another attempt took its place, or somebody wants it to end.
+pub(crate) const fn is_over(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Refused(Refusal::NotPresent { .. } | Refusal::NotLost | Refusal::InvalidTransition(_))
+    )
+}

@@ -1,0 +1,165 @@
+//! Workers: what is approved is carried out, exactly that, once, under its locks; and what a worker left that is gone is settled.
+//!
+//! A worker changes nothing before the record says that it may: its attempt is committed first, then what is needed to undo it
+//! is kept, then it begins. Whoever lost its lease or its locks stops.
+
+mod claims;
+mod hold;
+mod one;
+mod recover;
+mod undo;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ade_domain::{Clock, Moment};
+use ade_executors::{Executors, Secrets};
+use ade_store::{Blobs, Record};
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinSet;
+
+use crate::{Error, LockService, Reviews};
+
+/// How often somebody looks for work that nobody told of.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often somebody looks for workers that are gone.
+const RECOVER_EVERY: Duration = Duration::from_millis(500);
+/// How long whoever tries a task has for itself before it begins.
+const CLAIM_MS: u64 = 15_000;
+/// Tasks that are claimed at once.
+const MOST_AT_ONCE: usize = 32;
+/// How long what is under way may take once the worker is told to end.
+const FAREWELL: Duration = Duration::from_secs(20);
+
+/// What a worker works with.
+#[derive(Clone)]
+pub struct Worker {
+    /// The record.
+    pub record: Record,
+    /// Reviews.
+    pub reviews: Reviews,
+    /// Locks.
+    pub locks: LockService,
+    /// By which clock.
+    pub clock: Arc<dyn Clock>,
+    /// What can be carried out here.
+    pub executors: Executors,
+    /// Where stashes and long output are kept.
+    pub blobs: Blobs,
+    /// What must never be seen.
+    pub secrets: Secrets,
+    /// Who this worker is among others; nobody else is ever called so.
+    pub name: String,
+    /// Tasks at once.
+    pub slots: usize,
+    /// How long it counts as alive without being heard of.
+    pub lease_ms: u64,
+    /// Something has become ready.
+    pub wake: Arc<Notify>,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker")
+            .field("name", &self.name)
+            .field("at", &self.executors)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A worker that runs.
+#[derive(Debug)]
+pub struct Working {
+    loops: JoinSet<()>,
+    stop: Arc<Notify>,
+    slots: Arc<Semaphore>,
+    many: u32,
+}
+
+impl Working {
+    /// Takes nothing new, and waits for what is under way; what takes too long is left to whoever recovers it.
+    pub async fn stop(mut self) {
+        self.stop.notify_waiters();
+        if tokio::time::timeout(FAREWELL, self.slots.acquire_many(self.many)).await.is_err() {
+            tracing::warn!("some tasks are still carried out; another worker will settle them");
+        }
+        self.loops.shutdown().await;
+    }
+}
+
+impl Worker {
+    /// Starts to look for work, and for workers that are gone.
+    #[must_use]
+    pub fn start(self) -> Working {
+        let (slots, stop) = (Arc::new(Semaphore::new(self.slots)), Arc::new(Notify::new()));
+        let many = u32::try_from(self.slots).unwrap_or(u32::MAX);
+        let mut loops = JoinSet::new();
+        loops.spawn(self.clone().work(Arc::clone(&slots), Arc::clone(&stop)));
+        loops.spawn(self.recover_all());
+        Working { loops, stop, slots, many }
+    }
+
+    fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    fn lease_until(&self) -> Moment {
+        self.now().plus_ms(self.lease_ms)
+    }
+
+    async fn work(self, slots: Arc<Semaphore>, stop: Arc<Notify>) {
+        let places: Vec<String> = self.executors.places().map(str::to_owned).collect();
+        let mut running = JoinSet::new();
+        let mut fails = false;
+        loop {
+            let wait = async {
+                tokio::select! {
+                    () = self.wake.notified() => {}
+                    () = tokio::time::sleep(LOOK_EVERY) => {}
+                }
+            };
+            while running.try_join_next().is_some() {}
+            let claimed = match self.claim(&places, &slots).await {
+                Ok(claimed) => {
+                    fails = false;
+                    claimed
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut fails, true) {
+                        tracing::error!(%error, "cannot look for work; trying again");
+                    }
+                    Vec::new()
+                }
+            };
+            let idle = claimed.is_empty();
+            for (task_id, permit) in claimed {
+                let worker = self.clone();
+                running.spawn(async move {
+                    worker.attend(&task_id).await;
+                    drop(permit);
+                });
+            }
+            let told = stop.notified();
+            if idle {
+                tokio::select! {
+                    () = wait => {}
+                    () = told => break,
+                }
+            }
+        }
+        // What is under way goes on until it is waited for no longer.
+        while running.join_next().await.is_some() {}
+    }
+
+    /// One claimed task. What goes wrong here is told by the task itself, or is tried again.
+    async fn attend(&self, task_id: &str) {
+        if let Err(error) = self.one(task_id).await {
+            if crate::reviews::is_over(&error) || matches!(error, Error::Overtaken | Error::NotFound(_)) {
+                tracing::debug!(task_id, %error, "somebody else was faster");
+            } else {
+                tracing::warn!(task_id, %error, "a task cannot be carried out now; trying again");
+            }
+            self.put_off(task_id).await;
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! One task, from its claim to its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ade_domain::review::{Begin, Follows};
+use ade_domain::task::{Failed, FailureCode, Left, Output as Said, Preview};
+use ade_executors::{Changed, Executor, Failure, Halt, Output, Run};
+use ade_store::record::{StoredTask, WorkKind};
+use tokio::task::spawn_blocking;
+
+use super::Worker;
+use super::hold::{Kept, Locks, take};
+use crate::Error;
+
+/// How long a preview may take.
+pub(crate) const PREVIEW_WITHIN: Duration = Duration::from_secs(20);
+/// Bytes of a stash.
+pub(super) const MOST_STASHED: u64 = 64 * 1_048_576;
+/// How long the end of a run may be written again and again while the record is away.
+const TELL_EVERY: Duration = Duration::from_millis(500);
+
+/// What a run is about, once it has begun.
+pub(super) struct Begun<'a> {
+    pub(super) task: &'a StoredTask,
+    pub(super) attempt: u64,
+    pub(super) locks: &'a Locks,
+    pub(super) executor: &'a Arc<dyn Executor>,
+}
+
+impl Worker {
+    pub(super) async fn one(&self, task_id: &str) -> Result<(), Error> {
+        let task = self.reviews.look(task_id).await?;
+        let place = task.review.config.place();
+        let Some(executor) = self.executors.at(&place) else { return Ok(()) };
+        match WorkKind::of(&task) {
+            Some(WorkKind::Preview) => {
+                let preview = preview(executor, &task)
+                    .await
+                    .unwrap_or_else(|failed| Preview::failed(self.secrets.hide(&failed.message)));
+                self.reviews.put_preview(task_id, &task, &preview).await
+            }
+            Some(WorkKind::Apply) => self.apply(&task, executor).await,
+            Some(WorkKind::RollBack) => self.undo(&task, executor).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn apply(&self, task: &StoredTask, executor: &Arc<dyn Executor>) -> Result<(), Error> {
+        let (task_id, attempt) = (task.review.task_id.as_str(), task.review.next_attempt());
+        let config = &task.review.config;
+        let Some(locks) = take(&self.locks, &self.name, task_id, attempt, config, self.lease_ms).await?
+        else {
+            self.put_off(task_id).await;
+            return Ok(());
+        };
+        let done = self.apply_held(task, executor, &locks).await;
+        locks.release(&self.locks).await;
+        done
+    }
+
+    async fn apply_held(
+        &self,
+        before: &StoredTask,
+        executor: &Arc<dyn Executor>,
+        locks: &Locks,
+    ) -> Result<(), Error> {
+        let task_id = before.review.task_id.as_str();
+        // Waiting for locks takes a while: what counts is how it is now.
+        let task = self.reviews.look(task_id).await?;
+        let review = &task.review;
+        let same = review.digest == before.review.digest && WorkKind::of(&task) == Some(WorkKind::Apply);
+        if !same || review.next_attempt() != before.review.next_attempt() {
+            return Ok(());
+        }
+        let exact = review.config.digest().ok() == Some(review.digest);
+        if !exact {
+            return Err(Error::invalid("/config", "does not have the digest that was approved"));
+        }
+        if !self.reviews.is_valid(&task) {
+            // The loop over what is due sends it back into review.
+            self.put_off(task_id).await;
+            return Ok(());
+        }
+        let again = preview(executor, &task).await;
+        if let Ok(now) = &again
+            && now.fingerprint.map(|fingerprint| fingerprint.to_string()) != review.fingerprint
+        {
+            return self.reviews.go_stale(task_id, review.revision, now).await;
+        }
+        let begin =
+            Begin { worker: self.name.clone(), grants: locks.grants(), lease_until: self.lease_until() };
+        let attempt = self.reviews.begin(task_id, review.revision, &begin).await?;
+        let kept = self.keep(task_id, attempt, locks);
+        let begun = Begun { task: &task, attempt, locks, executor };
+        let output = self.output(task_id, attempt)?;
+        let run = begun.run(output.clone(), &kept);
+        let outcome = match again {
+            Err(failure) => Err(Ended { failure, stash: Vec::new() }),
+            Ok(_) => self.carry_out(&begun, &run, &kept).await,
+        };
+        self.end(&begun, &run, outcome, &kept).await
+    }
+
+    /// Saves what is needed to undo it, says so, and begins.
+    async fn carry_out(&self, begun: &Begun<'_>, run: &Run, kept: &Kept) -> Result<(), Ended> {
+        let nothing = |failure| Ended { failure, stash: Vec::new() };
+        let (executor, task_id) = (begun.executor, begun.task.review.task_id.as_str());
+        let stash = executor.stash(run).await.map_err(nothing)?;
+        let key = self.save_stash(task_id, begun.attempt, &stash).await.map_err(nothing)?;
+        if let Some(halt) = kept.halted.now() {
+            return Err(nothing(halted(halt, None)));
+        }
+        if let Err(error) = self.reviews.started(task_id, begun.attempt, key).await {
+            return Err(nothing(Failure {
+                halted: Some(Halt::Stopped),
+                ..Failure::not_now(error.to_string())
+            }));
+        }
+        let timeout = Duration::from_secs(begun.task.review.config.timeout_seconds.into());
+        kept.within(timeout);
+        let applied = self.while_followed(begun, &run.output, executor.apply(run, &stash)).await;
+        applied.map_err(|failure| Ended { failure, stash })
+    }
+
+    /// Passes on what a run says while it runs, for whoever follows.
+    pub(super) async fn while_followed<T>(
+        &self,
+        begun: &Begun<'_>,
+        output: &Output,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let task_id = begun.task.review.task_id.as_str();
+        let follow = async {
+            let mut tick = tokio::time::interval(Duration::from_millis(250));
+            loop {
+                tick.tick().await;
+                self.pass_on(task_id, begun.attempt, output).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            done = work => done,
+            never = follow => never,
+        }
+    }
+
+    pub(super) async fn pass_on(&self, task_id: &str, attempt: u64, output: &Output) {
+        let new = output.take_new();
+        if new.is_empty() {
+            return;
+        }
+        // Whoever follows misses something; all of it is in the output.
+        if let Err(error) = self.record.say(task_id, attempt, self.now(), &new).await {
+            tracing::debug!(task_id, %error, "what a task says cannot be passed on");
+        }
+    }
+
+    async fn end(
+        &self,
+        begun: &Begun<'_>,
+        run: &Run,
+        outcome: Result<(), Ended>,
+        kept: &Kept,
+    ) -> Result<(), Error> {
+        let task_id = begun.task.review.task_id.as_str();
+        let output = self.finish_output(task_id, begun.attempt, &run.output).await;
+        let Ended { failure, stash } = match outcome {
+            Ok(()) => {
+                return self.tell(kept, || self.reviews.complete(task_id, begun.attempt, &output)).await;
+            }
+            Err(ended) => ended,
+        };
+        let failed = self.failed(begun, &failure);
+        match self.tell(kept, || self.reviews.fail(task_id, begun.attempt, &failed, &output)).await? {
+            Follows::RollBack => self.change_back(begun, run, &stash, kept).await,
+            Follows::Over | Follows::Again => Ok(()),
+        }
+    }
+
+    /// What the record is told about a failure.
+    fn failed(&self, begun: &Begun<'_>, failure: &Failure) -> Failed {
+        let code = match failure.halted {
+            Some(Halt::TimedOut) => FailureCode::TimedOut,
+            Some(Halt::Stopped) => FailureCode::Stopped,
+            Some(Halt::Lost) => FailureCode::LocksLost,
+            None => FailureCode::ExecutionFailed,
+        };
+        let undoable = begun.executor.can_roll_back(&begun.task.review.config.parameters);
+        let left = match failure.changed {
+            Changed::Nothing => Left::Nothing,
+            Changed::Something if undoable => Left::Something,
+            Changed::Something => Left::Stays,
+            Changed::Unknown => Left::Unknown,
+        };
+        Failed { code, error: self.secrets.hide(&failure.message), left, again: failure.again }
+    }
+
+    /// Says how it ended, again and again while the record is away, as long as the attempt is the present one.
+    pub(super) async fn tell<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        kept: &Kept,
+        say: impl Fn() -> F,
+    ) -> Result<T, Error> {
+        loop {
+            match say().await {
+                Err(Error::Record(error)) if kept.halted.now() != Some(Halt::Lost) => {
+                    tracing::warn!(%error, "the end of a task cannot be written; trying again");
+                    tokio::time::sleep(TELL_EVERY).await;
+                }
+                said => return said,
+            }
+        }
+    }
+
+    async fn save_stash(&self, task_id: &str, attempt: u64, stash: &[u8]) -> Result<Option<String>, Failure> {
+        if stash.is_empty() {
+            return Ok(None);
+        }
+        if stash.len() as u64 > MOST_STASHED {
+            return Err(Failure::refused("what would be needed to undo it is too big to be kept"));
+        }
+        let (blobs, key, bytes) = (self.blobs.clone(), stash_key(task_id, attempt), stash.to_vec());
+        let put = spawn_blocking(move || blobs.put(&key, &bytes).map(|()| key)).await;
+        let unkept =
+            |error: String| Failure::not_now(format!("what is needed to undo it cannot be kept: {error}"));
+        put.map_err(|error| unkept(error.to_string()))?.map(Some).map_err(|error| unkept(error.to_string()))
+    }
+
+    pub(super) fn output(&self, task_id: &str, attempt: u64) -> Result<Output, Error> {
+        let file = self.blobs.unfinished(&format!("output-{task_id}-{attempt}-{}", uuid::Uuid::new_v4()));
+        Output::new(self.secrets.clone(), Some(&file)).map_err(|error| {
+            Error::Record(ade_store::RecordError::Unavailable(format!("{}: {error}", file.display())))
+        })
+    }
+
+    pub(super) async fn finish_output(&self, task_id: &str, attempt: u64, output: &Output) -> Said {
+        let finished = output.finish();
+        self.pass_on(task_id, attempt, output).await;
+        let (text, bytes, file) = match finished {
+            Ok(finished) => finished,
+            Err(error) => {
+                tracing::warn!(task_id, %error, "what a task said was not kept whole");
+                return Said { text: Some(format!("(not kept: {error})")), key: None };
+            }
+        };
+        let Some(file) = file else { return Said { text: Some(text), key: None } };
+        let (blobs, key) = (self.blobs.clone(), format!("output/{task_id}/{attempt}"));
+        let whole = bytes <= text.len() as u64;
+        let kept = spawn_blocking(move || {
+            if whole {
+                return std::fs::remove_file(&file).map(|()| None).map_err(|error| error.to_string());
+            }
+            blobs.keep(&file, &key).map(|()| Some(key)).map_err(|error| error.to_string())
+        })
+        .await;
+        match kept.map_err(|error| error.to_string()).and_then(|kept| kept) {
+            Ok(key) => Said { text: Some(text).filter(|text| !text.is_empty()), key },
+            Err(error) => {
+                tracing::warn!(task_id, %error, "what a task said was not kept whole");
+                Said { text: Some(text), key: None }
+            }
+        }
+    }
+}
+
+/// How a run ended that was not done, and what is needed to undo it.
+pub(super) struct Ended {
+    failure: Failure,
+    stash: Vec<u8>,
+}
+
+impl Begun<'_> {
+    pub(super) fn run(&self, output: Output, kept: &Kept) -> Run {
+        Run {
+            task_id: self.task.review.task_id.clone(),
+            attempt: self.attempt,
+            parameters: self.task.review.config.parameters.clone(),
+            tokens: self.locks.tokens(),
+            output,
+            halted: kept.halted.clone(),
+        }
+    }
+}
+
+pub(super) fn stash_key(task_id: &str, attempt: u64) -> String {
+    format!("stash/{task_id}/{attempt}")
+}
+
+fn halted(halt: Halt, after: Option<Duration>) -> Failure {
+    Failure { halted: Some(halt), again: halt == Halt::Lost, ..Failure::refused(halt.message(after)) }
+}
+
+/// What would change now.
+pub(crate) async fn preview(executor: &Arc<dyn Executor>, task: &StoredTask) -> Result<Preview, Failure> {
+    let made = tokio::time::timeout(PREVIEW_WITHIN, executor.preview(&task.review.config.parameters)).await;
+    made.unwrap_or_else(|_| {
+        Err(Failure::not_now(format!("finding out took longer than {} s", PREVIEW_WITHIN.as_secs())))
+    })
+}

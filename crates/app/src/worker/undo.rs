@@ -1,0 +1,95 @@
+//! Changing back: at once after a failure, or because an administrator wants it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ade_domain::review::Begin;
+use ade_executors::{Executor, Halt, Halted, Run};
+use ade_store::record::StoredTask;
+use tokio::task::spawn_blocking;
+
+use super::Worker;
+use super::hold::{Kept, take};
+use super::one::{Begun, MOST_STASHED};
+use crate::Error;
+
+impl Worker {
+    /// Changes back what this attempt changed, or the one that it took over from.
+    pub(super) async fn change_back(
+        &self,
+        begun: &Begun<'_>,
+        run: &Run,
+        stash: &[u8],
+        kept: &Kept,
+    ) -> Result<(), Error> {
+        let task_id = begun.task.review.task_id.as_str();
+        // What ended the run before does not end this; that its lease is lost does.
+        let (halt, halted) = Halted::new();
+        let run = Run { halted, ..run.clone() };
+        let timeout = Duration::from_secs(begun.task.review.config.timeout_seconds.into());
+        let undone = {
+            let work = self.while_followed(begun, &run.output, begun.executor.roll_back(&run, stash));
+            tokio::pin!(work);
+            let ends = async {
+                tokio::select! {
+                    () = tokio::time::sleep(timeout) => Halt::TimedOut,
+                    () = kept.lost() => Halt::Lost,
+                }
+            };
+            tokio::select! {
+                undone = &mut work => undone,
+                why = ends => {
+                    halt.send_replace(Some(why));
+                    work.await
+                }
+            }
+        };
+        self.pass_on(task_id, begun.attempt, &run.output).await;
+        let undone = undone.map_err(|failure| self.secrets.hide(&failure.message));
+        self.tell(kept, || self.reviews.rolled_back(task_id, begun.attempt, &undone)).await
+    }
+
+    /// An administrator wants undone what a failed task left.
+    pub(super) async fn undo(&self, task: &StoredTask, executor: &Arc<dyn Executor>) -> Result<(), Error> {
+        let (task_id, attempt) = (task.review.task_id.as_str(), task.review.next_attempt());
+        let config = &task.review.config;
+        let Some(locks) = take(&self.locks, &self.name, task_id, attempt, config, self.lease_ms).await?
+        else {
+            self.put_off(task_id).await;
+            return Ok(());
+        };
+        let done = async {
+            let stash = self.stash_of(task).await?;
+            let begin =
+                Begin { worker: self.name.clone(), grants: locks.grants(), lease_until: self.lease_until() };
+            let attempt = self.reviews.begin_roll_back(task_id, &begin).await?;
+            let kept = self.keep(task_id, attempt, &locks);
+            let begun = Begun { task, attempt, locks: &locks, executor };
+            let output = self.output(task_id, attempt)?;
+            // What is undone is what the last attempt did that changed something.
+            let run = Run { attempt: changed_by(task), ..begun.run(output, &kept) };
+            self.change_back(&begun, &run, &stash, &kept).await
+        };
+        let done = done.await;
+        locks.release(&self.locks).await;
+        done
+    }
+
+    /// What was kept to undo it.
+    pub(super) async fn stash_of(&self, task: &StoredTask) -> Result<Vec<u8>, Error> {
+        let key = task.review.execution.as_ref().and_then(|execution| execution.stash_key.clone());
+        let Some(key) = key else { return Ok(Vec::new()) };
+        let blobs = self.blobs.clone();
+        let got = spawn_blocking(move || blobs.get(&key, MOST_STASHED)).await;
+        let away = |error: String| Error::Record(ade_store::RecordError::Unavailable(error));
+        got.map_err(|error| away(error.to_string()))?.map_err(|error| away(error.to_string()))
+    }
+}
+
+/// The attempt whose effects there are: its stash is named after it.
+pub(super) fn changed_by(task: &StoredTask) -> u64 {
+    let execution = task.review.execution.as_ref();
+    let key = execution.and_then(|execution| execution.stash_key.as_deref());
+    let by_stash = key.and_then(|key| key.rsplit('/').next()).and_then(|number| number.parse().ok());
+    by_stash.or_else(|| execution.map(|execution| execution.attempt)).unwrap_or_default()
+}

@@ -1,0 +1,342 @@
+//! From approved to done or failed: what becomes of a task while it is carried out, by whom, and when its worker is gone.
+//!
+//! Everything that a worker says names its attempt, and is refused if that is not the present one. A task begins to be carried
+//! out only out of `APPROVED`, never again by itself once something may have been changed.
+
+use super::decide::said;
+use super::{Actor, Refusal, Review};
+use crate::Moment;
+use crate::people::UserId;
+use crate::permission::Act;
+use crate::task::{
+    Asked, Execution, Failed, FailureCode, HeldLock, Left, MOST_RETRIES, Output, Phase, RollbackStrategy,
+    State, Verb, next, retry_after_ms,
+};
+
+/// Who begins to carry out, with what.
+#[derive(Debug, Clone)]
+pub struct Begin {
+    /// Who.
+    pub worker: String,
+    /// The locks that it holds.
+    pub grants: Vec<HeldLock>,
+    /// Until when it counts as alive.
+    pub lease_until: Moment,
+}
+
+/// What becomes of an attempt that failed or whose worker is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follows {
+    /// It is over.
+    Over,
+    /// It will be tried again.
+    Again,
+    /// What was changed is to be changed back, by this attempt.
+    RollBack,
+}
+
+impl Review {
+    /// The attempt that whoever begins next has.
+    #[must_use]
+    pub fn next_attempt(&self) -> u64 {
+        self.execution.as_ref().map_or(0, |execution| execution.attempt) + 1
+    }
+
+    /// A worker holds all locks.
+    ///
+    /// # Errors
+    /// It is not approved.
+    pub fn begin(&mut self, begin: Begin, now: Moment) -> Result<u64, Refusal> {
+        next(self.state, Verb::BeginApply)?;
+        let (attempt, before) = (self.next_attempt(), self.execution.take());
+        let worker = begin.worker.clone();
+        self.execution = Some(Execution {
+            attempt,
+            worker: begin.worker,
+            phase: Phase::Prepared,
+            lease_until: begin.lease_until,
+            started_at: before.as_ref().map_or(now, |before| before.started_at),
+            completed_at: None,
+            result: None,
+            grants: begin.grants,
+            output: None,
+            output_key: None,
+            error: None,
+            code: None,
+            stash_key: None,
+            rolled_back: None,
+            retry_count: before.map_or(0, |before| before.retry_count),
+            stop: None,
+            undo: None,
+        });
+        self.apply_after = None;
+        self.go(Verb::BeginApply, None, now)?.reason = Some(format!("{worker} carries it out"));
+        Ok(attempt)
+    }
+
+    /// What is needed to undo it is saved: from now on something may be changed.
+    ///
+    /// # Errors
+    /// Another attempt is the present one, or somebody wants it to end.
+    pub fn started(&mut self, attempt: u64, stash_key: Option<String>, now: Moment) -> Result<(), Refusal> {
+        let execution = self.present(attempt, State::Applying)?;
+        if execution.stop.is_some() {
+            return Err(Refusal::Stopped);
+        }
+        execution.phase = Phase::Started;
+        execution.stash_key = stash_key;
+        execution.started_at = now;
+        self.record("task.started", State::Applying, None);
+        Ok(())
+    }
+
+    /// It is done.
+    ///
+    /// # Errors
+    /// Another attempt is the present one.
+    pub fn complete(&mut self, attempt: u64, output: Output, now: Moment) -> Result<(), Refusal> {
+        let execution = self.present(attempt, State::Applying)?;
+        execution.phase = Phase::Ended;
+        execution.completed_at = Some(now);
+        execution.result = Some(crate::task::ExecutionResult::Success);
+        (execution.output, execution.output_key) = (output.text, output.key);
+        self.forced = false;
+        let told = self.concerned();
+        self.go(Verb::Complete, None, now)?.tell = told;
+        Ok(())
+    }
+
+    /// It failed. What follows depends on what it left behind, and on what its author wanted for that.
+    ///
+    /// # Errors
+    /// Another attempt is the present one.
+    pub fn fail(
+        &mut self,
+        attempt: u64,
+        failed: Failed,
+        output: Output,
+        now: Moment,
+    ) -> Result<Follows, Refusal> {
+        let strategy = self.config.rollback_strategy;
+        let execution = self.present(attempt, State::Applying)?;
+        let (may_again, stopped) = (execution.retry_count < MOST_RETRIES, execution.stop.is_some());
+        (execution.output, execution.output_key) = (output.text, output.key);
+        if failed.left == Left::Nothing && failed.again && may_again && !stopped {
+            execution.retry_count += 1;
+            let after = now.plus_ms(retry_after_ms(execution.retry_count - 1));
+            self.back(&failed.error, Some(after), now)?;
+            return Ok(Follows::Again);
+        }
+        // Whoever was stopped says that it failed; why it did is what was asked.
+        let code = if stopped && failed.code == FailureCode::ExecutionFailed {
+            FailureCode::Stopped
+        } else {
+            failed.code
+        };
+        execution.code = Some(code);
+        execution.error = Some(failed.error.clone());
+        if failed.left == Left::Something && strategy == RollbackStrategy::Automatic {
+            execution.phase = Phase::RollingBack;
+            self.record("task.rolling_back", State::Applying, None).reason = Some(failed.error);
+            return Ok(Follows::RollBack);
+        }
+        if failed.left == Left::Unknown {
+            execution.code = Some(FailureCode::OutcomeUnknown);
+        }
+        self.end_failed(now)?;
+        Ok(Follows::Over)
+    }
+
+    /// What was changed was changed back, or could not be.
+    ///
+    /// # Errors
+    /// Another attempt is the present one, or nothing is being changed back.
+    pub fn rolled_back(
+        &mut self,
+        attempt: u64,
+        outcome: Result<(), String>,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        let state = self.state;
+        let execution = self.present(attempt, state)?;
+        if execution.phase != Phase::RollingBack {
+            return Err(Refusal::NotPresent { attempt, now: execution.attempt });
+        }
+        execution.rolled_back = Some(outcome.is_ok());
+        if let Err(why) = outcome {
+            let before = execution.error.take().unwrap_or_default();
+            execution.error = Some(format!("{before}; changing it back failed: {why}"));
+        }
+        if state == State::Applying {
+            return self.end_failed(now);
+        }
+        execution.phase = Phase::Ended;
+        execution.completed_at = Some(now);
+        let (done, told) = (execution.rolled_back == Some(true), self.concerned());
+        let action = if done { "task.rolled_back" } else { "task.rollback_failed" };
+        self.record(action, state, None).tell = told;
+        Ok(())
+    }
+
+    /// Nobody heard of its worker for long enough. The attempt grows first, so that whatever the worker still says is refused.
+    /// Where it can be found out what was left, whoever recovers does so and says how it ended; elsewhere nobody knows.
+    ///
+    /// # Errors
+    /// It is not being carried out, or its worker is not gone.
+    pub fn recover(&mut self, begin: Begin, can_settle: bool, now: Moment) -> Result<Follows, Refusal> {
+        let (state, attempt) = (self.state, self.next_attempt());
+        let timeout_ms = u64::from(self.config.timeout_seconds) * 1_000;
+        let Some(execution) = self.execution.as_mut() else { return Err(Refusal::NotLost) };
+        if execution.phase == Phase::Ended || execution.lease_until > now {
+            return Err(Refusal::NotLost);
+        }
+        let lost = std::mem::replace(&mut execution.worker, begin.worker);
+        execution.attempt = attempt;
+        execution.lease_until = begin.lease_until;
+        execution.grants = begin.grants;
+        let why = format!("nothing was heard of {lost} any more");
+        if execution.phase == Phase::Prepared {
+            self.back(&why, None, now)?;
+            return Ok(Follows::Again);
+        }
+        let undoing = execution.phase == Phase::RollingBack;
+        if !undoing {
+            execution.code = Some(FailureCode::WorkerLost);
+            execution.error = Some(why.clone());
+        }
+        if can_settle {
+            execution.phase = Phase::RollingBack;
+            self.record("task.recover", state, None).reason = Some(why);
+            return Ok(Follows::RollBack);
+        }
+        if undoing {
+            let failed = format!("{why} while it changed back what was changed");
+            self.rolled_back(attempt, Err(failed), now)?;
+            return Ok(Follows::Over);
+        }
+        let too_long = execution.started_at.plus_ms(timeout_ms) <= now;
+        execution.code = Some(match execution.stop {
+            Some(_) => FailureCode::Stopped,
+            None if too_long => FailureCode::TimedOut,
+            None => FailureCode::OutcomeUnknown,
+        });
+        execution.error = Some(format!("OUTCOME_UNKNOWN: {why}, and nobody knows what it did"));
+        self.end_failed(now)?;
+        Ok(Follows::Over)
+    }
+
+    /// An administrator wants it to end.
+    ///
+    /// # Errors
+    /// It may not, says not why, or nothing is being carried out.
+    pub fn ask_stop(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+        let asked = self.asked(reason, actor, now)?;
+        self.go(Verb::Stop, Some(asked.by.clone()), now)?.reason = Some(asked.reason.clone());
+        if let Some(execution) = &mut self.execution {
+            execution.stop = Some(asked);
+        }
+        Ok(())
+    }
+
+    /// An administrator wants undone what a failed task left behind.
+    ///
+    /// # Errors
+    /// It may not, says not why, or there is nothing that could be undone.
+    pub fn ask_roll_back(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+        let asked = self.asked(reason, actor, now)?;
+        next(self.state, Verb::RollBack)?;
+        let by_hand = self.config.rollback_strategy == RollbackStrategy::Manual;
+        let open = self.execution.as_ref().is_some_and(|execution| {
+            execution.stash_key.is_some() && execution.rolled_back != Some(true) && execution.undo.is_none()
+        });
+        if !by_hand || !open {
+            return Err(Refusal::NothingToRollBack);
+        }
+        self.go(Verb::RollBack, Some(asked.by.clone()), now)?.reason = Some(asked.reason.clone());
+        if let Some(execution) = &mut self.execution {
+            execution.undo = Some(asked);
+        }
+        Ok(())
+    }
+
+    /// A worker holds all locks of a failed task that somebody wants undone.
+    ///
+    /// # Errors
+    /// Nobody wants it undone, or somebody is at it.
+    pub fn begin_roll_back(&mut self, begin: Begin, _now: Moment) -> Result<u64, Refusal> {
+        let (attempt, state) = (self.next_attempt(), self.state);
+        let wanted = |execution: &&mut Execution| execution.undo.is_some() && execution.phase == Phase::Ended;
+        let failed = state == State::Failed;
+        let execution = self.execution.as_mut().filter(wanted).filter(|_| failed);
+        let execution = execution.ok_or(Refusal::NothingToRollBack)?;
+        execution.attempt = attempt;
+        execution.phase = Phase::RollingBack;
+        execution.undo = None;
+        execution.grants = begin.grants;
+        execution.lease_until = begin.lease_until;
+        let why = format!("{} changes it back", begin.worker);
+        execution.worker = begin.worker;
+        self.record("task.rolling_back", state, None).reason = Some(why);
+        Ok(attempt)
+    }
+
+    fn asked(&self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<Asked, Refusal> {
+        Self::permit_admin(actor, Act::ForceApply)?;
+        let by = actor.user.clone().ok_or(Refusal::Forbidden)?;
+        let reason = said(reason).ok_or(Refusal::ReasonRequired)?.to_owned();
+        Ok(Asked { by, reason, at: now })
+    }
+
+    /// The present attempt, if that is the one.
+    fn present(&mut self, attempt: u64, state: State) -> Result<&mut Execution, Refusal> {
+        let now = self.execution.as_ref().map_or(0, |execution| execution.attempt);
+        let is_in = self.state == state;
+        let present = self
+            .execution
+            .as_mut()
+            .filter(|execution| is_in && execution.attempt == attempt && execution.phase != Phase::Ended);
+        present.ok_or(Refusal::NotPresent { attempt, now })
+    }
+
+    /// Nothing was changed: it waits to be carried out again.
+    fn back(&mut self, why: &str, after: Option<Moment>, now: Moment) -> Result<(), Refusal> {
+        if let Some(execution) = &mut self.execution {
+            execution.phase = Phase::Ended;
+            execution.error = Some(why.to_owned());
+            execution.grants = Vec::new();
+        }
+        self.apply_after = after;
+        // What was approved is what it was: the approval goes on from where it was given.
+        let approved_at = self.since.get(&State::Approved).copied();
+        self.go(Verb::Retry, None, now)?.reason = Some(why.to_owned());
+        if let Some(at) = approved_at {
+            self.since.insert(State::Approved, at);
+        }
+        Ok(())
+    }
+
+    fn end_failed(&mut self, now: Moment) -> Result<(), Refusal> {
+        let why = self.execution.as_mut().and_then(|execution| {
+            execution.phase = Phase::Ended;
+            execution.completed_at = Some(now);
+            execution.result = execution.code.map(FailureCode::result);
+            execution.error.clone()
+        });
+        self.forced = false;
+        let told = self.concerned();
+        let record = self.go(Verb::Fail, None, now)?;
+        record.reason = why;
+        record.tell = told;
+        Ok(())
+    }
+
+    /// Who wants to know how it ended: the author, and whoever approved it.
+    fn concerned(&self) -> Vec<UserId> {
+        let mut told = vec![self.author_id.clone()];
+        let approved = self.approvals.iter().filter(|one| one.digest == self.digest);
+        told.extend(approved.filter_map(|one| one.reviewed_by.clone()));
+        told.sort();
+        told.dedup();
+        told
+    }
+}

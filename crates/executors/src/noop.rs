@@ -1,0 +1,44 @@
+//! Nothing is previewed, applied and rolled back: for demonstrations, trials and measurements.
+
+use ade_domain::Invalid;
+use ade_domain::task::Preview;
+
+use crate::{Executor, Failure, Fence, Parameters, Run, Settled, Work, preview_of};
+
+/// Does nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Noop;
+
+impl Executor for Noop {
+    fn check(&self, _: &Parameters) -> Result<(), Vec<Invalid>> {
+        Ok(())
+    }
+
+    fn preview<'a>(&'a self, _: &'a Parameters) -> Work<'a, Result<Preview, Failure>> {
+        Box::pin(async { Ok(preview_of(Vec::new(), Vec::new(), Vec::new())) })
+    }
+
+    fn stash<'a>(&'a self, _: &'a Run) -> Work<'a, Result<Vec<u8>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn apply<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> Work<'a, Result<(), Failure>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn roll_back<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> Work<'a, Result<(), Failure>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn settle<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> Work<'a, Result<Settled, Failure>> {
+        Box::pin(async { Ok(Settled::Nothing) })
+    }
+
+    fn fence(&self) -> Fence {
+        Fence::Fenced
+    }
+
+    fn can_roll_back(&self, _: &Parameters) -> bool {
+        true
+    }
+}

@@ -1,0 +1,44 @@
+-- What workers do: which work a task has, where, in which order; who is at it, and until when that one counts as alive.
+
+ALTER TABLE tasks ADD COLUMN work text;
+-- Where it can be done: `files:/srv/app`, `agent:NAME`, `can:CAPABILITY`.
+ALTER TABLE tasks ADD COLUMN place text;
+ALTER TABLE tasks ADD COLUMN rank integer;
+ALTER TABLE tasks ADD COLUMN ready_at integer;
+-- Keeps workers from trying the same at the same time; no more than that.
+ALTER TABLE tasks ADD COLUMN claimed_by text;
+ALTER TABLE tasks ADD COLUMN claimed_until integer;
+ALTER TABLE tasks ADD COLUMN attempt integer NOT NULL DEFAULT 0;
+-- Right where the body says something else. Nothing while nobody is at it.
+ALTER TABLE tasks ADD COLUMN lease_until integer;
+
+UPDATE tasks SET work = 'apply', rank = coalesce(body->'review'->'config'->>'priority', 50),
+    ready_at = coalesce(body->'review'->'since'->>'APPROVED', 0),
+    place = CASE WHEN body->'review'->'config'->>'executor' = 'noop' THEN 'noop'
+        WHEN body->'review'->'config'->'parameters'->>'agent' IS NOT NULL
+            THEN 'agent:' || (body->'review'->'config'->'parameters'->>'agent')
+        ELSE 'can:' || coalesce(body->'review'->'config'->'parameters'->>'capability', type) END
+WHERE state = 'APPROVED';
+
+CREATE INDEX tasks_to_do ON tasks (place, rank DESC, ready_at, task_id) WHERE work IS NOT NULL;
+CREATE INDEX tasks_claimed ON tasks (claimed_by) WHERE claimed_by IS NOT NULL;
+CREATE INDEX tasks_by_lease ON tasks (lease_until) WHERE lease_until IS NOT NULL;
+
+-- What is said while a task is carried out, in order.
+CREATE TABLE task_logs (
+    task_id text NOT NULL REFERENCES tasks ON DELETE CASCADE,
+    number integer NOT NULL,
+    attempt integer NOT NULL,
+    at integer NOT NULL,
+    text text NOT NULL,
+    PRIMARY KEY (task_id, number)
+) STRICT;
+
+-- Work that repeats: when it was last done, by whom, how that went, and when it is next.
+CREATE TABLE jobs (
+    name text PRIMARY KEY,
+    due_at integer NOT NULL,
+    holder text,
+    until integer,
+    body text NOT NULL
+) STRICT;

@@ -1,0 +1,322 @@
+//! What workers do, as rows: which tasks have work, who is at them, who is not heard of any more, and what is said meanwhile.
+//!
+//! A claim only keeps workers from trying the same at the same time; that nothing is done twice is up to attempts and leases,
+//! which every commit of a task is guarded by.
+
+use std::cmp::Reverse;
+
+use ade_domain::Moment;
+use ade_domain::review::Review;
+use ade_domain::task::{Phase, PreviewStatus, State};
+use serde::{Deserialize, Serialize};
+
+use super::sql::{Arg, Link, SKIP_LOCKED};
+use super::{Record, RecordError, StoredTask, Work};
+
+/// Bytes of what is said about one task that the record keeps for those who follow; all of it is a blob.
+const MOST_LOGGED: u64 = 1_048_576;
+/// Where the order of what is forced begins.
+const FORCED: u64 = 1_000;
+const UNDO: u64 = 2_000;
+const PREVIEW: u64 = 3_000;
+
+/// What a task needs a worker for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkKind {
+    /// Somebody wants to see what it would change.
+    Preview,
+    /// It is approved.
+    Apply,
+    /// Somebody wants it undone.
+    RollBack,
+}
+
+impl WorkKind {
+    /// What it needs a worker for now, if for anything.
+    #[must_use]
+    pub fn of(task: &StoredTask) -> Option<Self> {
+        let review = &task.review;
+        let wants_undo = |review: &Review| {
+            review
+                .execution
+                .as_ref()
+                .is_some_and(|execution| execution.undo.is_some() && execution.phase == Phase::Ended)
+        };
+        match review.state {
+            State::Approved => Some(Self::Apply),
+            State::Failed if wants_undo(review) => Some(Self::RollBack),
+            State::Draft | State::Reviewing if task.preview.status == PreviewStatus::Pending => {
+                Some(Self::Preview)
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Preview => "preview",
+            Self::Apply => "apply",
+            Self::RollBack => "roll_back",
+        }
+    }
+
+    /// The highest is first.
+    pub(super) fn rank(self, review: &Review) -> u64 {
+        match self {
+            Self::Preview => PREVIEW,
+            Self::RollBack => UNDO,
+            Self::Apply if review.forced => FORCED + u64::from(review.config.priority),
+            Self::Apply => review.config.priority.into(),
+        }
+    }
+
+    /// Among equals the oldest is first, and nothing is done before.
+    pub(super) fn ready_at(self, review: &Review) -> Moment {
+        let since = review.since.get(&review.state).copied();
+        let since = since.unwrap_or_else(|| Moment::from_micros(0));
+        review.apply_after.filter(|_| self == Self::Apply).map_or(since, |after| after.max(since))
+    }
+}
+
+/// Something that was said while a task was carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLine {
+    /// Its place; the first is 1.
+    pub number: u64,
+    /// By which attempt.
+    pub attempt: u64,
+    /// When.
+    pub at: Moment,
+    /// What.
+    pub text: String,
+}
+
+/// Whether a lease was renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewed {
+    /// It was.
+    Yes,
+    /// It was, and somebody wants the run to end.
+    Stop,
+    /// Another attempt took its place, or it is over.
+    No,
+}
+
+/// What changes the rows of work.
+#[derive(Debug, Clone)]
+pub(super) enum Doing {
+    Claim { places: Vec<String>, by: String, now: Moment, until: Moment, most: u32 },
+    PutOff { task_id: String, by: String, until: Moment },
+    Renew { task_id: String, attempt: u64, until: Moment },
+    Log { task_id: String, attempt: u64, at: Moment, text: String },
+}
+
+impl Doing {
+    pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
+        match self {
+            Self::Claim { places, by, now, until, most } => {
+                claim(link, places, by, *now, *until, *most).await
+            }
+            Self::PutOff { task_id, by, until } => {
+                let args = [task_id.as_str().into(), by.as_str().into(), (*until).into()];
+                let sql = "UPDATE tasks SET claimed_until = moment($3) \
+                           WHERE task_id = $1::uuid AND claimed_by = $2";
+                link.run(sql, &args).await
+            }
+            Self::Renew { task_id, attempt, until } => renew(link, task_id, *attempt, *until).await,
+            Self::Log { task_id, attempt, at, text } => log(link, task_id, *attempt, *at, text).await,
+        }
+    }
+}
+
+async fn claim(
+    link: &mut Link<'_>,
+    places: &[String],
+    by: &str,
+    now: Moment,
+    until: Moment,
+    most: u32,
+) -> Result<u64, RecordError> {
+    let mut found = Vec::new();
+    // One place after the other: each has an order of its own in the index.
+    for place in places {
+        let sql = format!(
+            "SELECT task_id::text, rank, micros(ready_at) FROM tasks \
+             WHERE work IS NOT NULL AND place = $1 AND ready_at <= moment($2) \
+             AND (claimed_until IS NULL OR claimed_until <= moment($2)) \
+             ORDER BY rank DESC, ready_at, task_id LIMIT {most}{SKIP_LOCKED}"
+        );
+        for row in link.rows(&sql, &[place.as_str().into(), now.into()]).await? {
+            found.push((Reverse(row.number(1)?), row.moment(2)?, row.text(0)?.to_owned()));
+        }
+    }
+    found.sort();
+    let mut claimed = 0;
+    for (.., task_id) in found.into_iter().take(most as usize) {
+        let args = [task_id.into(), by.into(), until.into()];
+        let sql = "UPDATE tasks SET claimed_by = $2, claimed_until = moment($3) WHERE task_id = $1::uuid";
+        claimed += link.run(sql, &args).await?;
+    }
+    Ok(claimed)
+}
+
+async fn renew(link: &mut Link<'_>, task_id: &str, attempt: u64, until: Moment) -> Result<u64, RecordError> {
+    let args = [task_id.into(), attempt.into(), until.into()];
+    let sql = "UPDATE tasks SET lease_until = CASE WHEN lease_until > moment($3) THEN lease_until \
+               ELSE moment($3) END \
+               WHERE task_id = $1::uuid AND attempt = $2 AND lease_until IS NOT NULL";
+    if link.run(sql, &args).await? == 0 {
+        return Ok(0);
+    }
+    let sql = "SELECT body->'review'->'execution'->>'stop' FROM tasks WHERE task_id = $1::uuid";
+    let rows = link.rows(sql, &[task_id.into()]).await?;
+    let stops = rows.first().map(|row| row.maybe_text(0)).transpose()?.flatten().is_some();
+    Ok(if stops { 2 } else { 1 })
+}
+
+async fn log(
+    link: &mut Link<'_>,
+    task_id: &str,
+    attempt: u64,
+    at: Moment,
+    text: &str,
+) -> Result<u64, RecordError> {
+    let present =
+        "SELECT 1::bigint FROM tasks WHERE task_id = $1::uuid AND attempt = $2 AND lease_until IS NOT NULL";
+    if link.rows(present, &[task_id.into(), attempt.into()]).await?.is_empty() {
+        return Ok(0);
+    }
+    let so_far = "SELECT coalesce(max(number), 0)::bigint, coalesce(sum(length(text)), 0)::bigint FROM task_logs \
+                  WHERE task_id = $1::uuid";
+    let rows = link.rows(so_far, &[task_id.into()]).await?;
+    let (last, long) =
+        rows.first().map_or(Ok::<_, RecordError>((0, 0)), |row| Ok((row.number(0)?, row.number(1)?)))?;
+    if long >= MOST_LOGGED {
+        return Ok(2);
+    }
+    let full = long + text.len() as u64 >= MOST_LOGGED;
+    let text =
+        if full { format!("{text}\n(more was said, and is not kept here)\n") } else { text.to_owned() };
+    let args: [Arg; 5] = [task_id.into(), (last + 1).into(), attempt.into(), at.into(), text.into()];
+    let sql = "INSERT INTO task_logs (task_id, number, attempt, at, text) VALUES ($1::uuid, $2, $3, moment($4), $5)";
+    link.run(sql, &args).await.map(|_| 1)
+}
+
+impl Record {
+    /// Claims tasks that have work in some places until `until`: the highest rank first, the oldest first among equals. Which.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn claim(
+        &self,
+        places: &[String],
+        by: &str,
+        now: Moment,
+        until: Moment,
+        most: u32,
+    ) -> Result<Vec<String>, RecordError> {
+        let (places, by) = (places.to_vec(), by.to_owned());
+        let claimed = self.work(Work::Do(Doing::Claim { places, by: by.clone(), now, until, most })).await?;
+        if claimed == 0 {
+            return Ok(Vec::new());
+        }
+        let sql = "SELECT task_id::text FROM tasks WHERE claimed_by = $1 AND claimed_until = moment($2) \
+                   ORDER BY rank DESC, ready_at, task_id";
+        self.read(async |link| {
+            let rows = link.rows(sql, &[by.into(), until.into()]).await?;
+            rows.iter().map(|row| row.text(0).map(str::to_owned)).collect()
+        })
+        .await
+    }
+
+    /// Whoever claimed a task tries it again not before `until`, and neither does anybody else.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn put_off(&self, task_id: &str, by: &str, until: Moment) -> Result<(), RecordError> {
+        let (task_id, by) = (task_id.to_owned(), by.to_owned());
+        self.work(Work::Do(Doing::PutOff { task_id, by, until })).await.map(drop)
+    }
+
+    /// Whoever carries a task out is alive until `until`.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn renew(&self, task_id: &str, attempt: u64, until: Moment) -> Result<Renewed, RecordError> {
+        let task_id = task_id.to_owned();
+        let renewed = self.work(Work::Do(Doing::Renew { task_id, attempt, until })).await?;
+        Ok(match renewed {
+            0 => Renewed::No,
+            1 => Renewed::Yes,
+            _ => Renewed::Stop,
+        })
+    }
+
+    /// Keeps what an attempt says, for whoever follows; whether it is the present one.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn say(
+        &self,
+        task_id: &str,
+        attempt: u64,
+        at: Moment,
+        text: &str,
+    ) -> Result<bool, RecordError> {
+        let (task_id, text) = (task_id.to_owned(), text.to_owned());
+        Ok(self.work(Work::Do(Doing::Log { task_id, attempt, at, text })).await? > 0)
+    }
+
+    /// What was said while a task was carried out, from the first line after `after`.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn said(&self, task_id: &str, after: u64, limit: u32) -> Result<Vec<LogLine>, RecordError> {
+        let sql = format!(
+            "SELECT number, attempt, micros(at), text FROM task_logs WHERE task_id = $1::uuid AND number > $2 \
+             ORDER BY number LIMIT {limit}"
+        );
+        let args = [task_id.into(), after.into()];
+        self.read(async |link| {
+            let rows = link.rows(&sql, &args).await?;
+            rows.iter()
+                .map(|row| {
+                    let (number, attempt, at) = (row.number(0)?, row.number(1)?, row.moment(2)?);
+                    Ok(LogLine { number, attempt, at, text: row.text(3)?.to_owned() })
+                })
+                .collect()
+        })
+        .await
+    }
+
+    /// Tasks whose worker was not heard of until its lease ended, the longest silent first.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn silent(&self, now: Moment, limit: u32) -> Result<Vec<String>, RecordError> {
+        let sql = format!(
+            "SELECT task_id::text FROM tasks WHERE lease_until <= moment($1) ORDER BY lease_until LIMIT {limit}"
+        );
+        self.read(async |link| {
+            let rows = link.rows(&sql, &[now.into()]).await?;
+            rows.iter().map(|row| row.text(0).map(str::to_owned)).collect()
+        })
+        .await
+    }
+
+    /// How many tasks have work, by place; the places with most first.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn waiting_work(&self, limit: u32) -> Result<Vec<(String, u64)>, RecordError> {
+        let sql = format!(
+            "SELECT place, count(*)::bigint AS many FROM tasks WHERE work IS NOT NULL GROUP BY place \
+             ORDER BY many DESC, place LIMIT {limit}"
+        );
+        self.read(async |link| {
+            let rows = link.rows(&sql, &[]).await?;
+            rows.iter().map(|row| Ok((row.text(0)?.to_owned(), row.number(1)?))).collect()
+        })
+        .await
+    }
+}
