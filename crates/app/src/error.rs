@@ -38,6 +38,14 @@ pub enum Error {
     /// Somebody switched this off.
     #[error("the feature {0} is switched off; an administrator may switch it on")]
     Disabled(&'static str),
+    /// Nobody has found out yet what a task would change.
+    #[error(
+        "no worker has found out yet what the task would change; see that one runs that can, and try again"
+    )]
+    PreviewPending,
+    /// What somebody held for a task is not held any more.
+    #[error("the locks of the task are lost: change nothing more, and report how it ended")]
+    LocksLost,
     /// Others were faster, again and again.
     #[error("others keep changing it; try again")]
     Overtaken,

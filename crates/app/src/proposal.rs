@@ -162,10 +162,9 @@ impl Proposal {
             (AGENT, None) if *config != before => Preview::none(),
             (AGENT, None) => preview.clone(),
             (NOOP, None) => SaidPreview::default().preview(),
-            (NOOP, Some(_)) => {
-                return Err(Error::invalid("/preview", "is said for the executor agent alone"));
-            }
-            _ => return Err(Error::invalid("/executor", format!("must be {AGENT} or {NOOP}"))),
+            // What can be found out is not said.
+            (_, Some(_)) => return Err(Error::invalid("/preview", "is said for the executor agent alone")),
+            (_, None) => Preview::pending(),
         };
         Ok(draft)
     }
@@ -222,7 +221,7 @@ impl Reviews {
     /// # Errors
     /// The caller may not, or what it wants cannot be.
     pub async fn propose(&self, proposal: Proposal, caller: &Caller) -> Result<StoredTask, Error> {
-        let draft = self.imagine(proposal, caller).await?;
+        let draft = self.drafted(proposal, caller).await?;
         self.create(draft, caller).await
     }
 
@@ -231,6 +230,12 @@ impl Reviews {
     /// # Errors
     /// What is wanted cannot be.
     pub async fn imagine(&self, proposal: Proposal, caller: &Caller) -> Result<Draft, Error> {
+        let mut draft = self.drafted(proposal, caller).await?;
+        draft.preview = self.look_ahead(&draft.config, draft.preview).await?;
+        Ok(draft)
+    }
+
+    async fn drafted(&self, proposal: Proposal, caller: &Caller) -> Result<Draft, Error> {
         let usual = self.settings().await?.task_default_timeout;
         proposal.draft(u32::try_from(usual).unwrap_or(u32::MAX), caller)
     }

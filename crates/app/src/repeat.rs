@@ -13,6 +13,8 @@ use serde_json::Value;
 pub enum Made<'a> {
     /// A task.
     Task(&'a StoredTask),
+    /// A task that an agent carries out from now on.
+    Claim(&'a StoredTask),
     /// A request of a task.
     Approval(&'a StoredTask, &'a str),
     /// Many requests, each with its task.

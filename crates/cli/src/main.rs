@@ -23,6 +23,7 @@ mod simulate;
 mod task;
 mod times;
 mod user;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -40,6 +41,8 @@ struct Cli {
 enum Command {
     /// Run the server, with its locks in one data folder or on Redis
     Serve(serve::Args),
+    /// Carry out what is approved, beside servers on the same Redis and PostgreSQL
+    Worker(worker::Args),
     /// Sign in with a password; the token is kept for this machine
     Login(login::LoginArgs),
     /// Take the token back that ade login made
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Worker(args) => worker::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Login(args) => login::login(&args).map(|()| ExitCode::SUCCESS),
         Command::Logout(args) => login::logout(&args).map(|()| ExitCode::SUCCESS),
         Command::Whoami(args) => login::whoami(&args).map(|()| ExitCode::SUCCESS),

@@ -61,8 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 async fn serve(config: &Config) -> Result<(), Failure> {
     let admin_token = config::admin_token();
     let server = Server::start(config, admin_token.as_deref()).await.map_err(|error| not_started(&error))?;
-    let (mut interrupt, mut terminate) =
-        (listen_to(SignalKind::interrupt())?, listen_to(SignalKind::terminate())?);
+    let end = told_to_end()?;
     if let Some(path) = server.new_token() {
         let how = if config.redis.is_some() {
             "every server has its own unless ADE_ADMIN_TOKEN gives all of them the same"
@@ -86,12 +85,6 @@ async fn serve(config: &Config) -> Result<(), Failure> {
         "the API is described at http://{}/docs; ade lock --help says what to try",
         server.address()
     ));
-    let end = async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-    };
     server.run(end).await;
     Ok(())
 }
@@ -118,12 +111,24 @@ fn allow_many_files() {
     }
 }
 
+/// Until somebody wants this process to end.
+pub(crate) fn told_to_end() -> Result<impl Future<Output = ()>, Failure> {
+    let (mut interrupt, mut terminate) =
+        (listen_to(SignalKind::interrupt())?, listen_to(SignalKind::terminate())?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
 fn listen_to(kind: SignalKind) -> Result<tokio::signal::unix::Signal, Failure> {
     signal(kind)
         .map_err(|error| Failure::new(Kind::Unavailable, format!("cannot listen to signals: {error}")))
 }
 
-fn not_started(error: &StartError) -> Failure {
+pub(crate) fn not_started(error: &StartError) -> Failure {
     let failure = Failure::new(Kind::Unavailable, error.to_string());
     match error {
         StartError::Listen { .. } => {
@@ -135,6 +140,9 @@ fn not_started(error: &StartError) -> Failure {
         StartError::Record(_) => {
             failure.hint("check the data folder, or --postgres and that its server runs; ade config shows where they come from")
         }
+        StartError::NoWorker => failure.hint("name them with --redis and --postgres, or in ade.toml"),
+        StartError::Executor(_) => failure.hint("mend it in the configuration file under executors"),
+        StartError::Blobs(_) => failure.hint("choose another folder with server.blobs in ade.toml"),
         StartError::Store(_)
         | StartError::Folder(_)
         | StartError::Token(_)

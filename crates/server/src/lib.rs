@@ -16,9 +16,11 @@ mod metrics;
 mod posted;
 mod problem;
 mod run;
+mod workers;
 
 pub use ade_app::demo::PASSWORD as DEMO_PASSWORD;
 pub use api::openapi;
 pub use config::{Config, ConfigError, Layers};
 pub use logging::start as start_logging;
 pub use run::{Server, StartError};
+pub use workers::WorkerProcess;

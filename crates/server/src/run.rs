@@ -12,7 +12,8 @@ use ade_app::demo::Demo;
 use ade_app::duties::{Duties, Running};
 use ade_app::ledger::LedgerError;
 use ade_app::rules::Rules;
-use ade_app::{Accounts, Audits, LockService, RecordNotices, Reviews, Upkeep};
+use ade_app::worker::Pulls;
+use ade_app::{Accounts, Audits, LockService, RecordNotices, Reviews, Upkeep, Working};
 use ade_domain::Clock;
 use ade_store::embedded::{self, OpenError};
 use ade_store::redis::{self, OnRedis};
@@ -27,7 +28,7 @@ use crate::api::settings::OwnSetting;
 use crate::api::{self, App};
 use crate::auth::AdminToken;
 use crate::posted::InFlight;
-use crate::{Config, accept, metrics};
+use crate::{Config, accept, metrics, workers};
 use uuid::Uuid;
 
 /// How long what was told may take to be written once the server stops.
@@ -62,6 +63,17 @@ pub enum StartError {
     /// The key that signs checkpoints.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    /// The folder for blobs.
+    #[error(transparent)]
+    Blobs(#[from] ade_store::BlobError),
+    /// What workers may do.
+    #[error("executors: {0}")]
+    Executor(String),
+    /// A worker without what it shares with servers.
+    #[error(
+        "a worker of its own needs the Redis and the PostgreSQL of its servers; embedded, ade serve works by itself"
+    )]
+    NoWorker,
     /// The administrator's token.
     #[error("the administrator's token: {0}")]
     Token(io::Error),
@@ -84,6 +96,7 @@ pub struct Server {
     upkeep: Upkeep,
     duties: Running,
     notices: JoinHandle<()>,
+    working: Option<Working>,
     address: SocketAddr,
     new_token: Option<PathBuf>,
     first_password: Option<String>,
@@ -121,7 +134,9 @@ fn mark_demo(config: &Config) -> Result<(), StartError> {
 }
 
 /// The backend that the configuration asks for. The one in this process takes the data folder by itself.
-async fn coordination(config: &Config) -> Result<(Arc<dyn Coordination>, Option<DataFolder>), StartError> {
+pub(crate) async fn coordination(
+    config: &Config,
+) -> Result<(Arc<dyn Coordination>, Option<DataFolder>), StartError> {
     let rules = config.rules.clone();
     let Some(url) = &config.redis else {
         let options = embedded::Options { rules, ..embedded::Options::default() };
@@ -162,7 +177,9 @@ impl Server {
         let (told, notices) = RecordNotices::start(record.clone(), clock.clone());
         let locks = LockService::new(coordination.clone(), Arc::new(told));
         let upkeep = Upkeep::start(&locks);
-        let reviews = Reviews::new(record.clone(), clock.clone(), Some(coordination.clone()));
+        let (allowed, blobs) = (workers::allowed(config)?, workers::blobs(config)?);
+        let reviews = Reviews::new(record.clone(), clock.clone(), Some(coordination.clone()))
+            .with_previews(workers::previews(config, &allowed));
         let agents = AgentService::new(coordination, record.clone(), clock.clone());
         let accounts = Accounts::new(record.clone(), clock.clone(), reviews.clone());
         let first_password = accounts.first_admin().await.map_err(StartError::FirstAdmin)?;
@@ -182,6 +199,25 @@ impl Server {
             checkpoint_every: Duration::from_secs(config.checkpoint_seconds.into()),
         };
         let duties = duties.start()?;
+        let worker = workers::worker(
+            config,
+            allowed,
+            record.clone(),
+            reviews.clone(),
+            locks.clone(),
+            clock.clone(),
+            blobs.clone(),
+        );
+        let working = (config.worker_slots > 0).then(|| worker.start());
+        let pulls = Pulls {
+            record: record.clone(),
+            reviews: reviews.clone(),
+            locks: locks.clone(),
+            agents: agents.clone(),
+            clock: clock.clone(),
+            blobs,
+            lease_ms: config.worker_lease_ms,
+        };
         let (stop, stopping) = watch::channel(false);
         let app = App {
             locks,
@@ -190,6 +226,7 @@ impl Server {
             rules,
             audits: Audits::new(record.clone(), reviews.clone()),
             reviews,
+            pulls,
             record,
             own_settings: OwnSetting::of_locks(&config.rules).into(),
             in_flight: InFlight::default(),
@@ -208,6 +245,7 @@ impl Server {
             upkeep,
             duties,
             notices,
+            working,
             address,
             new_token,
             first_password,
@@ -235,7 +273,7 @@ impl Server {
 
     /// Serves until `end`. Then it accepts nothing more, tells open answers to try elsewhere, and finishes the rest.
     pub async fn run(self, end: impl Future<Output = ()>) {
-        let Self { listener, app, stop, upkeep, duties, notices, .. } = self;
+        let Self { listener, app, stop, upkeep, duties, notices, working, .. } = self;
         let recording = tokio::spawn(async {
             let mut tick = tokio::time::interval(METRICS_UPKEEP);
             while let Some(recorder) = metrics::recorder() {
@@ -252,6 +290,9 @@ impl Server {
         };
         accept::serve(&listener, api::router(app), end).await;
         recording.abort();
+        if let Some(working) = working {
+            working.stop().await;
+        }
         upkeep.stop().await;
         duties.stop().await;
         // Whoever told is gone by now: what was told is written.

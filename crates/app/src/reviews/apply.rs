@@ -6,10 +6,10 @@ use ade_domain::Moment;
 use ade_domain::permission::Scope;
 use ade_domain::review::{Begin, Follows, Refusal};
 use ade_domain::task::{Failed, Output, Preview, PreviewStatus, State};
-use ade_store::record::StoredTask;
+use ade_store::record::{Commit, StoredTask};
 
 use super::{About, MOST_ATTEMPTS, Reviews, new_id};
-use crate::{Caller, Error};
+use crate::{Caller, Error, Made};
 
 /// What an administrator wants of a task that is, or was, carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,29 @@ impl Reviews {
             })
             .await?;
         Ok(attempt(&task))
+    }
+
+    /// The same for an agent that asked for work: it begins at once. What it is answered is kept with it.
+    pub(crate) async fn begin_pulled(
+        &self,
+        task_id: &str,
+        seen: u64,
+        begin: &Begin,
+        caller: &Caller,
+    ) -> Result<StoredTask, Error> {
+        let mut task = self.load(About::due(task_id)).await?;
+        let now = self.clock.now();
+        if task.review.revision != seen {
+            return Err(Error::Overtaken);
+        }
+        let attempt = task.review.begin(begin.clone(), now)?;
+        task.review.started(attempt, None, now)?;
+        let mut commit = Commit::default();
+        self.add(&mut commit, Some(seen), &mut task, Some(caller), now).await?;
+        if let Some(keep) = &caller.keep {
+            keep.add(&mut commit, Made::Claim(&task), now);
+        }
+        if self.commit(commit).await? { Ok(task) } else { Err(Error::Overtaken) }
     }
 
     /// The same for changing back what somebody wants undone.

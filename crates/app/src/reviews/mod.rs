@@ -9,6 +9,7 @@ mod facts;
 mod leave;
 mod lists;
 mod locks;
+mod preview;
 mod simulate;
 mod use_cases;
 
@@ -19,9 +20,10 @@ use ade_domain::people::{AuthorSet, UserId};
 use ade_domain::review::Record as Happened;
 use ade_domain::task::{Lineage, State};
 use ade_domain::{Clock, Moment};
-use ade_store::record::{Commit, Event, StoredTask, Write};
+use ade_store::record::{Commit, Event, StoredTask, WorkKind, Write};
 use ade_store::{Coordination, Record, RecordError};
 use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
 use uuid::Uuid;
 
 pub use apply::Command;
@@ -29,6 +31,8 @@ pub(crate) use apply::is_over;
 pub use batch::{Batch, MOST_AT_ONCE};
 pub use leave::MOST_MOVED;
 pub use lists::Whose;
+pub(crate) use preview::hidden;
+pub use preview::{EXECUTORS, Previews};
 pub use simulate::{Differs, Imagined, Simulated};
 pub use use_cases::{Deed, Draft, Response};
 
@@ -47,6 +51,8 @@ pub struct Reviews {
     record: Record,
     clock: Arc<dyn Clock>,
     locks: Option<Arc<dyn Coordination>>,
+    previews: Previews,
+    wake: Arc<Notify>,
 }
 
 impl std::fmt::Debug for Reviews {
@@ -101,7 +107,19 @@ impl Reviews {
     /// On a record, by a clock; with what coordinates, if locks are to be looked at.
     #[must_use]
     pub fn new(record: Record, clock: Arc<dyn Clock>, locks: Option<Arc<dyn Coordination>>) -> Self {
-        Self { record, clock, locks }
+        Self { record, clock, locks, previews: Previews::default(), wake: Arc::default() }
+    }
+
+    /// The same, with previews made like this.
+    #[must_use]
+    pub fn with_previews(self, previews: Previews) -> Self {
+        Self { previews, ..self }
+    }
+
+    /// Hears that some task has work for workers; a hint, which may be missed.
+    #[must_use]
+    pub fn wake(&self) -> Arc<Notify> {
+        Arc::clone(&self.wake)
     }
 
     /// The settings in force.
@@ -175,8 +193,17 @@ impl Reviews {
         if commit.writes.is_empty() && commit.answer.is_none() {
             return Ok(true);
         }
+        let has_work = commit
+            .writes
+            .iter()
+            .any(|write| matches!(write, Write::Task { task, .. } if WorkKind::of(task).is_some()));
         match self.record.commit(commit).await {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                if has_work {
+                    self.wake.notify_one();
+                }
+                Ok(true)
+            }
             Err(RecordError::Conflict { .. }) => Ok(false),
             Err(error) => Err(error.into()),
         }

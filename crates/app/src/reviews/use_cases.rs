@@ -85,6 +85,7 @@ impl Reviews {
         }
         let Draft { config, metadata, preview, predecessor } = draft;
         let (digest, task_id) = (checked(&config)?, new_id());
+        let preview = self.look_ahead(&config, preview).await?;
         let facts = self.facts(&config.task_type).await?;
         let lock_preview = self.lock_preview(&config, Some(&task_id)).await;
         let now = self.clock.now();
@@ -120,7 +121,7 @@ impl Reviews {
         caller.require(Scope::Propose)?;
         let about = About::task(task_id, caller);
         for _ in 0..MOST_ATTEMPTS {
-            let mut task = self.load(about).await?;
+            let mut task = self.with_preview(about).await?;
             let (seen, config, mut ids) = (task.review.revision, task.review.config.clone(), new_id);
             let facts = self.facts(&config.task_type).await?;
             let lock_preview = self.lock_preview(&config, Some(task_id)).await;
@@ -152,6 +153,7 @@ impl Reviews {
             let seen = task.review.revision;
             let (config, metadata, preview) = change(&task)?;
             let (digest, mut ids) = (checked(&config)?, new_id);
+            let preview = self.look_ahead(&config, preview).await?;
             let facts = self.facts(&config.task_type).await?;
             let lock_preview = self.lock_preview(&config, Some(task_id)).await;
             let now = self.clock.now();

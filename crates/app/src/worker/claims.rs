@@ -25,7 +25,7 @@ impl Worker {
             free.push(more);
         }
         let (now, most) = (self.now(), u32::try_from(free.len()).unwrap_or(u32::MAX));
-        let found = self.record.claim(places, &self.name, now, now.plus_ms(CLAIM_MS), most).await?;
+        let found = self.record.claim(places, &[], &self.name, now, now.plus_ms(CLAIM_MS), most).await?;
         Ok(found.into_iter().zip(free).collect())
     }
 

@@ -6,8 +6,12 @@
 mod claims;
 mod hold;
 mod one;
+mod pull;
 mod recover;
 mod undo;
+
+pub(crate) use one::preview_of;
+pub use pull::{Alive, Pulls, Report};
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use ade_domain::review::{Begin, Follows};
 use ade_domain::task::{Failed, FailureCode, Left, Output as Said, Preview};
-use ade_executors::{Changed, Executor, Failure, Halt, Output, Run};
+use ade_executors::{Changed, Executor, Failure, Halt, Output, Parameters, Run};
 use ade_store::record::{StoredTask, WorkKind};
 use tokio::task::spawn_blocking;
 
 use super::Worker;
 use super::hold::{Kept, Locks, take};
 use crate::Error;
+use crate::reviews::hidden;
 
 /// How long a preview may take.
 pub(crate) const PREVIEW_WITHIN: Duration = Duration::from_secs(20);
@@ -35,9 +36,9 @@ impl Worker {
         let Some(executor) = self.executors.at(&place) else { return Ok(()) };
         match WorkKind::of(&task) {
             Some(WorkKind::Preview) => {
-                let preview = preview(executor, &task)
-                    .await
-                    .unwrap_or_else(|failed| Preview::failed(self.secrets.hide(&failed.message)));
+                let made = preview_of(executor, &task.review.config.parameters).await;
+                let preview = made.unwrap_or_else(|failure| Preview::failed(failure.message));
+                let preview = hidden(preview, &self.secrets);
                 self.reviews.put_preview(task_id, &task, &preview).await
             }
             Some(WorkKind::Apply) => self.apply(&task, executor).await,
@@ -82,7 +83,7 @@ impl Worker {
             self.put_off(task_id).await;
             return Ok(());
         }
-        let again = preview(executor, &task).await;
+        let again = preview_of(executor, &review.config.parameters).await;
         if let Ok(now) = &again
             && now.fingerprint.map(|fingerprint| fingerprint.to_string()) != review.fingerprint
         {
@@ -292,8 +293,11 @@ fn halted(halt: Halt, after: Option<Duration>) -> Failure {
 }
 
 /// What would change now.
-pub(crate) async fn preview(executor: &Arc<dyn Executor>, task: &StoredTask) -> Result<Preview, Failure> {
-    let made = tokio::time::timeout(PREVIEW_WITHIN, executor.preview(&task.review.config.parameters)).await;
+pub(crate) async fn preview_of(
+    executor: &Arc<dyn Executor>,
+    parameters: &Parameters,
+) -> Result<Preview, Failure> {
+    let made = tokio::time::timeout(PREVIEW_WITHIN, executor.preview(parameters)).await;
     made.unwrap_or_else(|_| {
         Err(Failure::not_now(format!("finding out took longer than {} s", PREVIEW_WITHIN.as_secs())))
     })

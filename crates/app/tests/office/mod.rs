@@ -140,7 +140,9 @@ pub(crate) fn caller(name: &str, roles: &[&str]) -> Caller {
 /// The same caller with a request that may be repeated; what is kept is what was made.
 pub(crate) fn keeping(caller: &Caller, key: &str) -> Caller {
     let render = |made: Made<'_>| match made {
-        Made::Task(task) => (200, json!({ "task": task.review.task_id, "revision": task.review.revision })),
+        Made::Task(task) | Made::Claim(task) => {
+            (200, json!({ "task": task.review.task_id, "revision": task.review.revision }))
+        }
         Made::Approval(task, id) => (200, json!({ "approval": id, "state": task.review.state })),
         Made::Batch(ids, tasks) => (200, json!({ "answered": ids.len(), "tasks": tasks.len() })),
         Made::Comment(comment) => (201, json!({ "comment": comment.comment_id })),

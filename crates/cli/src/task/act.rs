@@ -58,6 +58,14 @@ pub(super) async fn force(client: &Client, args: NeedsReason) -> Result<(), Fail
     told(args.shape, &client.force_task(&args.task_id, &Reason { reason: Some(args.reason) }).await?)
 }
 
+pub(super) async fn stop(client: &Client, args: NeedsReason) -> Result<(), Failure> {
+    told(args.shape, &client.stop_task(&args.task_id, &Reason { reason: Some(args.reason) }).await?)
+}
+
+pub(super) async fn roll_back(client: &Client, args: NeedsReason) -> Result<(), Failure> {
+    told(args.shape, &client.roll_back_task(&args.task_id, &Reason { reason: Some(args.reason) }).await?)
+}
+
 pub(super) async fn overrule(client: &Client, args: OverrideArgs) -> Result<(), Failure> {
     let request = OverrideRequest { reason: Some(args.reason), incident_ticket: Some(args.ticket) };
     told(args.shape, &client.override_task(&args.task_id, &request).await?)

@@ -4,6 +4,7 @@ mod act;
 mod list;
 pub(crate) mod page;
 pub(crate) mod parts;
+mod wait;
 
 use std::path::PathBuf;
 
@@ -29,6 +30,8 @@ enum Command {
     Show(Named),
     /// Make a draft
     Create(CreateArgs),
+    /// Make a draft and want it decided; with --wait until it has ended
+    Propose(ProposeArgs),
     /// Change a task; whoever agreed before is asked again
     Edit(EditArgs),
     /// Want a draft decided
@@ -53,6 +56,12 @@ enum Command {
     Confirm(Named),
     /// Put an approved task before all others (admin)
     Force(NeedsReason),
+    /// What is said while a task is carried out
+    Logs(LogArgs),
+    /// Stop a task that is carried out (admin)
+    Stop(NeedsReason),
+    /// Undo what a failed task left behind (admin)
+    Rollback(NeedsReason),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -90,6 +99,28 @@ struct CreateArgs {
     submit: bool,
     #[command(flatten)]
     shape: Shape,
+}
+
+#[derive(Debug, ClapArgs)]
+struct ProposeArgs {
+    /// The task as YAML or JSON; - is standard input
+    #[arg(short, long, value_name = "FILE")]
+    file: PathBuf,
+    /// Until it has ended: the exit code is 0 if it is done, and 1 if it is not
+    #[arg(long)]
+    wait: bool,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+#[derive(Debug, ClapArgs)]
+struct LogArgs {
+    /// The task
+    #[arg(value_name = "TASK")]
+    task_id: String,
+    /// Until it has ended
+    #[arg(short, long)]
+    follow: bool,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -167,6 +198,10 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             Command::Comments(args) => list::comments(&client, &args).await,
             Command::Audit(args) => list::audit(&client, &args).await,
             Command::Create(args) => act::create(&client, &args).await,
+            Command::Propose(args) => wait::propose(&client, &args).await,
+            Command::Logs(args) => wait::logs(&client, &args).await,
+            Command::Stop(args) => act::stop(&client, args).await,
+            Command::Rollback(args) => act::roll_back(&client, args).await,
             Command::Edit(args) => act::edit(&client, &args).await,
             Command::Rm(args) => act::rm(&client, &args.task_id).await,
             Command::Comment(args) => act::comment(&client, &args).await,

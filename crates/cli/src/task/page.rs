@@ -3,10 +3,12 @@
 //! What agents wrote is shown as text, line by line, and cannot pass for anything else.
 
 use ade_client::Client;
-use ade_client::wire::{Approval, Task};
+use ade_client::wire::{Approval, Execution, Task};
 use ade_domain::review::RequestStatus;
 use ade_domain::review::quorum::{Progress, Status};
-use ade_domain::task::{ChangeKind, Preview, PreviewStatus, ResourceMode, RollbackStrategy, State};
+use ade_domain::task::{
+    ChangeKind, ExecutionResult, Phase, Preview, PreviewStatus, ResourceMode, RollbackStrategy, State,
+};
 use comfy_table::Cell;
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
@@ -44,6 +46,9 @@ pub(crate) fn page(task: &Task, approvals: &[Approval], now: Timestamp) -> Strin
     reviewers(&mut page, approvals, now);
     parts::considered(&mut page, &task.policies, &task.passed_by);
     parts::locks(&mut page, &task.lock_preview);
+    if let Some(execution) = &task.execution {
+        carried_out(&mut page, execution, now);
+    }
     line(&mut page, &heading("You can ask it to"));
     let allowed =
         if task.allowed.is_empty() { "nothing any more".to_owned() } else { safe(&task.allowed.join(", ")) };
@@ -172,6 +177,53 @@ fn preview(page: &mut String, preview: &Preview) {
         line(page, &format!("  {} {}", "error:".red(), safe(error)));
     }
     fact(page, "fingerprint", &preview.fingerprint.as_ref().map(ToString::to_string).unwrap_or_default());
+}
+
+/// How carrying it out stands.
+fn carried_out(page: &mut String, execution: &Execution, now: Timestamp) {
+    let stands = match (execution.result, execution.phase) {
+        (Some(ExecutionResult::Success), _) => "done".green().to_string(),
+        (Some(ExecutionResult::Failure), _) => "failed".red().to_string(),
+        (Some(ExecutionResult::Timeout), _) => "took too long".red().to_string(),
+        (Some(ExecutionResult::Cancelled), _) => "stopped".red().to_string(),
+        (None, Phase::Prepared) => "locks are held, nothing is changed yet".to_owned(),
+        (None, Phase::Started) => "under way".yellow().to_string(),
+        (None, Phase::RollingBack) => "what was changed is changed back".yellow().to_string(),
+        (None, Phase::Ended) => "waits to be tried again".to_owned(),
+    };
+    line(page, &heading("Carried out"));
+    let ago = |at| format!("{} ago", times::since(at, now));
+    fact(page, "result", &stands);
+    let retries = match execution.retry_count {
+        0 => String::new(),
+        many => format!(", {many} retries"),
+    };
+    fact(page, "attempt", &format!("{} by {}{retries}", execution.attempt, safe(&execution.agent_id)));
+    fact(page, "began", &ago(execution.started_at));
+    fact(page, "ended", &execution.completed_at.map(ago).unwrap_or_default());
+    fact(page, "error", &execution.error.as_deref().map(safe).unwrap_or_default());
+    let undone = match execution.rolled_back {
+        Some(true) => "yes, everything is as it was before".green().to_string(),
+        Some(false) => "no".red().to_string(),
+        None => String::new(),
+    };
+    fact(page, "changed back", &undone);
+    for (what, asked) in [("stop", &execution.stop), ("undo", &execution.undo)] {
+        let text =
+            asked.as_ref().map(|asked| format!("{} wants it: {}", safe(&asked.by), safe(&asked.reason)));
+        fact(page, what, &text.unwrap_or_default());
+    }
+    for grant in &execution.grants {
+        fact(page, "holds", &format!("{} with token {}", safe(&grant.lock), grant.fencing_token));
+    }
+    if let Some(output) = &execution.output {
+        line(page, &format!("  {}", "output".dimmed()));
+        for shown in safe_lines(output) {
+            line(page, &format!("    {shown}"));
+        }
+    }
+    let more = execution.output_key.as_deref();
+    fact(page, "all of it", &more.map(|key| format!("the blob {}", safe(key))).unwrap_or_default());
 }
 
 /// A line of a diff.

@@ -108,9 +108,22 @@ impl Client {
         self.command(self.call(Method::POST, path).json(body)).await
     }
 
+    /// A command that may be answered with nothing.
+    async fn make_or_nothing<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &(impl Serialize + Sync),
+        waits: Duration,
+    ) -> Result<Option<T>, Error> {
+        let call = self.call(Method::POST, path).timeout(PATIENCE + waits);
+        let (status, body) = self.send_named(call.json(body)).await?;
+        if status == 204 { Ok(None) } else { self.read(&body).map(Some) }
+    }
+
     /// A command that needs no more than its path.
     async fn make_bare<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
-        self.command(self.call(Method::POST, path)).await
+        // Longer than a server waits for a preview before it answers.
+        self.command(self.call(Method::POST, path).timeout(3 * PATIENCE)).await
     }
 
     /// Changes something, if it still has this revision.

@@ -1,13 +1,16 @@
 //! Tasks, and the requests to decide about them.
 
+use std::time::Duration;
+
 use ade_domain::task::Preview;
 use reqwest::Method;
 
 use super::{Client, segment};
 use crate::Error;
 use crate::wire::{
-    Approval, AuditEntry, BatchAnswer, BatchRequest, Comment, CommentRequest, DelegateRequest,
-    OverrideRequest, Page, Reason, ResponseRequest, Risk, Task, TaskRequest, TaskStats,
+    Alive, Approval, AttemptRequest, AuditEntry, BatchAnswer, BatchRequest, Claim, ClaimRequest, Comment,
+    CommentRequest, CompleteRequest, DelegateRequest, Execution, LogLine, OverrideRequest, Page, Reason,
+    ResponseRequest, Risk, Task, TaskRequest, TaskStats,
 };
 
 impl Client {
@@ -78,6 +81,63 @@ impl Client {
     /// It is too late, or the caller did not approve it.
     pub async fn revoke_task(&self, task_id: &str, reason: &Reason) -> Result<Task, Error> {
         self.make(&task_path(task_id, "/revoke"), reason).await
+    }
+
+    /// Stops a task that is carried out.
+    ///
+    /// # Errors
+    /// Nothing is carried out, or the caller may not.
+    pub async fn stop_task(&self, task_id: &str, reason: &Reason) -> Result<Task, Error> {
+        self.make(&task_path(task_id, "/stop"), reason).await
+    }
+
+    /// Wants undone what a failed task left behind.
+    ///
+    /// # Errors
+    /// There is nothing to undo, or the caller may not.
+    pub async fn roll_back_task(&self, task_id: &str, reason: &Reason) -> Result<Task, Error> {
+        self.make(&task_path(task_id, "/rollback"), reason).await
+    }
+
+    /// What was said while a task was carried out, after the line with this number.
+    ///
+    /// # Errors
+    /// The caller may not see the task.
+    pub async fn task_logs(&self, task_id: &str, after: u64) -> Result<Page<LogLine>, Error> {
+        self.get(&task_path(task_id, "/logs"), &[("after", after.to_string().as_str())]).await
+    }
+
+    /// How carrying a task out stands.
+    ///
+    /// # Errors
+    /// Nobody began to.
+    pub async fn execution(&self, task_id: &str) -> Result<Execution, Error> {
+        self.get(&task_path(task_id, "/execution"), &[]).await
+    }
+
+    /// Asks for work as an agent; nothing, if there is none.
+    ///
+    /// # Errors
+    /// The caller may not act for the agent.
+    pub async fn claim_task(&self, request: &ClaimRequest) -> Result<Option<Claim>, Error> {
+        let waits = Duration::try_from_secs_f64(request.wait_seconds.unwrap_or_default());
+        self.make_or_nothing("/tasks/claim", request, waits.unwrap_or_default()).await
+    }
+
+    /// Says that an agent is alive.
+    ///
+    /// # Errors
+    /// Its attempt does not count any more.
+    pub async fn task_heartbeat(&self, task_id: &str, attempt: u64) -> Result<Alive, Error> {
+        self.post(&task_path(task_id, "/heartbeat"), &AttemptRequest { attempt }).await
+    }
+
+    /// Says how a task ended.
+    ///
+    /// # Errors
+    /// Its attempt does not count any more.
+    pub async fn complete_task(&self, task_id: &str, report: &CompleteRequest) -> Result<Task, Error> {
+        self.post(&task_path(task_id, "/complete"), report).await
     }
 
     /// Puts an approved task before all others (admin).

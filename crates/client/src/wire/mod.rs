@@ -3,6 +3,7 @@
 
 mod agents;
 mod approvals;
+mod execution;
 mod locks;
 mod log;
 mod people;
@@ -18,6 +19,9 @@ use serde_json::Value;
 
 pub use agents::{Agent, AgentRequest};
 pub use approvals::{Approval, BatchAnswer, BatchOptions, BatchRequest, DelegateRequest, ResponseRequest};
+pub use execution::{
+    Alive, Asked, AttemptRequest, Claim, ClaimRequest, CompleteRequest, Execution, LogLine, LogRequest,
+};
 pub use locks::{
     AcquireRequest, Broken, CycleEdge, Grant, Grants, Graph, GraphWait, HeartbeatRequest, HeldLock,
     HoldRequest, HoldResult, HoldResults, HolderRef, Lock, LockAsk, LockHolder, LockWaiter, Mode, Ticket,

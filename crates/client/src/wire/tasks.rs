@@ -9,7 +9,7 @@ use ade_domain::task::{Config, Lineage, Preview, PreviewChange, Resource, Rollba
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Mode, Time, given};
+use super::{Execution, Mode, Time, given};
 
 /// A task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,6 +49,8 @@ pub struct Task {
     pub forced: bool,
     /// What can be done with it now.
     pub allowed: Vec<String>,
+    /// How carrying it out stands, once somebody began to.
+    pub execution: Option<Execution>,
     /// The task that it was made of.
     pub predecessor: Option<String>,
 }

@@ -6,13 +6,14 @@ use ade_store::record::{Thing, ThingKind};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::convert::{reviews as convert, settings};
+use super::convert::{execution, reviews as convert, settings};
 use crate::problem::Problem;
 
 /// Status and body of the answer.
 pub(crate) fn answer(status: u16, made: Made<'_>) -> (u16, Value) {
     let body = match made {
         Made::Task(task) => value(&convert::task(task)),
+        Made::Claim(task) => value(&execution::claim(task)),
         Made::Approval(task, id) => {
             let found = task.review.approvals.iter().find(|one| one.approval_id == id);
             value(&found.map(|one| convert::approval(one, Some(task.review.state))))

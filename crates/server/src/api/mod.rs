@@ -5,6 +5,7 @@ mod answers;
 mod approvals;
 mod audit;
 pub(crate) mod convert;
+mod execution;
 pub(crate) mod extract;
 mod locks;
 pub(crate) mod made;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 
 use ade_app::agents::AgentService;
 use ade_app::rules::Rules;
+use ade_app::worker::Pulls;
 use ade_app::{Accounts, Audits, LockService, Reviews};
 use ade_store::Record;
 use axum::Router;
@@ -57,6 +59,7 @@ pub(crate) struct App {
     pub(crate) agents: AgentService,
     pub(crate) accounts: Accounts,
     pub(crate) reviews: Reviews,
+    pub(crate) pulls: Pulls,
     pub(crate) rules: Rules,
     pub(crate) audits: Audits,
     pub(crate) record: Record,
@@ -94,6 +97,7 @@ fn described() -> OpenApiRouter<App> {
     let api = OpenApiRouter::new()
         .merge(people::routes())
         .merge(tasks::routes())
+        .merge(execution::routes())
         .merge(approvals::routes())
         .merge(rules::routes())
         .merge(simulations::routes())

@@ -3,6 +3,8 @@
 //! Every setting is listed once, with its default and its explanation; from that list come the typed values, their
 //! origins, the commented default file, and the names of the variables. Unknown keys are errors.
 
+mod executors;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,6 +13,10 @@ use ade_domain::lock::Rules;
 use ade_store::RedisUrl;
 use serde::Deserialize;
 use toml::{Table, Value};
+
+pub use executors::{
+    CommandPart, Connection, ExecutorSettings, FilesPart, HttpPart, HttpSecret, SqlPart, Template,
+};
 
 /// One setting.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +55,12 @@ const SETTINGS: &[Setting] = &[
         "PostgreSQL for tasks, people and the audit log of several servers: postgres://; empty keeps them in the data \
          folder. Needs redis.",
     ),
+    setting(
+        "server",
+        "blobs",
+        "\"\"",
+        "Folder for stashes, long output and archives, which all workers share; empty means blobs in the data folder.",
+    ),
     setting("server", "hosts", "[]", "Host names that clients may use, besides localhost and IP addresses."),
     setting(
         "limit",
@@ -67,6 +79,24 @@ const SETTINGS: &[Setting] = &[
         "checkpoint_seconds",
         "300",
         "How often a signed checkpoint of the audit log is written to the data folder.",
+    ),
+    setting(
+        "worker",
+        "slots",
+        "8",
+        "Tasks that are carried out here at once; 0 leaves them to other workers.",
+    ),
+    setting(
+        "worker",
+        "lease_seconds",
+        "30",
+        "How long whoever carries a task out counts as alive without being heard of.",
+    ),
+    setting(
+        "worker",
+        "label",
+        "\"\"",
+        "Besides everybody's tasks, those that name a worker with this label.",
     ),
     setting("log", "format", "\"text\"", "How log lines are written to standard error: text or json."),
     setting(
@@ -214,6 +244,16 @@ pub struct Config {
     pub log_level: String,
     /// What locks go by.
     pub rules: Rules,
+    /// Where blobs are, if not in the data folder.
+    pub blobs: Option<PathBuf>,
+    /// Tasks that are carried out here at once.
+    pub worker_slots: usize,
+    /// How long whoever carries a task out counts as alive without being heard of.
+    pub worker_lease_ms: u64,
+    /// Which worker this is, for tasks that name one.
+    pub worker_label: Option<String>,
+    /// What may be done here.
+    pub executors: ExecutorSettings,
     /// Every setting with its origin.
     pub effective: Vec<Effective>,
 }
@@ -223,6 +263,7 @@ struct Typed {
     server: ServerPart,
     limit: LimitPart,
     audit: AuditPart,
+    worker: WorkerPart,
     log: LogPart,
     lock: LockPart,
     feature: FeaturePart,
@@ -234,6 +275,7 @@ struct ServerPart {
     data: PathBuf,
     redis: String,
     postgres: String,
+    blobs: String,
     hosts: Vec<String>,
 }
 
@@ -246,6 +288,13 @@ struct LimitPart {
 #[derive(Debug, Deserialize)]
 struct AuditPart {
     checkpoint_seconds: u32,
+}
+
+#[derive(Debug, Deserialize)]
+struct WorkerPart {
+    slots: u32,
+    lease_seconds: u32,
+    label: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -280,7 +329,7 @@ impl Config {
     /// A setting is unknown or has an impossible value.
     pub fn load(layers: &Layers) -> Result<Self, ConfigError> {
         let mut values = defaults();
-        file(layers, &mut values)?;
+        let executors = file(layers, &mut values)?;
         variables(layers, &mut values)?;
         for (name, flag, text) in &layers.flags {
             put(&mut values, name, text, Origin::Flag(flag))?;
@@ -294,7 +343,7 @@ impl Config {
                 part.insert(key.to_owned(), value.clone());
             }
         }
-        let Typed { server, limit, audit, log, lock, feature } =
+        let Typed { server, limit, audit, worker, log, lock, feature } =
             table.try_into().map_err(|error: toml::de::Error| {
                 let (name, origin) = ("configuration".to_owned(), Origin::Default);
                 ConfigError::Value { name, value: String::new(), origin, message: error.message().to_owned() }
@@ -325,7 +374,12 @@ impl Config {
             log_format: log.format,
             log_level: log.level,
             rules,
-            effective: effective(&values),
+            blobs: Some(PathBuf::from(server.blobs)).filter(|path| !path.as_os_str().is_empty()),
+            worker_slots: worker.slots as usize,
+            worker_lease_ms: u64::from(worker.lease_seconds) * 1000,
+            worker_label: Some(worker.label).filter(|label| !label.is_empty()),
+            effective: effective(&values, &executors, layers),
+            executors,
         })
     }
 
@@ -344,6 +398,7 @@ impl Config {
             }
             text.push_str(&format!("# {about}\n#{name} = {default}\n"));
         }
+        text.push_str(executors::EXAMPLE);
         text
     }
 }
@@ -371,8 +426,9 @@ fn defaults() -> Values {
     SETTINGS.iter().map(|setting| (setting.path(), (setting.default(), Origin::Default))).collect()
 }
 
-fn file(layers: &Layers, values: &mut Values) -> Result<(), ConfigError> {
-    let Some((path, text)) = &layers.file else { return Ok(()) };
+fn file(layers: &Layers, values: &mut Values) -> Result<ExecutorSettings, ConfigError> {
+    let mut allowed = ExecutorSettings::default();
+    let Some((path, text)) = &layers.file else { return Ok(allowed) };
     let syntax = |message: String| ConfigError::Syntax { path: path.clone(), message };
     let place = |error: &toml::de::Error| {
         let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
@@ -388,11 +444,20 @@ fn file(layers: &Layers, values: &mut Values) -> Result<(), ConfigError> {
         let Value::Table(part) = part else {
             return Err(unknown(&section, Origin::File(path.clone())));
         };
+        if section == "executors" {
+            allowed = executors::read(part, &layers.variables).map_err(|message| ConfigError::Value {
+                name: "executors".to_owned(),
+                value: "…".to_owned(),
+                origin: Origin::File(path.clone()),
+                message,
+            })?;
+            continue;
+        }
         for (name, value) in part {
             set(values, &format!("{section}.{name}"), value, Origin::File(path.clone()))?;
         }
     }
-    Ok(())
+    Ok(allowed)
 }
 
 /// Edits that make another name of a variable a slip of the pen. Whatever is farther from every setting belongs to somebody
@@ -497,6 +562,8 @@ fn check(values: &Values) -> Result<(), ConfigError> {
     for setting in SETTINGS.iter().filter(|setting| setting.default().is_integer()) {
         let (least, most) = match setting.name {
             "max_queue" => (0, 100_000),
+            "slots" => (0, 1_000),
+            "lease_seconds" => (1, 300),
             "min_replica_acks" => (0, 100),
             "max_clock_skew_ms" => (0, 60_000),
             _ => (1, 10_000_000),
@@ -535,13 +602,20 @@ fn shown(name: &str, value: &Value) -> String {
     }
 }
 
-fn effective(values: &Values) -> Vec<Effective> {
+fn effective(values: &Values, allowed: &ExecutorSettings, layers: &Layers) -> Vec<Effective> {
     let one = |setting: &Setting| {
         let (value, origin) = values.get(&setting.path())?.clone();
         let (name, about) = (setting.path(), setting.about);
         Some(Effective { value: shown(&name, &value), name, origin, about })
     };
-    SETTINGS.iter().filter_map(one).collect()
+    let origin = || match &layers.file {
+        Some((path, _)) if *allowed != ExecutorSettings::default() => Origin::File(path.clone()),
+        _ => Origin::Default,
+    };
+    let about = "What workers may do: only the file says so.";
+    let may = executors::shown(allowed).into_iter();
+    let may = may.map(|(name, value)| Effective { name, value, origin: origin(), about });
+    SETTINGS.iter().filter_map(one).chain(may).collect()
 }
 
 #[cfg(test)]

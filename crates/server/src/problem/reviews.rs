@@ -27,6 +27,10 @@ impl From<Error> for Problem {
             Error::Disabled(feature) => {
                 Self::new(StatusCode::FORBIDDEN, "FEATURE_DISABLED", detail).fact("feature", feature)
             }
+            Error::PreviewPending => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "PREVIEW_PENDING", detail).retry_after(5)
+            }
+            Error::LocksLost => Self::new(StatusCode::CONFLICT, "LOCK_LOST", detail),
             Error::Overtaken => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "CONTENTION", detail).retry_after(1)
             }
@@ -86,6 +90,10 @@ impl From<Refusal> for Problem {
             Refusal::SameAdmin { .. } => forbidden("SAME_ADMIN"),
             Refusal::CannotBeAsked { .. } => invalid("CANNOT_BE_ASKED"),
             Refusal::TooManyRequests { .. } => conflict("TOO_MANY_REQUESTS"),
+            Refusal::NotPresent { now, .. } => conflict("NOT_PRESENT").fact("attempt", now),
+            Refusal::Stopped => conflict("STOPPED"),
+            Refusal::NotLost => conflict("NOT_LOST"),
+            Refusal::NothingToRollBack => conflict("NOTHING_TO_ROLL_BACK"),
         }
     }
 }

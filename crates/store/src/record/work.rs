@@ -105,7 +105,7 @@ pub enum Renewed {
 /// What changes the rows of work.
 #[derive(Debug, Clone)]
 pub(super) enum Doing {
-    Claim { places: Vec<String>, by: String, now: Moment, until: Moment, most: u32 },
+    Claim { places: Vec<String>, types: Vec<String>, by: String, now: Moment, until: Moment, most: u32 },
     PutOff { task_id: String, by: String, until: Moment },
     Renew { task_id: String, attempt: u64, until: Moment },
     Log { task_id: String, attempt: u64, at: Moment, text: String },
@@ -114,8 +114,8 @@ pub(super) enum Doing {
 impl Doing {
     pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
         match self {
-            Self::Claim { places, by, now, until, most } => {
-                claim(link, places, by, *now, *until, *most).await
+            Self::Claim { places, types, by, now, until, most } => {
+                claim(link, (places, types), by, *now, *until, *most).await
             }
             Self::PutOff { task_id, by, until } => {
                 let args = [task_id.as_str().into(), by.as_str().into(), (*until).into()];
@@ -131,22 +131,31 @@ impl Doing {
 
 async fn claim(
     link: &mut Link<'_>,
-    places: &[String],
+    (places, types): (&[String], &[String]),
     by: &str,
     now: Moment,
     until: Moment,
     most: u32,
 ) -> Result<u64, RecordError> {
+    let of_type = match types.len() {
+        0 => String::new(),
+        many => {
+            let args: Vec<String> = (3..many + 3).map(|number| format!("${number}")).collect();
+            format!(" AND type IN ({})", args.join(", "))
+        }
+    };
     let mut found = Vec::new();
     // One place after the other: each has an order of its own in the index.
     for place in places {
         let sql = format!(
             "SELECT task_id::text, rank, micros(ready_at) FROM tasks \
-             WHERE work IS NOT NULL AND place = $1 AND ready_at <= moment($2) \
+             WHERE work IS NOT NULL AND place = $1 AND ready_at <= moment($2){of_type} \
              AND (claimed_until IS NULL OR claimed_until <= moment($2)) \
              ORDER BY rank DESC, ready_at, task_id LIMIT {most}{SKIP_LOCKED}"
         );
-        for row in link.rows(&sql, &[place.as_str().into(), now.into()]).await? {
+        let mut args = vec![Arg::from(place.as_str()), now.into()];
+        args.extend(types.iter().map(|one| Arg::from(one.as_str())));
+        for row in link.rows(&sql, &args).await? {
             found.push((Reverse(row.number(1)?), row.moment(2)?, row.text(0)?.to_owned()));
         }
     }
@@ -203,20 +212,22 @@ async fn log(
 }
 
 impl Record {
-    /// Claims tasks that have work in some places until `until`: the highest rank first, the oldest first among equals. Which.
+    /// Claims tasks of some types, or of any if none is named, that have work in some places until `until`: the highest rank first, the oldest first among equals. Which.
     ///
     /// # Errors
     /// The record is away.
     pub async fn claim(
         &self,
         places: &[String],
+        types: &[String],
         by: &str,
         now: Moment,
         until: Moment,
         most: u32,
     ) -> Result<Vec<String>, RecordError> {
-        let (places, by) = (places.to_vec(), by.to_owned());
-        let claimed = self.work(Work::Do(Doing::Claim { places, by: by.clone(), now, until, most })).await?;
+        let (places, types, by) = (places.to_vec(), types.to_vec(), by.to_owned());
+        let claimed =
+            self.work(Work::Do(Doing::Claim { places, types, by: by.clone(), now, until, most })).await?;
         if claimed == 0 {
             return Ok(Vec::new());
         }

@@ -1,5 +1,6 @@
 //! From what the rooms below know to what goes over the wire.
 
+pub(crate) mod execution;
 pub(crate) mod reviews;
 pub(crate) mod settings;
 

@@ -81,6 +81,7 @@ pub(crate) fn task(stored: &StoredTask) -> wire::Task {
         }),
         forced: review.forced,
         allowed: allowed(review.state).iter().map(ToString::to_string).collect(),
+        execution: review.execution.as_ref().map(super::execution::execution),
         predecessor: stored.predecessor.clone(),
     }
 }

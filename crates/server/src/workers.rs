@@ -1,0 +1,132 @@
+//! Workers of this process: what the configuration allows them, and a process that is nothing but a worker.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use ade_app::reviews::Previews;
+use ade_app::{LockService, LogNotices, Reviews, Upkeep, Worker, Working};
+use ade_domain::Clock;
+use ade_executors::{Executors, Noop, Secrets};
+use ade_store::{Blobs, Coordination, Record, SystemClock};
+use uuid::Uuid;
+
+use crate::Config;
+use crate::run::{StartError, coordination};
+
+/// What may be done here, and what must never be seen.
+#[derive(Debug, Clone)]
+pub(crate) struct Allowed {
+    pub(crate) executors: Executors,
+    pub(crate) secrets: Secrets,
+}
+
+/// Everything that the configuration allows, each in its place, and once more in the place of the label.
+pub(crate) fn allowed(config: &Config) -> Result<Allowed, StartError> {
+    let mut executors = Executors::default();
+    let mut secrets: Vec<String> = Vec::new();
+    executors.add("noop", Arc::new(Noop));
+    let _ = &mut secrets;
+    if let Some(label) = &config.worker_label {
+        let places: Vec<String> = executors.places().map(str::to_owned).collect();
+        for place in places {
+            if let Some(executor) = executors.at(&place).cloned() {
+                executors.add(format!("{label}/{place}"), executor);
+            }
+        }
+    }
+    Ok(Allowed { executors, secrets: Secrets::new(secrets) })
+}
+
+pub(crate) fn blobs(config: &Config) -> Result<Blobs, StartError> {
+    let folder = config.blobs.clone().unwrap_or_else(|| config.data.join("blobs"));
+    Ok(Blobs::in_folder(folder)?)
+}
+
+/// How previews are made: here, and elsewhere if there may be other workers.
+pub(crate) fn previews(config: &Config, allowed: &Allowed) -> Previews {
+    Previews {
+        executors: allowed.executors.clone(),
+        secrets: allowed.secrets.clone(),
+        elsewhere: config.postgres.is_some(),
+    }
+}
+
+/// The worker of this process.
+pub(crate) fn worker(
+    config: &Config,
+    allowed: Allowed,
+    record: Record,
+    reviews: Reviews,
+    locks: LockService,
+    clock: Arc<dyn Clock>,
+    blobs: Blobs,
+) -> Worker {
+    let wake = reviews.wake();
+    Worker {
+        record,
+        reviews,
+        locks,
+        clock,
+        executors: allowed.executors,
+        secrets: allowed.secrets,
+        blobs,
+        name: format!("worker-{}", Uuid::new_v4().simple()),
+        slots: config.worker_slots,
+        lease_ms: config.worker_lease_ms,
+        wake,
+    }
+}
+
+/// A process that carries out what is approved, and serves nothing.
+#[derive(Debug)]
+pub struct WorkerProcess {
+    working: Working,
+    upkeep: Upkeep,
+    name: String,
+    places: Vec<String>,
+    _folder: Option<ade_store::DataFolder>,
+}
+
+impl WorkerProcess {
+    /// Connects to Redis and PostgreSQL, and begins.
+    ///
+    /// # Errors
+    /// One of them cannot be reached, or the configuration names none.
+    pub async fn start(config: &Config) -> Result<Self, StartError> {
+        let Some(postgres) = config.postgres.as_ref().filter(|_| config.redis.is_some()) else {
+            return Err(StartError::NoWorker);
+        };
+        let allowed = allowed(config)?;
+        let (coordination, folder): (Arc<dyn Coordination>, _) = coordination(config).await?;
+        let record = Record::on_postgres(postgres).await?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+        let locks = LockService::new(coordination.clone(), Arc::new(LogNotices));
+        let upkeep = Upkeep::start(&locks);
+        let reviews = Reviews::new(record.clone(), clock.clone(), Some(coordination))
+            .with_previews(previews(config, &allowed));
+        let places = allowed.executors.places().map(str::to_owned).collect();
+        let worker = worker(config, allowed, record, reviews, locks, clock, blobs(config)?);
+        let name = worker.name.clone();
+        Ok(Self { working: worker.start(), upkeep, name, places, _folder: folder })
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it can carry out.
+    #[must_use]
+    pub fn places(&self) -> &[String] {
+        &self.places
+    }
+
+    /// Works until `end`; then it takes nothing new, and ends what is under way.
+    pub async fn run(self, end: impl Future<Output = ()>) {
+        end.await;
+        tracing::info!("stopping");
+        self.working.stop().await;
+        self.upkeep.stop().await;
+    }
+}
