@@ -161,7 +161,7 @@ impl Proposal {
             // What was said about something else says nothing about this.
             (AGENT, None) if *config != before => Preview::none(),
             (AGENT, None) => preview.clone(),
-            (NOOP, None) => SaidPreview::default().preview(),
+            (NOOP, None) => ade_executors::preview_of(Vec::new(), Vec::new(), Vec::new()),
             // What can be found out is not said.
             (_, Some(_)) => return Err(Error::invalid("/preview", "is said for the executor agent alone")),
             (_, None) => Preview::pending(),

@@ -8,7 +8,6 @@ use ade_domain::task::{Phase, State};
 use owo_colors::OwoColorize;
 
 use super::act;
-use super::parts;
 use crate::documents;
 use crate::failure::{Failure, Kind};
 use crate::output::{self, safe};
@@ -52,7 +51,7 @@ async fn ended(client: &Client, mut task: Task, quiet: bool) -> Result<Task, Fai
 }
 
 fn progress(task: &Task) -> String {
-    let state = parts::state(task.state);
+    let state = task.state;
     match (task.state, &task.execution) {
         (State::Reviewing, _) => {
             let open =
@@ -68,7 +67,7 @@ fn progress(task: &Task) -> String {
             };
             format!("{state}: attempt {}, {phase}", execution.attempt)
         }
-        _ => state,
+        _ => state.to_string(),
     }
 }
 
