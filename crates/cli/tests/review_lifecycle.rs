@@ -1,4 +1,4 @@
-//! The lifecycle through HTTP, on both records: every row of the table that can be driven before anything is applied, and a
+//! The lifecycle through HTTP, on both records: every row of the table, carried out by an agent that asks for work, and a
 //! refusal with the state and what it allows for everything that is not in the table.
 
 #![expect(
@@ -14,13 +14,22 @@ use ade_testkit::api::Answer;
 use ade_testkit::people::text;
 use ade_testkit::{House, Office, Person};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
-/// States that a task can be in before anything is applied, and after the transaction that brought it there.
-const REACHED: [State; 5] =
-    [State::Draft, State::Reviewing, State::Approved, State::Rejected, State::Cancelled];
+/// States that a task can be in after the transaction that brought it there.
+const REACHED: [State; 8] = [
+    State::Draft,
+    State::Reviewing,
+    State::Approved,
+    State::Applying,
+    State::Completed,
+    State::Failed,
+    State::Rejected,
+    State::Cancelled,
+];
 
 /// What somebody does; everything else happens by itself, or is done by whoever applies.
-const DRIVEN: [Verb; 12] = [
+const DRIVEN: [Verb; 13] = [
     Verb::Modify,
     Verb::Delete,
     Verb::Submit,
@@ -33,13 +42,20 @@ const DRIVEN: [Verb; 12] = [
     Verb::Cancel,
     Verb::Resubmit,
     Verb::Comment,
+    Verb::Stop,
 ];
 
 /// What follows from something else: a submission, an executor, time.
 const BY_ITSELF: [Verb; 3] = [Verb::Assign, Verb::GoStale, Verb::Expire];
 
-/// What comes with applying.
-const LATER: [Verb; 5] = [Verb::BeginApply, Verb::Complete, Verb::Fail, Verb::Retry, Verb::RollBack];
+/// What whoever carries it out says: refused for another reason where it does not fit.
+const CARRIED_OUT: [Verb; 3] = [Verb::BeginApply, Verb::Complete, Verb::Fail];
+
+/// What needs something that can be undone, or that fails before it changes anything: driven where files are changed.
+const OF_WORKERS: [Verb; 2] = [Verb::Retry, Verb::RollBack];
+
+/// The agent that carries tasks out here.
+const BOT: &str = "bot";
 
 struct Stage {
     office: Office,
@@ -47,6 +63,7 @@ struct Stage {
     rex: Person,
     ada: Person,
     abe: Person,
+    bot: Person,
 }
 
 impl Stage {
@@ -55,8 +72,10 @@ impl Stage {
         // Nobody is asked about these.
         let conditions = json!({ "risk_below": 101 });
         office.policy(json!({ "name": "auto", "task_types": ["auto"], "auto_approve_if": conditions })).await;
+        let pat = office.person("pat", &[AUTHOR]).await;
         Self {
-            pat: office.person("pat", &[AUTHOR]).await,
+            bot: office.agent(BOT, &pat).await,
+            pat,
             rex: office.person("rex", &[REVIEWER]).await,
             ada: office.person("ada", &[ADMIN]).await,
             abe: office.person("abe", &[ADMIN]).await,
@@ -66,16 +85,28 @@ impl Stage {
 
     /// A task in a state.
     async fn task_in(&self, state: State) -> String {
+        // Each has a type of its own, so that the agent is given this one.
+        let of_its_own = json!({ "type": Uuid::new_v4().to_string(), "executor": "agent", "parameters": { "agent": BOT } });
         if state == State::Draft {
-            return self.pat.draft(json!({})).await;
+            return self.pat.draft(of_its_own).await;
         }
-        let id = self.pat.submitted(json!({})).await;
+        let id = self.pat.submitted(of_its_own).await;
         match state {
             State::Reviewing => {}
             State::Approved => drop(self.does(Verb::Approve, &id).await.expect(200)),
             State::Rejected => drop(self.does(Verb::Reject, &id).await.expect(200)),
             State::Cancelled => drop(self.does(Verb::Cancel, &id).await.expect(200)),
-            other => panic!("{other} comes with applying"),
+            State::Applying => {
+                let _ = self.does(Verb::Approve, &id).await.expect(200);
+                let _ = self.does(Verb::BeginApply, &id).await.expect(200);
+            }
+            State::Completed | State::Failed => {
+                let _ = self.does(Verb::Approve, &id).await.expect(200);
+                let _ = self.does(Verb::BeginApply, &id).await.expect(200);
+                let verb = if state == State::Failed { Verb::Fail } else { Verb::Complete };
+                let _ = self.does(verb, &id).await.expect(200);
+            }
+            other => panic!("{other} is passed through"),
         }
         assert_eq!(self.state(&id).await, state.word());
         id
@@ -105,6 +136,17 @@ impl Stage {
             Verb::Cancel => self.pat.post(&on("cancel"), &why).await,
             Verb::Resubmit => self.pat.post(&on("resubmit"), &json!({})).await,
             Verb::Comment => self.pat.post(&on("comments"), &json!({ "text": "look" })).await,
+            Verb::Stop => self.ada.post(&on("stop"), &why).await,
+            Verb::RollBack => self.ada.post(&on("rollback"), &why).await,
+            Verb::BeginApply => {
+                let of = text(&self.office.task(id).await["config"], "type");
+                self.bot.post("/tasks/claim", &json!({ "types": [of] })).await
+            }
+            Verb::Complete | Verb::Fail => {
+                let result = if verb == Verb::Fail { "failure" } else { "success" };
+                let body = json!({ "attempt": 1, "result": result, "output": "said", "error": "no" });
+                self.bot.post(&on("complete"), &body).await
+            }
             other => panic!("{other} is done by nobody"),
         }
     }
@@ -163,10 +205,89 @@ async fn every_row_and_nothing_else(house: &House) {
             }
         }
     }
+    what_workers_say(&stage).await;
     submissions(&stage).await;
     one_record_for_each_step(&stage).await;
     changes_are_asked_for(&stage).await;
     an_approval_ends(&stage).await;
+}
+
+/// Whoever carries a task out is heard only while it does, and only as the present attempt.
+async fn what_workers_say(stage: &Stage) {
+    for state in REACHED.into_iter().filter(|state| *state != State::Applying) {
+        let id = stage.task_in(state).await;
+        let before = stage.office.task(&id).await;
+        if state != State::Approved {
+            let nothing = stage.does(Verb::BeginApply, &id).await;
+            assert_eq!(nothing.status, 204, "nothing is given out in {state}: {}", nothing.text());
+        }
+        // The same again is answered the same; anything else does not count any more.
+        let ends = [(Verb::Complete, State::Completed), (Verb::Fail, State::Failed)];
+        for (verb, same) in ends {
+            let answer = stage.does(verb, &id).await;
+            if same == state {
+                assert_eq!(answer.expect(200), before);
+            } else {
+                let _ = answer.problem(409, "NOT_PRESENT");
+            }
+        }
+        let body = json!({ "attempt": 1, "text": "still there" });
+        let _ = stage
+            .bot
+            .post(&format!("/tasks/{id}/heartbeat"), &json!({ "attempt": 1 }))
+            .await
+            .problem(409, "NOT_PRESENT");
+        let _ = stage.bot.post(&format!("/tasks/{id}/logs"), &body).await.problem(409, "NOT_PRESENT");
+        let rolled = stage.does(Verb::RollBack, &id).await;
+        let code = if state == State::Failed { "NOTHING_TO_ROLL_BACK" } else { "INVALID_TRANSITION" };
+        let _ = rolled.problem(409, code);
+        assert_eq!(stage.office.task(&id).await, before, "what is refused changes nothing");
+    }
+    an_agent_from_claim_to_end(stage).await;
+    what_is_stopped_is_told(stage).await;
+}
+
+async fn an_agent_from_claim_to_end(stage: &Stage) {
+    let id = stage.task_in(State::Approved).await;
+    let claim = stage.does(Verb::BeginApply, &id).await.expect(200);
+    assert_eq!((&claim["attempt"], &claim["task"]["task_id"]), (&json!(1), &json!(id)));
+    let grants = claim["grants"].as_array().expect("a list");
+    assert!(grants.iter().any(|one| one["lock"] == format!("task:{id}") && one["fencing_token"].is_u64()));
+    let (attempt, on) = (json!({ "attempt": 1 }), |what: &str| format!("/tasks/{id}/{what}"));
+    let alive = stage.bot.post(&on("heartbeat"), &attempt).await.expect(200);
+    assert_eq!(alive["stop"], false);
+    for line in ["one", "two"] {
+        let said = stage.bot.post(&on("logs"), &json!({ "attempt": 1, "text": line })).await;
+        assert_eq!(said.status, 204, "{}", said.text());
+    }
+    let told = stage.pat.get(&on("logs?after=1")).await.expect(200);
+    assert_eq!((&told["items"][0]["text"], &told["items"][1]), (&json!("two"), &Value::Null));
+    // Somebody else says nothing about it, and another attempt neither.
+    let _ = stage.pat.post(&on("heartbeat"), &json!({ "attempt": 2 })).await.problem(409, "NOT_PRESENT");
+    let _ = stage
+        .rex
+        .post(&on("complete"), &json!({ "attempt": 1, "result": "success" }))
+        .await
+        .problem(403, "FORBIDDEN");
+    let done = stage.does(Verb::Complete, &id).await.expect(200);
+    assert_eq!((&done["state"], &done["execution"]["result"]), (&json!("COMPLETED"), &json!("success")));
+    assert_eq!(stage.pat.get(&on("execution")).await.expect(200), done["execution"]);
+    let lock = stage.office.admin.get(&format!("/locks/task:{id}")).await.expect(200);
+    assert_eq!(lock["holders"], json!([]), "its locks are free");
+}
+
+async fn what_is_stopped_is_told(stage: &Stage) {
+    let id = stage.task_in(State::Applying).await;
+    let refused = stage.pat.post(&format!("/tasks/{id}/stop"), &json!({ "reason": "mine" })).await;
+    assert_eq!(refused.status, 403, "{}", refused.text());
+    let _ = stage.ada.post(&format!("/tasks/{id}/stop"), &json!({})).await.problem(422, "REASON_REQUIRED");
+    let asked = stage.does(Verb::Stop, &id).await.expect(202);
+    assert_eq!(asked["execution"]["stop"]["by"], "ada");
+    let alive = stage.bot.post(&format!("/tasks/{id}/heartbeat"), &json!({ "attempt": 1 })).await.expect(200);
+    assert_eq!(alive["stop"], true);
+    let body = json!({ "attempt": 1, "result": "cancelled" });
+    let ended = stage.bot.post(&format!("/tasks/{id}/complete"), &body).await.expect(200);
+    assert_eq!((&ended["state"], &ended["execution"]["result"]), (&json!("FAILED"), &json!("cancelled")));
 }
 
 /// Both ways out of SUBMITTED, and that it was passed through.
@@ -269,12 +390,12 @@ async fn an_approval_ends(stage: &Stage) {
 }
 
 #[test]
-fn what_is_in_the_table_is_driven_here_or_comes_later() {
+fn what_is_in_the_table_is_driven_here_or_where_files_are_changed() {
     for (from, verb, to) in TABLE {
         let by_hand = REACHED.contains(from) && DRIVEN.contains(verb);
         let on_the_way = *from == State::Submitted || BY_ITSELF.contains(verb);
-        let later = LATER.contains(verb) || *from == State::Failed;
-        assert!(by_hand || on_the_way || later, "{from} {verb} {to}");
+        let worker = CARRIED_OUT.contains(verb) || OF_WORKERS.contains(verb);
+        assert!(by_hand || on_the_way || worker, "{from} {verb} {to}");
     }
 }
 
@@ -286,26 +407,4 @@ async fn every_row_embedded() {
 #[tokio::test]
 async fn every_row_on_postgres() {
     every_row_and_nothing_else(&House::distributed(env!("CARGO_BIN_EXE_ade"), 2)).await;
-}
-
-/// Applying comes later: until then, nobody gets beyond APPROVED. Who adds the routes adds the rows above.
-#[tokio::test]
-async fn nothing_is_applied_yet() {
-    let house = House::embedded(env!("CARGO_BIN_EXE_ade"));
-    let stage = Stage::of(&house).await;
-    let id = stage.task_in(State::Approved).await;
-    for (method, path) in [
-        ("POST", "/tasks/claim".to_owned()),
-        ("POST", format!("/tasks/{id}/stop")),
-        ("POST", format!("/tasks/{id}/rollback")),
-        ("POST", format!("/tasks/{id}/heartbeat")),
-        ("POST", format!("/tasks/{id}/complete")),
-        ("POST", format!("/tasks/{id}/logs")),
-        ("GET", format!("/tasks/{id}/logs")),
-        ("GET", format!("/tasks/{id}/execution")),
-    ] {
-        let answer = stage.ada.call(method, &path, "{}").await;
-        assert!(matches!(answer.status, 404 | 405), "{method} {path} is served: drive its rows here too");
-        assert!(matches!(answer.code().as_str(), "NOT_FOUND" | "METHOD_NOT_ALLOWED"), "{}", answer.text());
-    }
 }

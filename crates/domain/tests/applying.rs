@@ -7,9 +7,7 @@ use std::collections::BTreeSet;
 
 use ade_domain::Moment;
 use ade_domain::review::{Action, Begin, Follows, Refusal, Review};
-use ade_domain::task::{
-    ExecutionResult, Failed, FailureCode, Left, Output, Phase, RollbackStrategy, State,
-};
+use ade_domain::task::{ExecutionResult, Failed, FailureCode, Left, Output, Phase, RollbackStrategy, State};
 use office::{Office, config, user};
 
 const LEASE_MS: u64 = 1_000;
@@ -66,7 +64,8 @@ impl World {
             user("rob", &["reviewer"], None),
             user("eve", &["admin"], None),
         ]);
-        let config = ade_domain::task::Config { rollback_strategy: strategy, ..config("schema", &["database:a"]) };
+        let config =
+            ade_domain::task::Config { rollback_strategy: strategy, ..config("schema", &["database:a"]) };
         let mut review = office.draft("ann", config);
         office.submit(&mut review, "ann").expect("submitted");
         office.answer(&mut review, "rob", Action::Approve, "rob").expect("approved");
@@ -92,7 +91,9 @@ impl World {
         let begin = self.begin("w");
         match said {
             Said::Begin => self.review.begin(begin, now).map(|_| None),
-            Said::Started(attempt) => self.review.started(attempt, Some("stash".to_owned()), now).map(|()| None),
+            Said::Started(attempt) => {
+                self.review.started(attempt, Some("stash".to_owned()), now).map(|()| None)
+            }
             Said::Complete(attempt) => self.review.complete(attempt, Output::default(), now).map(|()| None),
             Said::Fail(attempt, left, again) => {
                 let code = FailureCode::ExecutionFailed;
@@ -135,7 +136,8 @@ impl World {
 
 /// What must hold between two moments.
 fn check(before: &World, said: Said, after: &World) {
-    let context = format!("{said:?}\nbefore {:?}\nafter {:?}", before.review.execution, after.review.execution);
+    let context =
+        format!("{said:?}\nbefore {:?}\nafter {:?}", before.review.execution, after.review.execution);
     assert!(after.attempt() >= before.attempt(), "attempts only grow: {context}");
     let (from, to) = (before.review.state, after.review.state);
     // Whoever speaks for an attempt that is not the present one changes nothing.
@@ -169,7 +171,10 @@ fn check(before: &World, said: Said, after: &World) {
     }
     if to == State::Failed && from != State::Failed {
         let execution = after.review.execution.as_ref().expect("carried out");
-        assert!(execution.result.is_some() && execution.error.is_some() && execution.code.is_some(), "{context}");
+        assert!(
+            execution.result.is_some() && execution.error.is_some() && execution.code.is_some(),
+            "{context}"
+        );
         assert_eq!(execution.phase, Phase::Ended, "{context}");
     }
 }
@@ -233,5 +238,8 @@ fn what_was_stopped_is_not_begun() {
     assert_eq!(world.say(Said::Started(attempt)), Err(Refusal::Stopped));
     assert_eq!(world.say(Said::Fail(attempt, Left::Nothing, true)).expect("present"), Some(Follows::Over));
     let execution = world.review.execution.expect("carried out");
-    assert_eq!((execution.result, execution.code), (Some(ExecutionResult::Cancelled), Some(FailureCode::Stopped)));
+    assert_eq!(
+        (execution.result, execution.code),
+        (Some(ExecutionResult::Cancelled), Some(FailureCode::Stopped))
+    );
 }

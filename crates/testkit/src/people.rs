@@ -13,6 +13,9 @@ use crate::api::{Answer, Api};
 use crate::wait::until;
 use crate::{Postgres, Redis};
 
+/// Leaves what is approved to whoever asks for it: nothing is carried out behind a test's back.
+const IDLE: (&str, &str) = ("ADE_WORKER_SLOTS", "0");
+
 /// Far beyond what anything takes, also on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -37,6 +40,13 @@ impl House {
     /// The same with a configuration file of this text.
     #[must_use]
     pub fn embedded_with(binary: &str, config: &str) -> Self {
+        let server = Setup::new(binary).variable(IDLE.0, IDLE.1).config(config).start().expect("starts");
+        Self { servers: vec![server], postgres: None, redis: None }
+    }
+
+    /// One server that carries out what is approved, with a configuration file of this text.
+    #[must_use]
+    pub fn working(binary: &str, config: &str) -> Self {
         let server = Setup::new(binary).config(config).start().expect("starts");
         Self { servers: vec![server], postgres: None, redis: None }
     }
@@ -47,7 +57,8 @@ impl House {
         let (redis, postgres) = (Redis::start().expect("starts"), Postgres::start().expect("starts"));
         let database = postgres.create_database("ade").expect("made");
         let start = |_| {
-            let setup = Setup::new(binary).argument("--redis").argument(&redis.url());
+            let setup = Setup::new(binary).variable(IDLE.0, IDLE.1);
+            let setup = setup.argument("--redis").argument(&redis.url());
             setup.argument("--postgres").argument(&database).start().expect("starts")
         };
         let servers = (0..servers).map(start).collect();

@@ -216,6 +216,7 @@ async fn stop(
 #[utoipa::path(post, path = "/tasks/{id}/rollback", operation_id = "roll_back_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::Reason, responses(
     (status = 202, description = "A worker will undo it", body = wire::Task),
     OfBody, Always, Guarded, OfPost, OfDecision,
+    (status = 409, description = "INVALID_TRANSITION, NOTHING_TO_ROLL_BACK or IN_FLIGHT", body = wire::Problem),
 ))]
 async fn roll_back(
     State(app): State<App>,

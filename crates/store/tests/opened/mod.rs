@@ -1,5 +1,7 @@
 //! A record on either database, for scenarios that run on both. One database server for all of them, with a database for each.
 
+#![allow(dead_code, clippy::allow_attributes, reason = "each test uses its part of the helpers")]
+
 use std::sync::Arc;
 
 use ade_domain::Moment;
