@@ -3,6 +3,7 @@
 //! A preview changes nothing. Nothing is applied but what the parameters say, under limits of time and size, and no shell is ever
 //! asked. What an operator has not allowed by configuration cannot be done.
 
+mod command;
 mod files;
 mod noop;
 mod output;
@@ -17,6 +18,7 @@ use ade_domain::Invalid;
 use ade_domain::task::{Preview, PreviewChange, PreviewStatus};
 use serde_json::{Map, Value};
 
+pub use command::{BadTemplate, Command, CommandLimits, Template};
 pub use files::{BadRoot, Files};
 pub use noop::Noop;
 pub use output::{Output, Secrets};
