@@ -12,7 +12,9 @@ use crate::Parameters;
 const LONGEST_ARGUMENT: usize = 4_096;
 
 /// What an operator allows to be run. Each element is one word of the command; `{name}` in it is replaced by the task's argument
-/// of that name, `{{` and `}}` stand for braces.
+/// of that name, `{{` and `}}` stand for braces. A word that begins with an argument cannot begin with a dash; where that is
+/// wanted, as for negative numbers, the operator writes the option: `--offset={offset}`. Programs that read other words as orders
+/// (`@file`, `key=value`) are for the operator to know; `--` before arguments helps with many.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Template {
     /// Carries it out. The first word is the program; it is looked for in the usual folders unless it is a path.

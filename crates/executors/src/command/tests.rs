@@ -199,8 +199,10 @@ async fn whoever_does_not_want_to_end_is_ended() {
 #[tokio::test]
 async fn whoever_is_asked_to_end_has_time_for_it() {
     let meeting = Meeting::new();
-    let script =
-        format!("trap 'echo tidy; exit 0' TERM; echo $$ > {}; while :; do sleep 0.01; done", meeting.path());
+    let script = format!(
+        "exec 2> /dev/null; trap 'echo tidy; exit 0' TERM; echo $$ > {}; while :; do sleep 0.01; done",
+        meeting.path()
+    );
     let template = Template { argv: owned(&["sh", "-c", &script]), ..Template::default() };
     let command = Command::new("t", &template, CommandLimits::default()).expect("a template");
     let (halt, run) = plain();

@@ -6,6 +6,8 @@
 
 use std::collections::BTreeSet;
 
+use ade_domain::task::Digest;
+
 use super::parameters::{NOTES, UNFINISHED, Wanted, folders};
 use super::stash::{Entry, Stands, Stash};
 use super::tree::{Access, Tree, TreeError};
@@ -43,8 +45,10 @@ impl Change<'_> {
     /// Nothing was changed since it was kept, and nobody has settled this attempt meanwhile.
     fn may_begin(&self, wanted: &[Wanted]) -> Result<(), Failure> {
         self.go_on()?;
-        let asked = wanted.iter().map(|file| (&file.path, file.content.is_some()));
-        if !asked.eq(self.stash.entries.iter().map(|entry| (&entry.path, entry.after.is_some()))) {
+        let hash = |file: &Wanted| file.content.as_ref().map(|content| Digest::of_bytes(content.as_bytes()));
+        let kept = |entry: &Entry| entry.after.map(|after| after.hash);
+        let asked = wanted.iter().map(|file| (&file.path, hash(file)));
+        if !asked.eq(self.stash.entries.iter().map(|entry| (&entry.path, kept(entry)))) {
             return Err(Failure::refused("what was kept before the change belongs to other files"));
         }
         if !self.tree.is_noted(NOTES, &self.key.to_string())? {

@@ -169,7 +169,7 @@ impl Executor for Files {
 
     fn apply<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<(), Failure>> {
         Box::pin(async {
-            let (wanted, stash) = (self.wanted(&run.parameters)?, read(stash)?);
+            let (wanted, stash) = (self.wanted(&run.parameters)?, read(stash).await?);
             let tree = self.lock(Lock::Exclusive, WAIT, Some(&run.halted)).await?;
             let (key, halted, pause) = (Key::of(run), run.halted.clone(), self.pause());
             // Whoever does not wait for this any more does not end it: it ends by itself, under its lock.
@@ -183,7 +183,7 @@ impl Executor for Files {
     fn roll_back<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<(), Failure>> {
         Box::pin(async {
             let stays = |failure| Failure { changed: Changed::Something, ..failure };
-            let stash = read(stash).map_err(stays)?;
+            let stash = read(stash).await.map_err(stays)?;
             let tree = self.lock(Lock::Exclusive, WAIT, Some(&run.halted)).await.map_err(stays)?;
             let (key, halted, pause) = (Key::of(run), run.halted.clone(), self.pause());
             blocking(Changed::Something, move || {
@@ -195,7 +195,7 @@ impl Executor for Files {
 
     fn settle<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<Settled, Failure>> {
         Box::pin(async {
-            let stash = read(stash)?;
+            let stash = read(stash).await?;
             let tree = self.lock(Lock::Exclusive, self.wait_to_settle, Some(&run.halted)).await?;
             let (key, halted, pause) = (Key::of(run), run.halted.clone(), self.pause());
             blocking(Changed::Unknown, move || {
@@ -214,8 +214,10 @@ impl Executor for Files {
     }
 }
 
-fn read(stash: &[u8]) -> Result<Stash, Failure> {
-    Stash::from_bytes(stash).map_err(|error| Failure::refused(error.to_string()))
+async fn read(stash: &[u8]) -> Result<Stash, Failure> {
+    let bytes = stash.to_vec();
+    let read = move || Stash::from_bytes(&bytes).map_err(|error| Failure::refused(error.to_string()));
+    blocking(Changed::Nothing, read).await
 }
 
 /// On a thread that may block. If it ends in the middle, this is what it has changed.
