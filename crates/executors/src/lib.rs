@@ -3,6 +3,8 @@
 //! A preview changes nothing. Nothing is applied but what the parameters say, under limits of time and size, and no shell is ever
 //! asked. What an operator has not allowed by configuration cannot be done.
 
+mod command;
+mod files;
 mod noop;
 mod output;
 mod run;
@@ -16,6 +18,8 @@ use ade_domain::Invalid;
 use ade_domain::task::{Preview, PreviewChange, PreviewStatus};
 use serde_json::{Map, Value};
 
+pub use command::{BadTemplate, Command, CommandLimits, Template};
+pub use files::{BadRoot, Files};
 pub use noop::Noop;
 pub use output::{Output, Secrets};
 pub use run::{Halt, Halted, Run};
@@ -153,6 +157,11 @@ impl Executors {
     pub fn places(&self) -> impl Iterator<Item = &str> {
         self.places.keys().map(String::as_str)
     }
+}
+
+/// It was halted before anything was changed. Another time it is another attempt's turn, if this one lost its own.
+pub(crate) fn halt_failure(halt: Halt) -> Failure {
+    Failure { halted: Some(halt), again: halt == Halt::Lost, ..Failure::refused(halt.message(None)) }
 }
 
 /// A preview of changes. Its fingerprint is taken over the changes without their diffs, which are for people: what a change does

@@ -1,0 +1,277 @@
+//! Files below one root that an operator allows: previewed as diffs, changed all or none, and changed back.
+//!
+//! Nothing outside the root is ever read or written, whatever links there are. The fence is an exclusive lock on the root
+//! (flock on the folder itself), which is also taken to find out what a worker left. A worker that was stopped before it took
+//! the lock, and goes on after it was given up, is shut out by a note: each attempt is noted in the folder `.ade` of the root
+//! when its stash is made, changes nothing unless its note is there, and loses it when it is settled. After every attempt that
+//! has ended, the folder is gone.
+
+mod change;
+mod parameters;
+mod preview;
+mod stash;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ade_domain::Invalid;
+use ade_domain::task::{Digest, Preview};
+use tokio::task::spawn_blocking;
+
+use crate::{Changed, Executor, Failure, Fence, Halted, Parameters, Run, Settled, Work, halt_failure};
+use change::Change;
+use parameters::{NOTES, Wanted, parse};
+use stash::Stash;
+use tree::{Lock, Tree};
+
+/// How long others at the same root are waited for, before anything is changed.
+const WAIT: Duration = Duration::from_secs(30);
+/// The same before a preview, which has little time as a whole.
+const WAIT_TO_LOOK: Duration = Duration::from_secs(10);
+/// The same before settling, which is tried again anyway.
+const WAIT_TO_SETTLE: Duration = Duration::from_secs(3);
+/// A lock on a folder tells nobody when it is free.
+const ASK_EVERY: Duration = Duration::from_millis(20);
+
+/// A root that cannot be one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} cannot be a root of files: it must be an absolute path without control characters, \".\" or \"..\", and not end with a slash"
+)]
+pub struct BadRoot(String);
+
+type Hook = Arc<dyn Fn(usize) + Send + Sync>;
+
+/// Changes files below one root.
+#[derive(Clone)]
+pub struct Files {
+    root: String,
+    wait_to_settle: Duration,
+    pause: Option<Hook>,
+}
+
+impl fmt::Debug for Files {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Files").field("root", &self.root).finish_non_exhaustive()
+    }
+}
+
+impl Files {
+    /// Below this root, which tasks name exactly like this. It may come to be later; it must not be a symbolic link.
+    ///
+    /// # Errors
+    /// It is no absolute path, or not in its plain form.
+    pub fn new(root: impl Into<String>) -> Result<Self, BadRoot> {
+        let root = root.into();
+        let plain = root.strip_prefix('/').is_some_and(|rest| {
+            !rest.chars().any(char::is_control)
+                && rest.split('/').all(|name| !name.is_empty() && name != "." && name != "..")
+        });
+        if !plain {
+            return Err(BadRoot(root));
+        }
+        Ok(Self { root, wait_to_settle: WAIT_TO_SETTLE, pause: None })
+    }
+
+    /// Where its tasks are carried out.
+    #[must_use]
+    pub fn place(&self) -> String {
+        format!("files:{}", self.root)
+    }
+
+    /// For tests: called before each step, with its number.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_pause(mut self, pause: Arc<dyn Fn(usize) + Send + Sync>) -> Self {
+        self.pause = Some(pause);
+        self
+    }
+
+    /// For tests: how long settling waits for the lock.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn with_wait_to_settle(mut self, wait: Duration) -> Self {
+        self.wait_to_settle = wait;
+        self
+    }
+
+    /// The tree, once nobody else is at it.
+    async fn lock(&self, lock: Lock, wait: Duration, halted: Option<&Halted>) -> Result<Tree, Failure> {
+        let ask = async {
+            loop {
+                let root = self.root.clone();
+                let asked = blocking(Changed::Nothing, move || Ok(Tree::try_lock(&root, lock)?));
+                if let Some(tree) = asked.await? {
+                    return Ok(tree);
+                }
+                tokio::time::sleep(ASK_EVERY).await;
+            }
+        };
+        let bounded = async {
+            tokio::time::timeout(wait, ask).await.unwrap_or_else(|_| {
+                let seconds = wait.as_secs_f32();
+                Err(Failure::not_now(format!(
+                    "others were at {:?} for {seconds} s; try again later",
+                    self.root
+                )))
+            })
+        };
+        match halted {
+            None => bounded.await,
+            Some(halted) => halted.or(bounded).await.unwrap_or_else(|halt| Err(halt_failure(halt))),
+        }
+    }
+
+    fn wanted(&self, parameters: &Parameters) -> Result<Vec<Wanted>, Failure> {
+        parse(&self.root, parameters).map_err(|faults| {
+            let each: Vec<String> =
+                faults.iter().map(|fault| format!("{} {}", fault.pointer, fault.detail)).collect();
+            Failure::refused(format!("the parameters cannot be: {}", each.join("; ")))
+        })
+    }
+
+    fn pause(&self) -> Pause {
+        Pause { hook: self.pause.clone(), steps: 0.into() }
+    }
+}
+
+impl Executor for Files {
+    fn check(&self, parameters: &Parameters) -> Result<(), Vec<Invalid>> {
+        parse(&self.root, parameters).map(drop)
+    }
+
+    fn preview<'a>(&'a self, parameters: &'a Parameters) -> Work<'a, Result<Preview, Failure>> {
+        Box::pin(async {
+            let wanted = self.wanted(parameters)?;
+            let tree = self.lock(Lock::Shared, WAIT_TO_LOOK, None).await?;
+            blocking(Changed::Nothing, move || Ok(preview::preview(&tree, &wanted))).await
+        })
+    }
+
+    fn stash<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Vec<u8>, Failure>> {
+        Box::pin(async {
+            let (wanted, key) = (self.wanted(&run.parameters)?, Key::of(run));
+            let tree = self.lock(Lock::Exclusive, WAIT, Some(&run.halted)).await?;
+            blocking(Changed::Nothing, move || {
+                let stash = Stash::make(&tree, &wanted).map_err(Failure::not_now)?;
+                let bytes = stash.to_bytes().map_err(|error| Failure::refused(error.to_string()))?;
+                // Earlier attempts at the same task are over; some had no chance to strike themselves out.
+                tree.note(NOTES, &key.to_string(), |other| Key::is_of(&key.task, other))?;
+                Ok(bytes)
+            })
+            .await
+        })
+    }
+
+    fn apply<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<(), Failure>> {
+        Box::pin(async {
+            let (wanted, stash) = (self.wanted(&run.parameters)?, read(stash).await?);
+            let tree = self.lock(Lock::Exclusive, WAIT, Some(&run.halted)).await?;
+            let (key, halted, pause) = (Key::of(run), run.halted.clone(), self.pause());
+            // Whoever does not wait for this any more does not end it: it ends by itself, under its lock.
+            blocking(Changed::Something, move || {
+                Change { tree: &tree, key: &key, stash: &stash, halted: &halted, pause }.apply(&wanted)
+            })
+            .await
+        })
+    }
+
+    fn roll_back<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<(), Failure>> {
+        Box::pin(async {
+            let stays = |failure| Failure { changed: Changed::Something, ..failure };
+            let stash = read(stash).await.map_err(stays)?;
+            let tree = self.lock(Lock::Exclusive, WAIT, Some(&run.halted)).await.map_err(stays)?;
+            let (key, halted, pause) = (Key::of(run), run.halted.clone(), self.pause());
+            blocking(Changed::Something, move || {
+                Change { tree: &tree, key: &key, stash: &stash, halted: &halted, pause }.roll_back()
+            })
+            .await
+        })
+    }
+
+    fn settle<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<Settled, Failure>> {
+        Box::pin(async {
+            let stash = read(stash).await?;
+            let tree = self.lock(Lock::Exclusive, self.wait_to_settle, Some(&run.halted)).await?;
+            let (key, halted, pause) = (Key::of(run), run.halted.clone(), self.pause());
+            blocking(Changed::Unknown, move || {
+                Change { tree: &tree, key: &key, stash: &stash, halted: &halted, pause }.settle()
+            })
+            .await
+        })
+    }
+
+    fn fence(&self) -> Fence {
+        Fence::Fenced
+    }
+
+    fn can_roll_back(&self, _: &Parameters) -> bool {
+        true
+    }
+}
+
+async fn read(stash: &[u8]) -> Result<Stash, Failure> {
+    let bytes = stash.to_vec();
+    let read = move || Stash::from_bytes(&bytes).map_err(|error| Failure::refused(error.to_string()));
+    blocking(Changed::Nothing, read).await
+}
+
+/// On a thread that may block. If it ends in the middle, this is what it has changed.
+async fn blocking<T: Send + 'static>(
+    changed: Changed,
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let ended = spawn_blocking(work).await;
+    ended.unwrap_or_else(|error| Err(Failure::after(changed, format!("it ended in the middle: {error}"))))
+}
+
+/// What an attempt is called in names of files.
+#[derive(Debug, Clone)]
+struct Key {
+    task: String,
+    attempt: u64,
+}
+
+impl Key {
+    fn of(run: &Run) -> Self {
+        let plain = |id: &str| {
+            (1..=64).contains(&id.len())
+                && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        };
+        let task = if plain(&run.task_id) {
+            run.task_id.clone()
+        } else {
+            Digest::of_bytes(run.task_id.as_bytes()).to_string()
+        };
+        Self { task, attempt: run.attempt }
+    }
+
+    /// Whether a key is one of this task.
+    fn is_of(task: &str, key: &str) -> bool {
+        key.rsplit_once('-').is_some_and(|(of, _)| of == task)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.task, self.attempt)
+    }
+}
+
+/// Where tests stop.
+struct Pause {
+    hook: Option<Hook>,
+    steps: std::cell::Cell<usize>,
+}
+
+impl Pause {
+    fn step(&self) {
+        if let Some(hook) = &self.hook {
+            hook(self.steps.replace(self.steps.get() + 1));
+        }
+    }
+}
