@@ -26,6 +26,8 @@ pub struct Run {
     pub attempt: u64,
     /// What is to be done.
     pub parameters: Parameters,
+    /// The fingerprint of the preview that was approved.
+    pub approved: Option<String>,
     /// The locks that are held for it, with their tokens.
     pub tokens: Vec<(String, u64)>,
     /// What it says.

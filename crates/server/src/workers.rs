@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ade_app::reviews::Previews;
 use ade_app::{LockService, LogNotices, Reviews, Upkeep, Worker, Working};
 use ade_domain::Clock;
-use ade_executors::{Executors, Noop, Secrets};
+use ade_executors::{Command, CommandLimits, Executors, Files, Noop, Secrets, Template};
 use ade_store::{Blobs, Coordination, Record, SystemClock};
 use uuid::Uuid;
 
@@ -25,6 +25,21 @@ pub(crate) fn allowed(config: &Config) -> Result<Allowed, StartError> {
     let mut executors = Executors::default();
     let mut secrets: Vec<String> = Vec::new();
     executors.add("noop", Arc::new(Noop));
+    let unusable = |error: String| StartError::Executor(error);
+    for root in &config.executors.files.roots {
+        let files = Files::new(root.to_string_lossy()).map_err(|error| unusable(error.to_string()))?;
+        executors.add(files.place(), Arc::new(files));
+    }
+    for (name, template) in &config.executors.command.templates {
+        let template = Template {
+            argv: template.argv.clone(),
+            preview_argv: template.preview_argv.clone(),
+            rollback_argv: template.rollback_argv.clone(),
+        };
+        let command = Command::new(name.as_str(), &template, CommandLimits::default());
+        let command = command.map_err(|error| unusable(error.to_string()))?;
+        executors.add(command.place(), Arc::new(command));
+    }
     let _ = &mut secrets;
     if let Some(label) = &config.worker_label {
         let places: Vec<String> = executors.places().map(str::to_owned).collect();

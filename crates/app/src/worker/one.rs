@@ -277,6 +277,7 @@ impl Begun<'_> {
             task_id: self.task.review.task_id.clone(),
             attempt: self.attempt,
             parameters: self.task.review.config.parameters.clone(),
+            approved: self.task.review.fingerprint.clone(),
             tokens: self.locks.tokens(),
             output,
             halted: kept.halted.clone(),

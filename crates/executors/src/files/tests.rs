@@ -54,7 +54,7 @@ impl Place {
         let (halt, halted) = Halted::new();
         let output = Output::new(Secrets::default(), None).expect("no file");
         let (task_id, attempt, tokens) = ("0192-task".to_owned(), 3, Vec::new());
-        (halt, Run { task_id, attempt, parameters, tokens, output, halted })
+        (halt, Run { task_id, attempt, parameters, approved: None, tokens, output, halted })
     }
 
     /// Everything there is, with permissions and content.
