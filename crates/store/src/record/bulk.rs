@@ -49,6 +49,7 @@ const TABLES: [Table; 5] = [
             ("ready_at", true),
             ("attempt", false),
             ("lease_until", true),
+            ("closed_at", true),
         ],
     },
     Table { name: "task_marks", columns: &[("kind", false), ("mark", false), ("task_id", false)] },

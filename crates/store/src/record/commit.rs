@@ -170,7 +170,7 @@ pub(super) fn event_columns(event: &Event) -> Result<Vec<Arg>, RecordError> {
 }
 
 /// `task_id, state, type, author_id, revision, approval_ends_at, ended_at, body, work, place, rank, ready_at, attempt,
-/// lease_until`.
+/// lease_until, closed_at`.
 pub(super) fn task_columns(
     task: &StoredTask,
     approval_ends_at: Option<Moment>,
@@ -196,6 +196,7 @@ pub(super) fn task_columns(
         work.map(|work| work.ready_at(review)).into(),
         review.execution.as_ref().map_or(0, |execution| execution.attempt).into(),
         present.map(|execution| execution.lease_until).into(),
+        review.since.get(&review.state).copied().filter(|_| review.state.is_final()).into(),
     ])
 }
 
@@ -273,9 +274,9 @@ async fn put_task(
     match expected {
         None => {
             let sql = "INSERT INTO tasks (task_id, state, type, author_id, revision, approval_ends_at, ended_at, body, \
-                       work, place, rank, ready_at, attempt, lease_until) \
+                       work, place, rank, ready_at, attempt, lease_until, closed_at) \
                        VALUES ($1::uuid, $2, $3, $4, $5, moment($6), moment($7), $8::jsonb, $9, $10, $11, moment($12), \
-                       $13, moment($14))";
+                       $13, moment($14), moment($15))";
             link.run(sql, &args).await?;
         }
         Some(expected) => {
@@ -286,9 +287,9 @@ async fn put_task(
                        approval_ends_at = moment($6), ended_at = moment($7), body = $8::jsonb, \
                        work = $9, place = $10, rank = $11, ready_at = moment($12), attempt = $13, \
                        lease_until = CASE WHEN attempt = $13 AND lease_until > moment($14) THEN lease_until \
-                       ELSE moment($14) END, claimed_by = NULL, claimed_until = NULL \
-                       WHERE task_id = $1::uuid AND revision = $15 \
-                       AND (attempt = $13 OR lease_until IS NULL OR lease_until <= moment($16))";
+                       ELSE moment($14) END, claimed_by = NULL, claimed_until = NULL, closed_at = moment($15) \
+                       WHERE task_id = $1::uuid AND revision = $16 \
+                       AND (attempt = $13 OR lease_until IS NULL OR lease_until <= moment($17))";
             met(link.run(sql, &args).await?, what)?;
             link.run("DELETE FROM task_marks WHERE task_id = $1::uuid", &[review.task_id.as_str().into()])
                 .await?;

@@ -8,7 +8,9 @@ mod agents;
 mod bare;
 mod bulk;
 mod commit;
+mod archive;
 mod forget;
+mod jobs;
 mod log;
 mod people;
 mod postgres;
@@ -29,6 +31,8 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgPool;
 use tokio::sync::oneshot;
 
+pub use archive::{Archive, ArchiveKind, Archived};
+pub use jobs::{JobOutcome, JobRow};
 pub use agents::{InboxMessage, MOST_MESSAGES, StoredAgent};
 pub use bare::{Bare, Place};
 pub use bulk::{Chain, Loader, Rows};
@@ -45,6 +49,8 @@ use log::Numbering;
 use sql::Link;
 use sqlite::Sqlite;
 use work::Doing;
+use archive::Archiving;
+use jobs::JobStep;
 
 /// The record; clones are the same one.
 #[derive(Debug, Clone)]
@@ -195,6 +201,8 @@ enum Work {
     Number(Numbering),
     Forget(Forgetting),
     Do(Doing),
+    Job(JobStep),
+    Archive(Archiving),
 }
 
 impl Work {
@@ -204,6 +212,8 @@ impl Work {
             Self::Number(numbering) => numbering.apply(link).await,
             Self::Forget(forgetting) => forgetting.apply(link).await,
             Self::Do(doing) => doing.apply(link).await,
+            Self::Job(step) => step.apply(link).await,
+            Self::Archive(archiving) => archiving.apply(link).await,
         }
     }
 }

@@ -11,6 +11,14 @@ ALTER TABLE tasks ADD COLUMN claimed_until timestamptz;
 ALTER TABLE tasks ADD COLUMN attempt bigint NOT NULL DEFAULT 0;
 -- Right where the body says something else. Nothing while nobody is at it.
 ALTER TABLE tasks ADD COLUMN lease_until timestamptz;
+-- 1 once its requests are archived.
+ALTER TABLE tasks ADD COLUMN requests_archived bigint NOT NULL DEFAULT 0;
+-- When it came to any end, for the archive.
+ALTER TABLE tasks ADD COLUMN closed_at timestamptz;
+
+UPDATE tasks SET closed_at = 'epoch'::timestamptz
+    + coalesce((body->'review'->'since'->>state)::bigint, 0) * interval '1 microsecond'
+WHERE state IN ('COMPLETED', 'FAILED', 'REJECTED', 'CANCELLED');
 
 UPDATE tasks SET work = 'apply', rank = coalesce((body->'review'->'config'->>'priority')::bigint, 50),
     ready_at = 'epoch'::timestamptz
@@ -23,6 +31,7 @@ WHERE state = 'APPROVED';
 
 CREATE INDEX tasks_to_do ON tasks (place, rank DESC, ready_at, task_id) WHERE work IS NOT NULL;
 CREATE INDEX tasks_claimed ON tasks (claimed_by) WHERE claimed_by IS NOT NULL;
+CREATE INDEX tasks_by_close ON tasks (closed_at, task_id) WHERE closed_at IS NOT NULL;
 CREATE INDEX tasks_by_lease ON tasks (lease_until) WHERE lease_until IS NOT NULL;
 
 -- What is said while a task is carried out, in order.
@@ -41,5 +50,17 @@ CREATE TABLE jobs (
     due_at timestamptz NOT NULL,
     holder text,
     until timestamptz,
+    body jsonb NOT NULL
+);
+
+-- What was taken out of the record, and where it is kept.
+CREATE TABLE archives (
+    archive_id uuid PRIMARY KEY,
+    body jsonb NOT NULL
+);
+
+-- What happened on a day, counted when it was over.
+CREATE TABLE days (
+    day text PRIMARY KEY,
     body jsonb NOT NULL
 );

@@ -11,6 +11,13 @@ ALTER TABLE tasks ADD COLUMN claimed_until integer;
 ALTER TABLE tasks ADD COLUMN attempt integer NOT NULL DEFAULT 0;
 -- Right where the body says something else. Nothing while nobody is at it.
 ALTER TABLE tasks ADD COLUMN lease_until integer;
+-- 1 once its requests are archived.
+ALTER TABLE tasks ADD COLUMN requests_archived integer NOT NULL DEFAULT 0;
+-- When it came to any end, for the archive.
+ALTER TABLE tasks ADD COLUMN closed_at integer;
+
+UPDATE tasks SET closed_at = coalesce(body->'review'->'since'->>state, 0)
+WHERE state IN ('COMPLETED', 'FAILED', 'REJECTED', 'CANCELLED');
 
 UPDATE tasks SET work = 'apply', rank = coalesce(body->'review'->'config'->>'priority', 50),
     ready_at = coalesce(body->'review'->'since'->>'APPROVED', 0),
@@ -22,6 +29,7 @@ WHERE state = 'APPROVED';
 
 CREATE INDEX tasks_to_do ON tasks (place, rank DESC, ready_at, task_id) WHERE work IS NOT NULL;
 CREATE INDEX tasks_claimed ON tasks (claimed_by) WHERE claimed_by IS NOT NULL;
+CREATE INDEX tasks_by_close ON tasks (closed_at, task_id) WHERE closed_at IS NOT NULL;
 CREATE INDEX tasks_by_lease ON tasks (lease_until) WHERE lease_until IS NOT NULL;
 
 -- What is said while a task is carried out, in order.
@@ -40,5 +48,17 @@ CREATE TABLE jobs (
     due_at integer NOT NULL,
     holder text,
     until integer,
+    body text NOT NULL
+) STRICT;
+
+-- What was taken out of the record, and where it is kept.
+CREATE TABLE archives (
+    archive_id text PRIMARY KEY,
+    body text NOT NULL
+) STRICT;
+
+-- What happened on a day, counted when it was over.
+CREATE TABLE days (
+    day text PRIMARY KEY,
     body text NOT NULL
 ) STRICT;
