@@ -1,6 +1,6 @@
 //! An agent: whether it is alive, how much it may do at once, and how fast it may ask.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +10,8 @@ use crate::Moment;
 pub const OFFLINE_AFTER_MS: u64 = 30_000;
 /// Tasks that an agent may do at once if nothing else was said.
 pub const DEFAULT_MAX_TASKS: u32 = 10;
+/// Tasks without room that are counted; whoever finds no room asks again, so more of them need not be known.
+pub const MAX_QUEUED_TASKS: usize = 1_000;
 
 /// What people and the agent itself say about it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -54,8 +56,11 @@ pub struct Agent {
     pub registered_at: Moment,
     /// When it was last heard of.
     pub last_heartbeat: Moment,
+    /// Tasks that it does, and when each claim ends unless it is renewed.
     claims: BTreeMap<String, Moment>,
-    queued: BTreeSet<String>,
+    /// Tasks that found no room, and how long that counts. They ask again, so nobody needs to write it down.
+    #[serde(skip)]
+    queued: BTreeMap<String, Moment>,
 }
 
 /// Why a claim was refused.
@@ -84,7 +89,7 @@ impl Agent {
             registered_at: now,
             last_heartbeat: now,
             claims: BTreeMap::new(),
-            queued: BTreeSet::new(),
+            queued: BTreeMap::new(),
         }
     }
 
@@ -106,36 +111,57 @@ impl Agent {
         self.claims.values().filter(|lease| **lease > now).count()
     }
 
-    /// Tasks that wait for it.
+    /// Tasks that found no room and would still be claimed if they had.
     #[must_use]
-    pub fn queued_tasks(&self) -> usize {
-        self.queued.len()
+    pub fn queued_tasks(&self, now: Moment) -> usize {
+        self.queued.values().filter(|end| **end > now).count()
     }
 
-    /// Takes a task on, or renews its lease. A task that finds no room is queued.
+    /// Takes a task on until a moment, or renews its claim, which never makes it shorter. A task that finds no room is queued.
     ///
     /// # Errors
     /// There is no room, or it takes nothing new.
-    pub fn claim(&mut self, claim_id: &str, lease_ms: u64, now: Moment) -> Result<(), NoCapacity> {
-        self.claims.retain(|_, lease| *lease > now);
-        if !self.claims.contains_key(claim_id) {
+    pub fn claim(&mut self, task_id: &str, until: Moment, now: Moment) -> Result<(), NoCapacity> {
+        self.forget_ended(now);
+        if !self.claims.contains_key(task_id) {
             if self.draining {
                 return Err(NoCapacity::Draining);
             }
             if self.claims.len() >= self.max_tasks as usize {
-                self.queued.insert(claim_id.to_owned());
+                self.queue(task_id, until, now);
                 return Err(NoCapacity::Full { max_tasks: self.max_tasks });
             }
         }
-        self.queued.remove(claim_id);
-        self.claims.insert(claim_id.to_owned(), now.plus_ms(lease_ms));
+        self.queued.remove(task_id);
+        self.keep(task_id, until, now);
         Ok(())
     }
 
+    /// Keeps a claim that was granted before, without asking for room.
+    pub fn keep(&mut self, task_id: &str, until: Moment, now: Moment) {
+        self.forget_ended(now);
+        if until > now {
+            let end = self.claims.entry(task_id.to_owned()).or_insert(until);
+            *end = until.max(*end);
+        }
+    }
+
+    /// Counts a task that found no room.
+    pub fn queue(&mut self, task_id: &str, until: Moment, now: Moment) {
+        if until > now && (self.queued.len() < MAX_QUEUED_TASKS || self.queued.contains_key(task_id)) {
+            self.queued.insert(task_id.to_owned(), until);
+        }
+    }
+
+    fn forget_ended(&mut self, now: Moment) {
+        self.claims.retain(|_, end| *end > now);
+        self.queued.retain(|_, end| *end > now);
+    }
+
     /// Gives a task back, done or not. Whether it had it.
-    pub fn give_back(&mut self, claim_id: &str) -> bool {
-        let waited = self.queued.remove(claim_id);
-        self.claims.remove(claim_id).is_some() || waited
+    pub fn give_back(&mut self, task_id: &str) -> bool {
+        let waited = self.queued.remove(task_id).is_some();
+        self.claims.remove(task_id).is_some() || waited
     }
 
     /// Takes away what must be done by others: everything once it is offline, else what was not renewed.
@@ -219,9 +245,11 @@ mod tests {
                     }
                     _ => {
                         let room = model.contains_key(&id) || model.len() < max as usize;
-                        prop_assert_eq!(agent.claim(&id, ms, now).is_ok(), room);
+                        let until = now.plus_ms(ms);
+                        prop_assert_eq!(agent.claim(&id, until, now).is_ok(), room);
                         if room {
-                            model.insert(id, now.plus_ms(ms));
+                            let end = model.entry(id).or_insert(until);
+                            *end = until.max(*end);
                         }
                     }
                 }
@@ -235,11 +263,12 @@ mod tests {
     fn draining_renews_but_takes_nothing_new_and_offline_is_recovered() {
         let (mut agent, now) = (agent(2), Moment::from_micros(5_000_000));
         agent.last_heartbeat = now;
-        assert_eq!(agent.claim("a", 60_000, now), Ok(()));
+        let until = now.plus_ms(60_000);
+        assert_eq!(agent.claim("a", until, now), Ok(()));
         agent.draining = true;
         assert_eq!(agent.status(now), Status::Draining);
-        assert_eq!(agent.claim("a", 60_000, now), Ok(()));
-        assert_eq!(agent.claim("b", 60_000, now), Err(NoCapacity::Draining));
+        assert_eq!(agent.claim("a", until, now), Ok(()));
+        assert_eq!(agent.claim("b", until, now), Err(NoCapacity::Draining));
         assert!(agent.recover(now).is_empty());
         let later = now.plus_ms(OFFLINE_AFTER_MS);
         assert_eq!(agent.status(later), Status::Offline);
@@ -250,12 +279,20 @@ mod tests {
     #[test]
     fn who_finds_no_room_is_queued_until_it_does() {
         let (mut agent, now) = (agent(1), Moment::from_micros(1));
-        assert_eq!(agent.claim("a", 10, now), Ok(()));
-        assert_eq!(agent.claim("b", 10, now), Err(NoCapacity::Full { max_tasks: 1 }));
-        assert_eq!((agent.active_tasks(now), agent.queued_tasks()), (1, 1));
+        let (soon, later) = (now.plus_ms(10), now.plus_ms(20));
+        assert_eq!(agent.claim("a", later, now), Ok(()));
+        for task in ["b", "b", "c"] {
+            assert_eq!(agent.claim(task, soon, now), Err(NoCapacity::Full { max_tasks: 1 }));
+        }
+        assert_eq!((agent.active_tasks(now), agent.queued_tasks(now)), (1, 2));
         assert!(agent.give_back("a"));
-        assert_eq!(agent.claim("b", 10, now), Ok(()));
-        assert_eq!((agent.active_tasks(now), agent.queued_tasks()), (1, 0));
+        assert_eq!(agent.claim("b", later, now), Ok(()));
+        assert_eq!((agent.active_tasks(now), agent.queued_tasks(now)), (1, 1));
+        assert_eq!((agent.active_tasks(soon), agent.queued_tasks(soon)), (1, 0), "it did not ask again");
+        assert_eq!(agent.claim("b", soon, now), Ok(()), "a late renewal");
+        assert_eq!(agent.active_tasks(soon), 1, "does not make it shorter");
+        assert_eq!(agent.active_tasks(later), 0);
+        assert!(agent.give_back("c"), "it waited");
         assert!(!agent.give_back("c"));
     }
 

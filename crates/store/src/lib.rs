@@ -13,7 +13,7 @@ pub mod redis;
 
 pub use blobs::{BlobError, Blobs};
 pub use clock::SystemClock;
-pub use coordination::{Agents, Coordination, Limits, Locks, Requests, Unavailable};
+pub use coordination::{Agents, Capacity, Coordination, Jobs, Limits, Locks, Requests, Unavailable};
 pub use embedded::Embedded;
 pub use folder::{DataFolder, FolderError};
 pub use record::{Record, RecordError};

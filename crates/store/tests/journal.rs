@@ -18,7 +18,7 @@ use ade_domain::lock::{
 };
 use ade_store::coordination::{AgentUpdate, AgentView, Filter, LockView, Ticket, WaitView};
 use ade_store::embedded::{OpenError, Options};
-use ade_store::{Agents, Embedded, FolderError, Locks, Requests};
+use ade_store::{Agents, Capacity, Embedded, FolderError, Locks, Requests};
 use ade_testkit::{Dice, ManualClock, effort};
 use disk::{clock, copy, cut_last_segment, has_snapshot, open, wait_until_closed};
 
@@ -71,6 +71,8 @@ async fn shot(backend: &Embedded, requests: u64) -> Shot {
         // When an agent was heard of is partly known in memory alone, and who waits counts as heard of after a restart.
         agent.last_heartbeat = ade_domain::Moment::default();
         agent.status = ade_domain::agent::Status::Active;
+        // What found no room asks again.
+        agent.queued_tasks = 0;
     }
     let (mut looks, mut tickets) = (Vec::new(), Vec::new());
     for name in LOCKS {
@@ -94,6 +96,8 @@ enum Act {
     Put(String, AgentUpdate, bool),
     Remove(String),
     Heard(String),
+    Claim(String, String, u64),
+    Unclaim(String, String),
     /// Time passes.
     Pass(u64),
     /// Time passes, and what is due happens.
@@ -123,6 +127,10 @@ async fn act(backend: &Embedded, act: Act) -> Result {
         }
         Act::Remove(id) => Result::Told(format!("{:?}", backend.remove(id).await)),
         Act::Heard(id) => Result::Told(format!("{:?}", backend.heard(id).await)),
+        Act::Claim(id, task, ms) => {
+            Result::Told(format!("{:?}", backend.claim(id, task, backend.now().plus_ms(ms)).await))
+        }
+        Act::Unclaim(id, task) => Result::Told(format!("{:?}", backend.unclaim(id, task).await)),
         Act::Sweep(_) => Result::Told(format!("{:?}", backend.sweep().await)),
         Act::Pass(_) => Result::Told(String::new()),
     }
@@ -174,6 +182,12 @@ fn any_act(dice: &mut Dice, request: u64, tokens: &BTreeMap<(Holder, LockName), 
     }
 }
 
+/// One random thing about the tasks of an agent. Locks know nothing of them, so these acts have dice of their own.
+fn any_claim(dice: &mut Dice) -> Act {
+    let (who, task) = (HOLDERS[dice.below(5) as usize].to_owned(), dice.below(5).to_string());
+    if dice.below(4) == 0 { Act::Unclaim(who, task) } else { Act::Claim(who, task, dice.below(10_000)) }
+}
+
 /// Notes tokens of grants, and that they grow.
 #[derive(Default)]
 struct Tokens {
@@ -204,7 +218,7 @@ async fn a_backend_that_is_closed_and_opened_answers_like_one_that_never_was() {
     let (rounds, seed) = (effort::rounds(12, 400), effort::seed());
     let mut snapshots = 0;
     for round in 0..rounds {
-        let mut dice = Dice::new(seed, round);
+        let (mut dice, mut dice_of_claims) = (Dice::new(seed, round), Dice::new(seed ^ 2, round));
         let (folder, other, clock) = (disk::folder(), disk::folder(), clock());
         let never_closed = open(other.path(), Options { snapshot_after_bytes: 1 << 30, ..options() }, &clock);
         let never_closed = never_closed.expect("opened");
@@ -229,6 +243,9 @@ async fn a_backend_that_is_closed_and_opened_answers_like_one_that_never_was() {
                 assert_eq!(act(&backend, doing.clone()).await, expected, "{at}: {doing:?}");
                 tokens.note(&backend).await;
                 tokens.note(&never_closed).await;
+                let claim = any_claim(&mut dice_of_claims);
+                let expected = act(&never_closed, claim.clone()).await;
+                assert_eq!(act(&backend, claim.clone()).await, expected, "{at}: {claim:?}");
             }
             assert_eq!(shot(&backend, request).await, shot(&never_closed, request).await, "{at}");
             drop(backend);

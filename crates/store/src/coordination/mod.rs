@@ -1,9 +1,10 @@
-//! The coordination port: locks and their queues, requests that may be repeated, agents and whether they are alive, and how often
-//! somebody may ask.
+//! The coordination port: locks and their queues, requests that may be repeated, agents, whether they are alive and how much they
+//! do, how often somebody may ask, and calls that wake workers.
 //!
-//! A command to a lock is one atomic step on that lock alone. Nothing here waits: a caller that waits watches its request
-//! and asks again; what it hears is a hint, what it reads is the truth.
+//! A command to a lock is one atomic step on that lock alone. Nothing here waits, except for calls: a caller that waits
+//! watches its request and asks again; what it hears is a hint, what it reads is the truth.
 
+mod jobs;
 mod views;
 mod watch;
 
@@ -16,6 +17,11 @@ use ade_domain::agent::Profile;
 use ade_domain::lock::{Answer, Command, Deadlock, LockName, Request, RequestKey, Rules};
 use tokio::sync::broadcast;
 
+pub use jobs::{Job, Jobs};
+pub(crate) use jobs::{
+    LONGEST_WAIT, MOST_AT_ONCE, MOST_SCHEDULED, MOST_WAITING, checked_lock, job_named, queue_named,
+    queues_named,
+};
 pub use views::{AgentView, Event, Filter, Happening, LockView, WaitView};
 pub use watch::{Watch, Watchers};
 
@@ -143,6 +149,30 @@ pub trait Agents: Send + Sync {
     fn admit(&self, agent_id: String, locks: u32) -> Reply<'_, Result<(), Moment>>;
 }
 
+/// What became of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claimed {
+    /// The agent has the task until the moment that was asked for, or longer.
+    Yes,
+    /// It does as much as it may. The task counts as queued until it is claimed or given back, or its claim would have ended.
+    Full,
+    /// It takes nothing new.
+    Draining,
+    /// Nobody knows it, and there are too many agents that were only named.
+    Unknown,
+}
+
+/// How much agents do at once.
+pub trait Capacity: Send + Sync {
+    /// Takes a task on for an agent until a moment by the clock of the store, after which it does not count any more. Repeated,
+    /// it renews the claim, also when the agent takes nothing new, and never makes it shorter. An unknown agent is
+    /// registered by its name alone.
+    fn claim(&self, agent_id: String, task_id: String, until: Moment) -> Reply<'_, Claimed>;
+
+    /// Gives a task back, done or not, or stops waiting for room. Of whom or what nothing is known, nothing needs to be done.
+    fn unclaim(&self, agent_id: String, task_id: String) -> Reply<'_, ()>;
+}
+
 /// How often somebody has asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counted {
@@ -165,6 +195,6 @@ pub trait Limits: Send + Sync {
 }
 
 /// Everything that coordinates.
-pub trait Coordination: Locks + Requests + Agents + Limits {}
+pub trait Coordination: Locks + Requests + Agents + Capacity + Limits + Jobs {}
 
-impl<T: Locks + Requests + Agents + Limits> Coordination for T {}
+impl<T: Locks + Requests + Agents + Capacity + Limits + Jobs> Coordination for T {}

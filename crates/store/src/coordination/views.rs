@@ -107,7 +107,7 @@ impl AgentView {
             profile: agent.profile.clone(),
             max_tasks: agent.max_tasks,
             active_tasks: agent.active_tasks(now),
-            queued_tasks: agent.queued_tasks(),
+            queued_tasks: agent.queued_tasks(now),
             status: agent.status(now),
             last_heartbeat: agent.last_heartbeat,
         }

@@ -81,10 +81,7 @@ impl Agents for Embedded {
                     }
                 }
                 None if named >= self.inner.options.max_named_agents => return Ok(false),
-                None => {
-                    let profile = Profile { name: agent_id.clone(), ..Profile::default() };
-                    state.make(Other::Agent(agent_id, Agent::new(profile, true, now)));
-                }
+                None => state.name_agent(agent_id, now),
             }
             self.commit(&mut state, now)?;
             Ok(true)
@@ -101,6 +98,12 @@ impl Agents for Embedded {
 }
 
 impl State {
+    /// Registers an agent by its name alone.
+    pub(super) fn name_agent(&mut self, agent_id: String, now: Moment) {
+        let profile = Profile { name: agent_id.clone(), ..Profile::default() };
+        self.make(Other::Agent(agent_id, Agent::new(profile, true, now)));
+    }
+
     /// Removes agents that were only named, and that nobody has heard of for a day.
     pub(super) fn forget_idle_agents(&mut self, now: Moment) {
         let idle = |agent: &Agent| agent.by_name_only && agent.last_heartbeat.plus_ms(IDLE_MS) <= now;

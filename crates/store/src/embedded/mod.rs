@@ -6,7 +6,9 @@
 //! backend stops answering, because it cannot know what the disk has.
 
 mod agents;
+mod capacity;
 mod housekeeping;
+mod jobs;
 mod journal;
 mod limits;
 mod locks;
@@ -74,6 +76,7 @@ struct Inner {
     ahead_us: u64,
     state: Mutex<State>,
     windows: Mutex<limits::Windows>,
+    board: jobs::Board,
     watchers: Watchers,
     events: broadcast::Sender<Arc<Happening>>,
     syncer: Syncer,
@@ -108,6 +111,7 @@ impl Embedded {
                 ahead_us,
                 state,
                 windows: Mutex::default(),
+                board: jobs::Board::default(),
                 watchers,
                 events,
                 syncer,

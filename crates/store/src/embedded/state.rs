@@ -41,6 +41,10 @@ pub(super) enum Other {
     Heard(String, Moment),
     /// An agent is not known any more.
     Removed(String),
+    /// An agent has claimed a task until a moment.
+    Claimed(String, String, Moment),
+    /// An agent has given a task back.
+    Unclaimed(String, String),
 }
 
 /// What is remembered of a request.
@@ -177,6 +181,17 @@ impl State {
             Other::Heard(id, at) => {
                 if let Some(agent) = self.agents.get_mut(&id) {
                     agent.last_heartbeat = agent.last_heartbeat.max(at);
+                }
+            }
+            Other::Claimed(id, task, until) => {
+                let now = self.now;
+                if let Some(agent) = self.agents.get_mut(&id) {
+                    agent.keep(&task, until, now);
+                }
+            }
+            Other::Unclaimed(id, task) => {
+                if let Some(agent) = self.agents.get_mut(&id) {
+                    agent.give_back(&task);
                 }
             }
             Other::Removed(id) => {

@@ -31,7 +31,7 @@ fn write(profile: &Profile) -> Result<String, Unavailable> {
 }
 
 /// An agent from the fields of its two hashes; `None` if there are none.
-fn read_agent(profile: &Value, capacity: &Value) -> Result<Option<Agent>, Foreign> {
+fn read_agent(profile: &Value, capacity: &Value, now: Moment) -> Result<Option<Agent>, Foreign> {
     let fields = read_fields(profile)?;
     if fields.is_empty() {
         return Ok(None);
@@ -47,6 +47,14 @@ fn read_agent(profile: &Value, capacity: &Value) -> Result<Option<Agent>, Foreig
     agent.last_heartbeat = Moment::from_micros(number("heard")?);
     let most = capacity.get("max_tasks").and_then(|most| most.parse().ok());
     agent.max_tasks = most.unwrap_or(DEFAULT_MAX_TASKS);
+    for (field, ends) in &capacity {
+        let Some(ends) = ends.parse().ok().map(|ends| Moment::default().plus_ms(ends)) else { continue };
+        if let Some(task) = field.strip_prefix("t:") {
+            agent.keep(task, ends, now);
+        } else if let Some(task) = field.strip_prefix("q:") {
+            agent.queue(task, ends, now);
+        }
+    }
     Ok(Some(agent))
 }
 
@@ -68,15 +76,16 @@ impl Inner {
         let questions = vec![command("HGETALL", &keys.profile, &[]), command("HGETALL", &keys.capacity, &[])];
         let answers = self.ask_each(questions).await?;
         let [profile, capacity] = answers.as_slice() else { return Ok(None) };
-        let Some(mut agent) = read_agent(profile, capacity).map_err(foreign)? else { return Ok(None) };
+        let now = self.clock.now();
+        let Some(mut agent) = read_agent(profile, capacity, now).map_err(foreign)? else { return Ok(None) };
         if let Some((_, heard)) = locked(&self.told).get(agent_id) {
             agent.last_heartbeat = agent.last_heartbeat.max(*heard);
         }
-        Ok(Some(AgentView::of(agent_id, &agent, self.clock.now())))
+        Ok(Some(AgentView::of(agent_id, &agent, now)))
     }
 
     /// Writes that an agent was heard of. Whether it is known, or there was room for it.
-    async fn hear(&self, agent_id: &str) -> Result<bool, Unavailable> {
+    pub(super) async fn hear(&self, agent_id: &str) -> Result<bool, Unavailable> {
         let keys = self.agent_keys(agent_id)?;
         let mut known = self.hear_on(&keys, agent_id, false).await?;
         if known == 0 {
@@ -114,9 +123,9 @@ impl Inner {
         parts.get(1).map_or(Ok(0), |known| step::number(known).map_err(foreign))
     }
 
-    async fn call_agent(
+    pub(super) async fn call_agent(
         &self,
-        script: &super::Script,
+        script: &super::link::Script,
         keys: &AgentKeys,
         args: &[String],
     ) -> Result<Value, Unavailable> {
@@ -161,8 +170,9 @@ impl Agents for OnRedis {
             ];
             let value = inner.call_agent(&inner.scripts.put_agent, &keys, &args).await?;
             let [_, profile, capacity] = step::list(&value).map_err(foreign)? else { return Ok(None) };
-            let agent = read_agent(profile, capacity).map_err(foreign)?;
-            let view = agent.map(|agent| AgentView::of(&agent_id, &agent, inner.clock.now()));
+            let now = inner.clock.now();
+            let agent = read_agent(profile, capacity, now).map_err(foreign)?;
+            let view = agent.map(|agent| AgentView::of(&agent_id, &agent, now));
             let heard = view.as_ref().map_or(0, |view| view.last_heartbeat.micros() / 1000).to_string();
             inner
                 .ask_each(vec![

@@ -154,6 +154,7 @@ pub(super) struct SingleKeys {
     pub(super) agents: RedisKey,
     pub(super) alive: RedisKey,
     pub(super) named: RedisKey,
+    pub(super) scheduled: RedisKey,
 }
 
 impl SingleKeys {
@@ -165,6 +166,7 @@ impl SingleKeys {
             agents: keys::agent::index().in_layout(layout),
             alive: keys::agent::alive().in_layout(layout),
             named: keys::agent::named().in_layout(layout),
+            scheduled: keys::job::scheduled().writable().in_layout(layout),
         }
     }
 }
@@ -183,6 +185,16 @@ pub(super) fn endpoint_rate(endpoint: &str, who: &str, layout: Layout) -> Result
     let endpoint = ids::Endpoint::new(endpoint).map_err(unspeakable)?;
     let who = ids::UserId::new(who).map_err(unspeakable)?;
     Ok(keys::ratelimit::endpoint(&endpoint, &who).in_layout(layout))
+}
+
+/// The queue of calls to the workers of one kind.
+pub(super) fn queue(name: ids::QueueName, layout: Layout) -> RedisKey {
+    keys::job::queue(&name).writable().in_layout(layout)
+}
+
+/// The lock of a job.
+pub(super) fn job_lock(id: &ids::JobId, layout: Layout) -> RedisKey {
+    keys::job::lock(id).in_layout(layout)
 }
 
 /// Names are never empty, and that is the only thing a builder refuses.

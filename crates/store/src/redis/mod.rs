@@ -6,12 +6,14 @@
 
 mod agents;
 mod bare;
+mod capacity;
 mod clock;
 mod deadlocks;
 #[cfg(test)]
 mod differential;
 mod hearing;
 mod indexes;
+mod jobs;
 mod keys;
 mod limits;
 mod link;
@@ -19,6 +21,7 @@ mod locks;
 mod reach;
 mod record;
 mod requests;
+mod scripts;
 mod step;
 mod sweep;
 mod url;
@@ -33,7 +36,7 @@ use ade_domain::lock::{Answer, Command, Deadlock, End, Holder, LockName, Outcome
 use ade_keyspace::{Layout, RedisKey};
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
-use tokio::sync::broadcast;
+use tokio::sync::{Semaphore, broadcast};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -44,8 +47,9 @@ use crate::coordination::{Happening, Unavailable, Watchers};
 use clock::StoreClock;
 use hearing::Hearing;
 use keys::{AgentKeys, Built, LockKeys, SingleKeys};
-use link::{Link, Script};
+use link::Link;
 use record::Foreign;
+use scripts::Scripts;
 use step::{Changed, Said};
 use sweep::Later;
 
@@ -116,69 +120,8 @@ struct Inner {
     rounds: Mutex<sweep::Rounds>,
     /// Whether a task works off what the sweep left to it.
     working: AtomicBool,
-}
-
-struct Scripts {
-    acquire: Script,
-    step: Script,
-    look: Script,
-    enlist: Script,
-    revise: Script,
-    forget_names: Script,
-    put_agent: Script,
-    hear_agent: Script,
-    silence_agent: Script,
-    admit: Script,
-    count: Script,
-}
-
-impl Scripts {
-    fn new(rules: &Rules) -> Self {
-        let functions = [
-            "acquire",
-            "step",
-            "look",
-            "enlist",
-            "revise",
-            "forget_names",
-            "put_agent",
-            "hear_agent",
-            "silence_agent",
-            "admit",
-            "count",
-        ];
-        let [
-            acquire,
-            step,
-            look,
-            enlist,
-            revise,
-            forget_names,
-            put_agent,
-            hear_agent,
-            silence_agent,
-            admit,
-            count,
-        ] = Script::library(&step::library(rules), functions);
-        Self {
-            acquire,
-            step,
-            look,
-            enlist,
-            revise,
-            forget_names,
-            put_agent,
-            hear_agent,
-            silence_agent,
-            admit,
-            count,
-        }
-    }
-
-    /// Taking a lock is refused when Redis is short of memory, everything else is not.
-    const fn of(&self, command: &Command) -> &Script {
-        if matches!(command, Command::Acquire(_)) { &self.acquire } else { &self.step }
-    }
+    /// Connections on which somebody may wait to be called.
+    listeners: Semaphore,
 }
 
 impl OnRedis {
@@ -206,6 +149,7 @@ impl OnRedis {
             aged: Mutex::default(),
             rounds: Mutex::default(),
             working: AtomicBool::new(false),
+            listeners: Semaphore::new(jobs::MOST_LISTENERS),
             options,
             link,
         };

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write;
 
 use ade_domain::Moment;
+use ade_domain::agent::MAX_QUEUED_TASKS;
 use ade_domain::lock::{
     Command, End, Hold, Holder, LONGER_MS, LockName, MAX_REQUESTS, Mode, Outcome, Refusal, RequestKey, Rules,
     SHOWN_HOLDERS, Standing, Token,
@@ -11,13 +12,14 @@ use ade_domain::lock::{
 use redis::Value;
 
 use super::record::{self, Foreign};
-use crate::coordination::Event;
+use crate::coordination::{Event, MOST_AT_ONCE, MOST_SCHEDULED, MOST_WAITING};
 
 const STATE: &str = include_str!("scripts/state.lua");
 const DUE: &str = include_str!("scripts/due.lua");
 const QUICK: &str = include_str!("scripts/quick.lua");
 const COMMANDS: &str = include_str!("scripts/commands.lua");
 const REST: &str = include_str!("scripts/rest.lua");
+const JOBS: &str = include_str!("scripts/jobs.lua");
 
 /// A queue lives at least so long after somebody joined it.
 pub(super) const QUEUE_MS: u64 = 300_000;
@@ -37,7 +39,7 @@ const LISTED_HOLDERS: usize = 100;
 /// The library with the machine of one lock, under these rules, and the rest.
 pub(super) fn library(rules: &Rules) -> String {
     let index_ms = index_ms(rules);
-    let constants: [(&str, u64); 20] = [
+    let constants: [(&str, u64); 24] = [
         ("QUEUE_MS", QUEUE_MS),
         ("BACKSTOP_MS", BACKSTOP_MS),
         ("FENCE_MS", FENCE_MS),
@@ -58,6 +60,10 @@ pub(super) fn library(rules: &Rules) -> String {
         ("SERVED_CLAIM_MS", rules.served_claim_ms),
         ("TICKET_CLAIM_MS", rules.ticket_claim_ms),
         ("CROWDED_AFTER", rules.crowded_after.into()),
+        ("MAX_QUEUED_TASKS", MAX_QUEUED_TASKS as u64),
+        ("MOST_WAITING", MOST_WAITING as u64),
+        ("MOST_SCHEDULED", MOST_SCHEDULED as u64),
+        ("MOST_AT_ONCE", MOST_AT_ONCE as u64),
     ];
     let windows = [("CROWDED_WITHIN_MS", rules.crowded_within_ms), ("CROWDED_FOR_MS", rules.crowded_for_ms)];
     let mut text = String::new();
@@ -65,7 +71,7 @@ pub(super) fn library(rules: &Rules) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(text, "local {name} = {value}");
     }
-    text + STATE + DUE + QUICK + COMMANDS + REST
+    text + STATE + DUE + QUICK + COMMANDS + REST + JOBS
 }
 
 /// How long the entries of an index live without a sign of life: as long as the longest lease, and the backstop.

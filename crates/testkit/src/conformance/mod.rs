@@ -15,8 +15,10 @@ macro_rules! scenarios {
 }
 
 mod agents;
+mod capacity;
 mod deadlocks;
 mod grants;
+mod jobs;
 mod limits;
 mod liveness;
 mod modes;
@@ -116,7 +118,9 @@ pub fn scenarios() -> Vec<Scenario> {
         sight::ALL,
         requests::ALL,
         agents::ALL,
+        capacity::ALL,
         limits::ALL,
+        jobs::ALL,
     ];
     all.concat()
 }

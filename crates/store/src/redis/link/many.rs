@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::node::Node;
-use super::run::Work;
+use super::run::{Manner, Work};
 use super::{Servers, Shared};
 use crate::coordination::Unavailable;
 
@@ -73,7 +73,7 @@ impl Shared {
                 *answer = match values.next() {
                     // By itself it is redirected, repeated or refused with a reason.
                     Some(Value::ServerError(_)) => {
-                        self.run(Work::Command { key, command }, None).await.map(|(value, _)| value)
+                        self.run(Work::Command { key, command }, Manner::Shared).await.map(|(value, _)| value)
                     }
                     Some(value) => Ok(value),
                     None => continue,

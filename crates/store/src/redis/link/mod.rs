@@ -28,7 +28,7 @@ use self::cluster::Cluster;
 use self::connect::Connector;
 pub(in crate::redis) use self::hints::{Hint, Hints};
 use self::node::Node;
-use self::run::Work;
+use self::run::{Manner, Work};
 pub(in crate::redis) use self::script::Script;
 use super::url::{Kind, RedisUrl};
 use crate::coordination::Unavailable;
@@ -141,7 +141,7 @@ impl Link {
         keys: &[RedisKey],
         args: &[&[u8]],
     ) -> Result<Value, Unavailable> {
-        let (value, _) = self.shared.run(Work::Script { script, keys, args }, None).await?;
+        let (value, _) = self.shared.run(Work::Script { script, keys, args }, Manner::Shared).await?;
         Ok(value)
     }
 
@@ -154,12 +154,24 @@ impl Link {
         acks: u32,
         within: Duration,
     ) -> Result<(Value, u32), Unavailable> {
-        self.shared.run(Work::Script { script, keys, args }, Some((acks, within))).await
+        self.shared.run(Work::Script { script, keys, args }, Manner::Acked(acks, within)).await
     }
 
     /// One command on the server of `key`. Does not wait before gates.
     pub(in crate::redis) async fn ask(&self, key: &RedisKey, command: Cmd) -> Result<Value, Unavailable> {
-        let (value, _) = self.shared.run(Work::Command { key, command: &command }, None).await?;
+        let (value, _) = self.shared.run(Work::Command { key, command: &command }, Manner::Shared).await?;
+        Ok(value)
+    }
+
+    /// The same for a command that makes the server wait, at most so long: on a connection that nobody else uses.
+    pub(in crate::redis) async fn ask_waiting(
+        &self,
+        key: &RedisKey,
+        command: Cmd,
+        at_most: Duration,
+    ) -> Result<Value, Unavailable> {
+        let work = Work::Command { key, command: &command };
+        let (value, _) = self.shared.run(work, Manner::Waiting(at_most)).await?;
         Ok(value)
     }
 

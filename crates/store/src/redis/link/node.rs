@@ -262,18 +262,23 @@ impl Node {
         open_from <= deadline
     }
 
-    /// A connection of one's own to the server of `up`. If there is none, nothing was sent; unless it is merely that all
-    /// are in use, the server is looked for again.
-    pub(super) async fn own(&self, up: &Up, deadline: Instant) -> Result<(Own, Permit<'_>), String> {
+    /// The same as [`Node::own`] for calls that wait for replicas, of which there are only so many at once.
+    pub(super) async fn own_acked(&self, up: &Up, deadline: Instant) -> Result<(Own, Permit<'_>), String> {
         let permit = match timeout_at(deadline, self.acked.acquire()).await {
             Ok(Ok(permit)) => permit,
             Ok(Err(_)) | Err(_) => {
                 return Err("all connections for acknowledged calls are in use".to_owned());
             }
         };
+        Ok((self.own(up, deadline).await?, permit))
+    }
+
+    /// A connection of one's own to the server of `up`. If there is none, nothing was sent, and the server is looked for
+    /// again.
+    pub(super) async fn own(&self, up: &Up, deadline: Instant) -> Result<Own, String> {
         while let Some(own) = up.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             if !own.ended.load(Ordering::Acquire) {
-                return Ok((own, permit));
+                return Ok(own);
             }
         }
         let ended = Arc::new(AtomicBool::new(false));
@@ -286,7 +291,7 @@ impl Node {
         };
         match timeout_at(deadline, opening).await {
             Ok(Ok((connection, identity))) if identity.is_same_run(&up.identity) => {
-                Ok((Own { connection, ended }, permit))
+                Ok(Own { connection, ended })
             }
             other => {
                 self.drop_connection(up);

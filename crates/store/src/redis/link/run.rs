@@ -60,6 +60,17 @@ impl<'a> Work<'a> {
     }
 }
 
+/// On which connection a piece of work is done.
+#[derive(Clone, Copy)]
+pub(super) enum Manner {
+    /// The one that all share.
+    Shared,
+    /// One of its own, which then waits for so many replicas, at most so long.
+    Acked(u32, Duration),
+    /// One of its own, because the command itself makes the server wait, at most so long.
+    Waiting(Duration),
+}
+
 /// What an error of the server calls for.
 enum Next {
     /// Not carried out; the server does not know the script.
@@ -104,14 +115,10 @@ fn redirection(error: &ServerError, asked: &Address) -> Option<Address> {
 }
 
 impl Shared {
-    /// Carries out `work`; with `acked`, on a connection of its own that then waits for replicas.
-    pub(super) async fn run(
-        &self,
-        work: Work<'_>,
-        acked: Option<(u32, Duration)>,
-    ) -> Result<(Value, u32), Unavailable> {
+    /// Carries out `work`, and says how many replicas have it, if that was asked for.
+    pub(super) async fn run(&self, work: Work<'_>, manner: Manner) -> Result<(Value, u32), Unavailable> {
         let started = Instant::now();
-        let deadline = started + self.connector.options.answer_within;
+        let mut deadline = started + self.connector.options.answer_within;
         let slot = match &self.servers {
             Servers::One(_) => 0,
             Servers::Many(_) => work.key().map_or(0, RedisKey::slot),
@@ -137,14 +144,30 @@ impl Shared {
                 break;
             }
             let command = work.command(&node.id, load);
-            let answer = match acked {
-                None => {
+            let answer = match manner {
+                Manner::Shared => {
                     let mut connection = up.connection.clone();
                     let sent = send(&mut connection, &command, asking.is_some());
                     self.answer(&node, &up, deadline, sent).await?
                 }
-                Some((acks, within)) => {
-                    let (mut own, _permit) = match node.own(&up, deadline).await {
+                Manner::Waiting(within) => {
+                    let mut own = match node.own(&up, deadline).await {
+                        Ok(own) => own,
+                        Err(reason) => {
+                            (last, now) = (reason, Instant::now());
+                            continue;
+                        }
+                    };
+                    let until = Instant::now() + within + self.connector.options.answer_within;
+                    let sent = send(&mut own.connection, &command, asking.is_some());
+                    // Whoever gives up before the answer drops the connection with it: the server then stops waiting.
+                    let answer = self.answer(&node, &up, until, sent).await?;
+                    up.keep(own);
+                    deadline = Instant::now() + self.connector.options.answer_within;
+                    answer
+                }
+                Manner::Acked(acks, within) => {
+                    let (mut own, _permit) = match node.own_acked(&up, deadline).await {
                         Ok(own) => own,
                         Err(reason) => {
                             (last, now) = (reason, Instant::now());

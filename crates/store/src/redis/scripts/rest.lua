@@ -40,6 +40,65 @@ local function forget_names(keys, args)
   end
 end
 
+-- Forgets the claims of an agent that ended, and the wishes. Answers how many of both are in force, which its fields then say.
+local function count_tasks(capacity, now)
+  local active, queued = 0, 0
+  local fields = redis.call('HGETALL', capacity)
+  for i = 1, #fields, 2 do
+    local kind = string.sub(fields[i], 1, 2)
+    if kind == 't:' or kind == 'q:' then
+      if (tonumber(fields[i + 1]) or 0) * 1000 <= tonumber(now) then
+        redis.call('HDEL', capacity, fields[i])
+      elseif kind == 't:' then
+        active = active + 1
+      else
+        queued = queued + 1
+      end
+    end
+  end
+  redis.call('HSET', capacity, 'active_tasks', active, 'queued_tasks', queued)
+  return active, queued
+end
+
+-- The same, where somebody is only heard of or not.
+local function count_tasks_if_any(capacity, now)
+  local counts = redis.call('HMGET', capacity, 'active_tasks', 'queued_tasks')
+  if (counts[1] or '0') ~= '0' or (counts[2] or '0') ~= '0' then count_tasks(capacity, now) end
+end
+
+-- Takes a task on for an agent, or renews its claim. A task that finds no room is queued.
+-- Keys: profile, capacity. Arguments: node, task, until when, in Unix milliseconds, most tasks if nothing was said.
+local function claim_task(keys, args)
+  local now = time()
+  local draining = redis.call('HGET', keys[1], 'draining')
+  if not draining then return { now, 'unknown' } end
+  local active, queued = count_tasks(keys[2], now)
+  local claim, wish, ends = 't:' .. args[2], 'q:' .. args[2], tonumber(args[3])
+  local lasts = ends * 1000 > tonumber(now)
+  local before = redis.call('HGET', keys[2], claim)
+  if not before then
+    if draining == '1' then return { now, 'draining' } end
+    if active >= tonumber(redis.call('HGET', keys[2], 'max_tasks') or args[4]) then
+      local waits = redis.call('HEXISTS', keys[2], wish) == 1
+      if lasts and (waits or queued < MAX_QUEUED_TASKS) then
+        redis.call('HSET', keys[2], wish, args[3], 'queued_tasks', waits and queued or queued + 1)
+      end
+      return { now, 'full' }
+    end
+  end
+  if redis.call('HDEL', keys[2], wish) == 1 then redis.call('HSET', keys[2], 'queued_tasks', queued - 1) end
+  if lasts and not before then redis.call('HSET', keys[2], claim, args[3], 'active_tasks', active + 1) end
+  if before and tonumber(before) < ends then redis.call('HSET', keys[2], claim, args[3]) end
+  return { now, 'yes' }
+end
+
+-- An agent gives a task back, or does not wait for room any more. Keys: profile, capacity. Arguments: node, task.
+local function unclaim_task(keys, args)
+  local now = time()
+  if redis.call('HDEL', keys[2], 't:' .. args[2], 'q:' .. args[2]) > 0 then count_tasks(keys[2], now) end
+  return { now }
+end
+
 -- Registers an agent, or changes one. Answers with its fields, or nothing if the name is taken or unknown.
 -- Keys: profile, capacity. Arguments: node, 1 to create, profile or nothing, most tasks or nothing, draining or nothing,
 -- the profile of an agent that says nothing, most tasks of such an agent.
@@ -81,13 +140,16 @@ local function hear_agent(keys, args)
   end
   redis.call('HSET', keys[1], 'heard', now)
   redis.call('HSET', keys[2], 'last_heartbeat', args[2], 'status', seen[2] == '1' and 'draining' or 'active')
+  count_tasks_if_any(keys[2], now)
   return { now, seen[1] == '1' and 2 or 1 }
 end
 
 -- An agent was not heard of for too long.
 -- Keys: profile, capacity. Arguments: node.
 local function silence_agent(keys)
-  if redis.call('EXISTS', keys[1]) == 1 then redis.call('HSET', keys[2], 'status', 'offline') end
+  if redis.call('EXISTS', keys[1]) == 0 then return end
+  redis.call('HSET', keys[2], 'status', 'offline')
+  count_tasks_if_any(keys[2], time())
 end
 
 -- Counts the locks of an acquisition in the minute that began with an agent's first one. Answers when the agent may ask
@@ -142,6 +204,8 @@ register('revise', revise, { 'allow-oom' })
 register('forget_names', forget_names, { 'allow-oom' })
 register('put_agent', put_agent, {})
 register('hear_agent', hear_agent, { 'allow-oom' })
+register('claim_task', claim_task, {})
+register('unclaim_task', unclaim_task, { 'allow-oom' })
 register('admit', admit, {})
 register('count', count, {})
 register('silence_agent', silence_agent, { 'allow-oom' })

@@ -1,0 +1,48 @@
+//! How much agents do at once, in this process: claims are kept with the agent.
+//!
+//! Claims end by themselves and are renewed while somebody works, so they could be forgotten with the process. They are
+//! written down all the same: an agent that is full or draining when the server starts anew goes on with what it has,
+//! as it does on Redis. What merely found no room is not written down, because it asks again.
+
+use ade_domain::Moment;
+use ade_domain::agent::NoCapacity;
+
+use super::Embedded;
+use super::state::Other;
+use crate::coordination::{Capacity, Claimed, Reply};
+
+impl Capacity for Embedded {
+    fn claim(&self, agent_id: String, task_id: String, until: Moment) -> Reply<'_, Claimed> {
+        Box::pin(async move {
+            let (mut state, now) = self.enter()?;
+            if !state.agents.contains_key(&agent_id) {
+                if state.named >= self.inner.options.max_named_agents {
+                    return Ok(Claimed::Unknown);
+                }
+                state.name_agent(agent_id.clone(), now);
+            }
+            let claimed = match state.agents.get_mut(&agent_id).map(|agent| agent.claim(&task_id, until, now))
+            {
+                Some(Ok(())) => {
+                    state.make(Other::Claimed(agent_id, task_id, until));
+                    Claimed::Yes
+                }
+                Some(Err(NoCapacity::Full { .. })) => Claimed::Full,
+                Some(Err(NoCapacity::Draining)) => Claimed::Draining,
+                None => Claimed::Unknown,
+            };
+            self.commit(&mut state, now)?;
+            Ok(claimed)
+        })
+    }
+
+    fn unclaim(&self, agent_id: String, task_id: String) -> Reply<'_, ()> {
+        Box::pin(async move {
+            let (mut state, now) = self.enter()?;
+            if state.agents.get_mut(&agent_id).is_some_and(|agent| agent.give_back(&task_id)) {
+                state.make(Other::Unclaimed(agent_id, task_id));
+            }
+            self.commit(&mut state, now)
+        })
+    }
+}
