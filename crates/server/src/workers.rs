@@ -76,7 +76,6 @@ pub(crate) fn worker(
     clock: Arc<dyn Clock>,
     blobs: Blobs,
 ) -> Worker {
-    let wake = reviews.wake();
     Worker {
         record,
         reviews,
@@ -88,7 +87,6 @@ pub(crate) fn worker(
         name: format!("worker-{}", Uuid::new_v4().simple()),
         slots: config.worker_slots,
         lease_ms: config.worker_lease_ms,
-        wake,
     }
 }
 

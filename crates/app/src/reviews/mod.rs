@@ -14,6 +14,7 @@ mod simulate;
 mod use_cases;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ade_domain::audit::Body;
 use ade_domain::people::{AuthorSet, UserId};
@@ -23,7 +24,7 @@ use ade_domain::{Clock, Moment};
 use ade_store::record::{Commit, Event, StoredTask, WorkKind, Write};
 use ade_store::{Coordination, Record, RecordError};
 use serde_json::{Map, Value, json};
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use uuid::Uuid;
 
 pub use apply::Command;
@@ -42,6 +43,11 @@ use facts::Facts;
 /// How often a decision is repeated that somebody else overtook.
 const MOST_ATTEMPTS: usize = 10;
 
+/// The queue at which workers are called.
+const APPLY: &str = "apply";
+const LISTEN_FOR: Duration = Duration::from_secs(30);
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+
 /// How the author set says that somebody belongs to it by the lineage.
 const BEHIND: &str = "answers for";
 
@@ -52,7 +58,7 @@ pub struct Reviews {
     clock: Arc<dyn Clock>,
     locks: Option<Arc<dyn Coordination>>,
     previews: Previews,
-    wake: Arc<Notify>,
+    wake: watch::Sender<()>,
 }
 
 impl std::fmt::Debug for Reviews {
@@ -107,7 +113,7 @@ impl Reviews {
     /// On a record, by a clock; with what coordinates, if locks are to be looked at.
     #[must_use]
     pub fn new(record: Record, clock: Arc<dyn Clock>, locks: Option<Arc<dyn Coordination>>) -> Self {
-        Self { record, clock, locks, previews: Previews::default(), wake: Arc::default() }
+        Self { record, clock, locks, previews: Previews::default(), wake: watch::Sender::new(()) }
     }
 
     /// The same, with previews made like this.
@@ -116,10 +122,37 @@ impl Reviews {
         Self { previews, ..self }
     }
 
-    /// Hears that some task has work for workers; a hint, which may be missed.
+    /// Hears that some task may have work for workers: a hint, for everybody here who listens.
     #[must_use]
-    pub fn wake(&self) -> Arc<Notify> {
-        Arc::clone(&self.wake)
+    pub fn work(&self) -> watch::Receiver<()> {
+        self.wake.subscribe()
+    }
+
+    /// Some task may have work: everybody here hears it, and one worker elsewhere, if there may be some.
+    pub fn call_workers(&self) {
+        self.wake.send_replace(());
+        let Some(coordination) = self.locks.clone().filter(|_| self.previews.elsewhere) else { return };
+        tokio::spawn(async move {
+            // Whoever is not called finds it by itself a little later.
+            if let Err(error) = coordination.wake(APPLY.to_owned(), String::new()).await {
+                tracing::debug!(%error, "workers elsewhere are not called");
+            }
+        });
+    }
+
+    /// Passes calls from elsewhere on to everybody here, for as long as it is polled.
+    pub async fn hear_calls(&self) {
+        let Some(coordination) = self.locks.clone().filter(|_| self.previews.elsewhere) else { return };
+        loop {
+            match coordination.woken(vec![APPLY.to_owned()], LISTEN_FOR).await {
+                Ok(Some(_)) => self.wake.send_replace(()),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "calls for workers cannot be heard; work is found by looking");
+                    tokio::time::sleep(LISTEN_AGAIN).await;
+                }
+            }
+        }
     }
 
     /// The settings in force.
@@ -200,7 +233,7 @@ impl Reviews {
         match self.record.commit(commit).await {
             Ok(()) => {
                 if has_work {
-                    self.wake.notify_one();
+                    self.call_workers();
                 }
                 Ok(true)
             }

@@ -58,8 +58,6 @@ pub struct Worker {
     pub slots: usize,
     /// How long it counts as alive without being heard of.
     pub lease_ms: u64,
-    /// Something has become ready.
-    pub wake: Arc<Notify>,
 }
 
 impl std::fmt::Debug for Worker {
@@ -92,13 +90,17 @@ impl Working {
 }
 
 impl Worker {
-    /// Starts to look for work, and for workers that are gone.
+    /// Starts to look for work, if there are slots for it, and for workers that are gone.
     #[must_use]
     pub fn start(self) -> Working {
         let (slots, stop) = (Arc::new(Semaphore::new(self.slots)), Arc::new(Notify::new()));
         let many = u32::try_from(self.slots).unwrap_or(u32::MAX);
         let mut loops = JoinSet::new();
-        loops.spawn(self.clone().work(Arc::clone(&slots), Arc::clone(&stop)));
+        if self.slots > 0 {
+            let reviews = self.reviews.clone();
+            loops.spawn(async move { reviews.hear_calls().await });
+            loops.spawn(self.clone().work(Arc::clone(&slots), Arc::clone(&stop)));
+        }
         loops.spawn(self.recover_all());
         Working { loops, stop, slots, many }
     }
@@ -115,13 +117,10 @@ impl Worker {
         let places: Vec<String> = self.executors.places().map(str::to_owned).collect();
         let mut running = JoinSet::new();
         let mut fails = false;
+        let mut work = self.reviews.work();
         loop {
-            let wait = async {
-                tokio::select! {
-                    () = self.wake.notified() => {}
-                    () = tokio::time::sleep(LOOK_EVERY) => {}
-                }
-            };
+            // What becomes ready from here on is heard.
+            work.mark_unchanged();
             while running.try_join_next().is_some() {}
             let claimed = match self.claim(&places, &slots).await {
                 Ok(claimed) => {
@@ -146,7 +145,7 @@ impl Worker {
             let told = stop.notified();
             if idle {
                 tokio::select! {
-                    () = wait => {}
+                    _ = tokio::time::timeout(LOOK_EVERY, work.changed()) => {}
                     () = told => break,
                 }
             }

@@ -94,8 +94,10 @@ impl Pulls {
             .chain(capabilities.iter().map(|one| Config::place_of_capability(one)))
             .take(MOST_PLACES)
             .collect();
-        let (wake, until) = (self.reviews.wake(), Instant::now() + wait);
+        let (mut work, until) = (self.reviews.work(), Instant::now() + wait);
         loop {
+            // What becomes ready from here on is heard.
+            work.mark_unchanged();
             if let Some(task) = self.try_claim(&agent, &places, types, caller).await? {
                 return Ok(Some(task));
             }
@@ -104,7 +106,7 @@ impl Pulls {
                 return Ok(None);
             }
             // Whether woken or not, the next question is the same.
-            let _ = timeout(left.min(LOOK_EVERY), wake.notified()).await;
+            let _ = timeout(left.min(LOOK_EVERY), work.changed()).await;
         }
     }
 

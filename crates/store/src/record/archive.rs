@@ -186,10 +186,22 @@ async fn count_day(link: &mut Link<'_>, day: &str, from: Moment, to: Moment) -> 
     let span = [from.into(), to.into()];
     let mut counted = serde_json::Map::new();
     for (name, sql) in [
-        ("completed", "SELECT count(*)::bigint FROM tasks WHERE state = 'COMPLETED' AND closed_at >= moment($1) AND closed_at < moment($2)"),
-        ("failed", "SELECT count(*)::bigint FROM tasks WHERE state = 'FAILED' AND closed_at >= moment($1) AND closed_at < moment($2)"),
-        ("rejected", "SELECT count(*)::bigint FROM tasks WHERE state = 'REJECTED' AND closed_at >= moment($1) AND closed_at < moment($2)"),
-        ("cancelled", "SELECT count(*)::bigint FROM tasks WHERE state = 'CANCELLED' AND closed_at >= moment($1) AND closed_at < moment($2)"),
+        (
+            "completed",
+            "SELECT count(*)::bigint FROM tasks WHERE state = 'COMPLETED' AND closed_at >= moment($1) AND closed_at < moment($2)",
+        ),
+        (
+            "failed",
+            "SELECT count(*)::bigint FROM tasks WHERE state = 'FAILED' AND closed_at >= moment($1) AND closed_at < moment($2)",
+        ),
+        (
+            "rejected",
+            "SELECT count(*)::bigint FROM tasks WHERE state = 'REJECTED' AND closed_at >= moment($1) AND closed_at < moment($2)",
+        ),
+        (
+            "cancelled",
+            "SELECT count(*)::bigint FROM tasks WHERE state = 'CANCELLED' AND closed_at >= moment($1) AND closed_at < moment($2)",
+        ),
     ] {
         let rows = link.rows(sql, &span).await?;
         let many = rows.first().map_or(Ok(0), |row| row.number(0))?;
@@ -242,10 +254,8 @@ impl Record {
     /// # Errors
     /// The record is away.
     pub async fn take_out(&self, archive: Archive, items: &[Archived]) -> Result<u64, RecordError> {
-        let items = items
-            .iter()
-            .map(|item| (item.task.review.task_id.clone(), item.task.review.revision))
-            .collect();
+        let items =
+            items.iter().map(|item| (item.task.review.task_id.clone(), item.task.review.revision)).collect();
         self.work(Work::Archive(Archiving::Out { archive, items })).await
     }
 
@@ -272,7 +282,10 @@ impl Record {
     /// The record is away.
     pub async fn archives(&self, before: Option<&str>, limit: u32) -> Result<Vec<Archive>, RecordError> {
         let (sql, args): (String, Vec<Arg>) = match before {
-            None => (format!("SELECT body::text FROM archives ORDER BY archive_id DESC LIMIT {limit}"), Vec::new()),
+            None => (
+                format!("SELECT body::text FROM archives ORDER BY archive_id DESC LIMIT {limit}"),
+                Vec::new(),
+            ),
             Some(before) => (
                 format!(
                     "SELECT body::text FROM archives WHERE archive_id < $1::uuid ORDER BY archive_id DESC LIMIT {limit}"

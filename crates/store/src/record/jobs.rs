@@ -65,8 +65,7 @@ impl JobStep {
                 link.run(sql, &args).await
             }
             Self::End { name, holder, due_at, outcome } => {
-                let args =
-                    [name.as_str().into(), holder.as_str().into(), (*due_at).into(), json(outcome)?];
+                let args = [name.as_str().into(), holder.as_str().into(), (*due_at).into(), json(outcome)?];
                 let sql = "UPDATE jobs SET holder = NULL, until = NULL, due_at = moment($3), body = $4::jsonb \
                            WHERE name = $1 AND holder = $2";
                 link.run(sql, &args).await

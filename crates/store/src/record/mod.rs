@@ -5,10 +5,10 @@
 //! guarded by the revisions that whoever decided had seen. What was committed survives the death of the process.
 
 mod agents;
+mod archive;
 mod bare;
 mod bulk;
 mod commit;
-mod archive;
 mod forget;
 mod jobs;
 mod log;
@@ -31,12 +31,12 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgPool;
 use tokio::sync::oneshot;
 
-pub use archive::{Archive, ArchiveKind, Archived};
-pub use jobs::{JobOutcome, JobRow};
 pub use agents::{InboxMessage, MOST_MESSAGES, StoredAgent};
+pub use archive::{Archive, ArchiveKind, Archived};
 pub use bare::{Bare, Place};
 pub use bulk::{Chain, Loader, Rows};
 pub use commit::{Commit, Write};
+pub use jobs::{JobOutcome, JobRow};
 pub use log::{AuditFilter, Event, Numbered};
 pub use people::{Password, Session, StoredToken, StoredUser};
 pub use rules::{Thing, ThingKind};
@@ -44,13 +44,13 @@ pub use stats::{Counts, UserStats};
 pub use tasks::{ApprovalFilter, Comment, StoredTask, TaskFilter};
 pub use work::{LogLine, Renewed, WorkKind};
 
+use archive::Archiving;
 use forget::Forgetting;
+use jobs::JobStep;
 use log::Numbering;
 use sql::Link;
 use sqlite::Sqlite;
 use work::Doing;
-use archive::Archiving;
-use jobs::JobStep;
 
 /// The record; clones are the same one.
 #[derive(Debug, Clone)]
