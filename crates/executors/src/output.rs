@@ -39,13 +39,14 @@ impl Secrets {
         self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
     }
 
-    fn longest(&self) -> usize {
-        self.0.first().map_or(0, String::len)
-    }
-
     /// The first of them at the beginning of some bytes.
     fn at(&self, bytes: &[u8]) -> Option<usize> {
         self.0.iter().find(|secret| bytes.starts_with(secret.as_bytes())).map(String::len)
+    }
+
+    /// Whether more bytes could make these one of them, also if another is already complete: the longer one is to be hidden.
+    fn may_become_one(&self, bytes: &[u8]) -> bool {
+        self.0.iter().any(|secret| secret.len() > bytes.len() && secret.as_bytes().starts_with(bytes))
     }
 
     /// Moves out of `waiting` what certainly is no part of a secret; all of it at the end.
@@ -53,11 +54,12 @@ impl Secrets {
         let mut passed = Vec::with_capacity(waiting.len());
         let mut at = 0;
         while let Some(rest) = waiting.get(at..).filter(|rest| !rest.is_empty()) {
+            if !end && self.may_become_one(rest) {
+                break;
+            }
             if let Some(long) = self.at(rest) {
                 passed.extend_from_slice(HIDDEN);
                 at += long;
-            } else if rest.len() < self.longest() && !end {
-                break;
             } else {
                 passed.extend(rest.first());
                 at += 1;
