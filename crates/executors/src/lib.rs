@@ -6,6 +6,7 @@
 mod noop;
 mod output;
 mod run;
+mod sql;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -19,6 +20,7 @@ use serde_json::{Map, Value};
 pub use noop::Noop;
 pub use output::{Output, Secrets};
 pub use run::{Halt, Halted, Run};
+pub use sql::Sql;
 
 /// What an executor is told about a task.
 pub type Parameters = Map<String, Value>;
