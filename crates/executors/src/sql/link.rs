@@ -128,7 +128,9 @@ impl Target {
                         Err(sqlx::Error::Database(error)) => {
                             tracing::debug!(%error, "a setting is not known");
                         }
-                        other => drop(other?),
+                        other => {
+                            other?;
+                        }
                     }
                 }
                 Ok(Link::Postgres(Box::new(connection)))
