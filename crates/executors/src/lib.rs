@@ -3,6 +3,7 @@
 //! A preview changes nothing. Nothing is applied but what the parameters say, under limits of time and size, and no shell is ever
 //! asked. What an operator has not allowed by configuration cannot be done.
 
+pub mod guard;
 mod noop;
 mod output;
 mod run;
