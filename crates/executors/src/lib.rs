@@ -4,6 +4,7 @@
 //! asked. What an operator has not allowed by configuration cannot be done.
 
 pub mod guard;
+mod http;
 mod noop;
 mod output;
 mod run;
@@ -18,6 +19,7 @@ use ade_domain::Invalid;
 use ade_domain::task::{Preview, PreviewChange, PreviewStatus};
 use serde_json::{Map, Value};
 
+pub use http::{Http, call};
 pub use noop::Noop;
 pub use output::{Output, Secrets};
 pub use run::{Halt, Halted, Run};
