@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ade_domain::Invalid;
 use bytes::Bytes;
 use hyper::Method;
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use serde_json::Value;
 use url::Url;
 
@@ -94,8 +94,9 @@ impl Wanted {
         if !body.is_empty() && method == Some(Method::GET) {
             reader.fault("/body", "must not be there for GET");
         }
-        if let Some(content) = content {
-            for headers in [&mut plain, &mut headers] {
+        for headers in [&mut plain, &mut headers] {
+            headers.entry(USER_AGENT).or_insert(HeaderValue::from_static("ade"));
+            if let Some(content) = content {
                 headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static(content));
             }
         }

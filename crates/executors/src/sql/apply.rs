@@ -10,8 +10,8 @@ use crate::{Changed, Failure, Halt, Run, Settled};
 
 /// How often it is asked how a COMMIT ended whose answer was lost, and how long it waits after each time.
 const PAUSES_MS: [u64; 12] = [50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000, 5_000, 5_000, 5_000];
-/// How often it is asked even though the run is to end.
-const LEAST_TRIES: usize = 3;
+/// How often it is asked even though the run is to end: about three seconds.
+const LEAST_TRIES: usize = 7;
 
 /// For people.
 pub(super) fn rows(number: u64) -> String {
@@ -33,11 +33,8 @@ enum Undone {
 }
 
 fn ended(halt: Halt, changed: Changed) -> Failure {
-    Failure {
-        halted: Some(halt),
-        again: halt == Halt::Lost && changed == Changed::Nothing,
-        ..Failure::after(changed, halt.message(None))
-    }
+    let again = halt == Halt::Lost && changed == Changed::Nothing;
+    Failure { halted: Some(halt), again, ..Failure::after(changed, halt.message(None)) }
 }
 
 fn failed(trouble: Trouble, changed: Changed) -> Failure {
@@ -156,28 +153,29 @@ impl Sql {
         if statements.is_empty() {
             return Err(stays("there is no way back: the task has no rollback_statements".to_owned()));
         }
-        let mut why = String::new();
+        let (mut unsure, mut last) = (false, Failure::refused("it was not tried"));
         for (tries, pause) in PAUSES_MS.into_iter().enumerate() {
-            let undone = self.undo_once(run, &statements).await;
-            match undone {
+            match self.undo_once(run, &statements).await {
                 Ok(Undone::Yes(how)) => {
                     say(run, how);
                     return Ok(());
                 }
                 // The mark tells the next try whether this one was committed.
-                Ok(Undone::Perhaps(trouble)) => why = trouble.message,
-                Err(failure) if tries == 0 || failure.halted.is_some() || !failure.again => {
-                    return Err(failure);
-                }
-                Err(failure) => why = failure.message,
+                Ok(Undone::Perhaps(lost)) => (unsure, last) = (true, failed(lost, Changed::Something)),
+                Err(failure) => last = failure,
             }
-            if tries + 1 >= LEAST_TRIES && run.halted.now().is_some() {
+            let halted = last.halted.is_some() || (tries + 1 >= LEAST_TRIES && run.halted.now().is_some());
+            if halted || !last.again {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }
-        let message = format!("nobody knows whether it was undone: the answer to COMMIT was lost ({why})");
-        Err(Failure { halted: run.halted.now(), ..Failure::after(Changed::Unknown, message) })
+        if unsure {
+            let message =
+                format!("the answer to COMMIT was lost, and nobody could be asked: {}", last.message);
+            return Err(Failure { changed: Changed::Unknown, message, ..last });
+        }
+        Err(last)
     }
 
     async fn undo_once(&self, run: &Run, statements: &[String]) -> Result<Undone, Failure> {

@@ -433,8 +433,8 @@ impl From<sqlx::Error> for Trouble {
         };
         let code = error.code().unwrap_or_default();
         let sqlite_is_busy = |code: &str| code.parse::<u32>().is_ok_and(|code| matches!(code & 0xff, 5 | 6));
-        // Connections, collisions with others, too little of something, locks, being shut down.
-        let passes = ["08", "40", "53", "55P03", "57P"].iter().any(|class| code.starts_with(class));
+        // Connections, having been frozen, collisions with others, too little of something, locks, being shut down.
+        let passes = ["08", "25P03", "40", "53", "55P03", "57P"].iter().any(|class| code.starts_with(class));
         let is_postgres =
             code.len() == 5 && error.try_downcast_ref::<sqlx::postgres::PgDatabaseError>().is_some();
         let again = if is_postgres { passes } else { sqlite_is_busy(&code) };
