@@ -104,7 +104,11 @@ impl Listed {
     /// Whether it is inside a network that somebody keeps: there, what is sent need not be encrypted.
     #[must_use]
     pub fn is_inside(&self) -> bool {
-        self.private || !matches!(&self.host, Host::Domain(name) if name != "localhost")
+        match &self.host {
+            Host::Domain(name) => self.private || name == "localhost",
+            Host::Ipv4(address) => reach((*address).into()) == Reach::Private,
+            Host::Ipv6(address) => reach((*address).into()) == Reach::Private,
+        }
     }
 }
 

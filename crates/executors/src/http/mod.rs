@@ -28,6 +28,9 @@ const PREVIEW_WITHIN: Duration = Duration::from_secs(15);
 /// Refused, but not for good: too early, too many, too slow.
 const LATER: [u16; 3] = [408, 425, 429];
 
+/// What is shorter is a word that may stand anywhere.
+const SHORTEST_TOKEN: usize = 6;
+
 /// A secret, and the host that it is for.
 #[derive(Clone)]
 struct Secret {
@@ -76,7 +79,8 @@ impl Http {
             value.set_sensitive(true);
             texts.push(text.to_owned());
             // The other side may repeat it without its scheme.
-            texts.extend(text.split_once(' ').map(|(_, token)| token.trim().to_owned()));
+            let token = text.split_once(' ').map(|(_, token)| token.trim().to_owned());
+            texts.extend(token.filter(|token| token.len() >= SHORTEST_TOKEN));
             by_name.insert(name.to_owned(), Secret { host, value });
         }
         let hidden = Secrets::new(texts.iter().cloned());

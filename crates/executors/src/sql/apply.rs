@@ -13,6 +13,9 @@ const PAUSES_MS: [u64; 12] = [50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000
 /// How often it is asked even though the run is to end: about three seconds.
 const LEAST_TRIES: usize = 7;
 
+/// How long finding out how it ended may take.
+const SETTLE_WITHIN: Duration = Duration::from_secs(15);
+
 /// For people.
 pub(super) fn rows(number: u64) -> String {
     format!("{number} row{}", if number == 1 { "" } else { "s" })
@@ -123,6 +126,15 @@ impl Sql {
     /// Sets the mark of an attempt as given up, unless it says already how it ended. Waits for a transaction of that attempt
     /// that is still open, but not long.
     pub(super) async fn shut_out(&self, task_id: &str, attempt: u64) -> Result<Settled, Trouble> {
+        let late =
+            |_| Err(Trouble::passing(format!("the database took longer than {} s", SETTLE_WITHIN.as_secs())));
+        // Whatever it did until then it would do again.
+        tokio::time::timeout(SETTLE_WITHIN, self.mark_as_given_up(task_id, attempt))
+            .await
+            .unwrap_or_else(late)
+    }
+
+    async fn mark_as_given_up(&self, task_id: &str, attempt: u64) -> Result<Settled, Trouble> {
         let mut link = self.target.open().await?;
         let marks = link.marks(task_id, attempt).await?;
         link.begin().await?;

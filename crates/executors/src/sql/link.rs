@@ -441,3 +441,33 @@ impl From<sqlx::Error> for Trouble {
         Self { again, ..Self::lasting(error.message()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What no check by words finds is found afterwards.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn leaving_the_transaction_is_noticed() {
+        let server = ade_testkit::Postgres::start().expect("starts");
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("file");
+        std::fs::write(&file, b"").expect("written");
+        for url in [server.url("postgres"), format!("sqlite://{}", file.display())] {
+            let target = Target::read(&url, "/url").expect("readable");
+            for ending in [&["COMMIT"][..], &["ROLLBACK"], &["COMMIT", "BEGIN"]] {
+                let mut link = target.open().await.expect("connects");
+                let begun = link.begin().await.expect("begun");
+                link.run("CREATE TABLE IF NOT EXISTS a (b INTEGER)").await.expect("made");
+                assert_eq!(link.is_inside(begun).await, Ok(true), "{url}");
+                for statement in ending {
+                    link.run(statement).await.expect("runs");
+                }
+                // SQLite does not number its transactions: there each statement is looked after by itself.
+                let told = ending.len() == 1 || target.dialect() == Dialect::Postgres;
+                assert_eq!(link.is_inside(begun).await, Ok(!told), "{ending:?} on {url}");
+                link.take_back().await;
+            }
+        }
+    }
+}

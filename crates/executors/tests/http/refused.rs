@@ -87,8 +87,13 @@ fn no_header_changes_the_request() {
 
 #[test]
 fn secrets_go_only_to_their_host_and_encrypted() {
-    let hosts = ["api.test", "api.test:8443", "other.test", "inside.test:80+private"];
-    let secrets = [("key", "api.test", "Bearer s3cret"), ("inner", "inside.test:80", "s3cret-too")];
+    let hosts = ["api.test", "api.test:8443", "other.test", "inside.test:80+private", "1.1.1.1", "10.0.0.5"];
+    let secrets = [
+        ("key", "api.test", "Bearer s3cret"),
+        ("inner", "inside.test:80", "s3cret-too"),
+        ("far", "1.1.1.1", "s3cret"),
+        ("near", "10.0.0.5", "s3cret"),
+    ];
     let http = with_secrets(&hosts, &secrets);
     let asks = |url: &str, back: Option<&str>, secret: &str| {
         let headers = json!({ "Authorization": { "secret": secret } });
@@ -100,12 +105,14 @@ fn secrets_go_only_to_their_host_and_encrypted() {
     };
     assert_eq!(asks("https://api.test/", Some("https://api.test/back"), "key"), Vec::<String>::new());
     assert_eq!(asks("http://inside.test/", None, "inner"), Vec::<String>::new());
+    assert_eq!(asks("http://10.0.0.5/", None, "near"), Vec::<String>::new());
     for (url, back, secret) in [
         ("https://other.test/", None, "key"),
         ("https://api.test:8443/", None, "key"),
         ("http://api.test/", None, "key"),
         ("https://api.test/", Some("https://other.test/"), "key"),
         ("https://api.test/", None, "inner"),
+        ("http://1.1.1.1/", None, "far"),
     ] {
         assert_eq!(asks(url, back, secret), ["/headers/Authorization"], "{url} {back:?} {secret}");
     }

@@ -238,3 +238,27 @@ async fn passwords_are_never_said() {
         assert!(!format!("{invalid:?}").contains(written), "{invalid:?}");
     }
 }
+
+/// Whoever asked for a preview is gone, while a statement of it runs: nothing stays locked for long.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_preview_that_nobody_waits_for_ends() {
+    let opened = on_postgres().await;
+    let sql = opened.sql.clone();
+    let preview =
+        tokio::spawn(
+            async move { sql.preview(&parameters(&[MORE, "SELECT pg_sleep(9)"], &[])).await.map(drop) },
+        );
+    let backends = |expected: &'static str| {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = 'previewer' \
+                   AND query LIKE '%pg_sleep%'";
+        let seen = opened.ask(sql);
+        async move {
+            let seen = seen.await;
+            if seen == [expected] { Ok(()) } else { Err(format!("{seen:?}")) }
+        }
+    };
+    until("it sleeps", Duration::from_secs(30), || backends("1")).await.expect("sleeps");
+    preview.abort();
+    until("it is gone", Duration::from_secs(6), || backends("0")).await.expect("ends long before it would");
+    assert_eq!(opened.worth().await, ["10", "20", "30"]);
+}
