@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use super::Sql;
-use super::link::{Inside, Kind, Link, Marks, State, Trouble, WAIT_FOR_OTHERS};
+use super::link::{Inside, Link, Trouble, WAIT_FOR_OTHERS};
+use super::marks::{Kind, Marks, State};
 use crate::{Changed, Failure, Halt, Run, Settled};
 
 /// How often it is asked how a COMMIT ended whose answer was lost, and how long it waits after each time.

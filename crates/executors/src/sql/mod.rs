@@ -6,6 +6,7 @@
 
 mod apply;
 mod link;
+mod marks;
 mod preview;
 mod statements;
 
