@@ -5,9 +5,12 @@
 
 mod command;
 mod files;
+pub mod guard;
+mod http;
 mod noop;
 mod output;
 mod run;
+mod sql;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -20,9 +23,11 @@ use serde_json::{Map, Value};
 
 pub use command::{BadTemplate, Command, CommandLimits, Template};
 pub use files::{BadRoot, Files};
+pub use http::{Http, call};
 pub use noop::Noop;
 pub use output::{Output, Secrets};
 pub use run::{Halt, Halted, Run};
+pub use sql::Sql;
 
 /// What an executor is told about a task.
 pub type Parameters = Map<String, Value>;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use ade_app::reviews::Previews;
 use ade_app::{LockService, LogNotices, Reviews, Upkeep, Worker, Working};
 use ade_domain::Clock;
-use ade_executors::{Command, CommandLimits, Executors, Files, Noop, Secrets, Template};
+use ade_executors::guard::Guard;
+use ade_executors::{Command, CommandLimits, Executors, Files, Http, Noop, Secrets, Sql, Template};
 use ade_store::{Blobs, Coordination, Record, SystemClock};
 use uuid::Uuid;
 
@@ -40,7 +41,23 @@ pub(crate) fn allowed(config: &Config) -> Result<Allowed, StartError> {
         let command = command.map_err(|error| unusable(error.to_string()))?;
         executors.add(command.place(), Arc::new(command));
     }
-    let _ = &mut secrets;
+    for (name, connection) in &config.executors.sql.connections {
+        let sql = Sql::new(name.as_str(), &connection.url, connection.preview_url.as_deref());
+        let sql = sql.map_err(|fault| {
+            unusable(format!("sql.connections.{name}{}: {}", fault.pointer, fault.detail))
+        })?;
+        secrets.extend(sql.secrets());
+        executors.add(sql.place(), Arc::new(sql));
+    }
+    let http = &config.executors.http;
+    if !http.hosts.is_empty() {
+        let named =
+            http.secrets.iter().map(|(name, one)| (name.as_str(), one.host.as_str(), one.value.as_str()));
+        let made = Guard::new(&http.hosts).and_then(|guard| Http::new(guard, named));
+        let made = made.map_err(|fault| unusable(format!("http{}: {}", fault.pointer, fault.detail)))?;
+        secrets.extend(made.secrets());
+        executors.add(Http::PLACE, Arc::new(made));
+    }
     if let Some(label) = &config.worker_label {
         let places: Vec<String> = executors.places().map(str::to_owned).collect();
         for place in places {
