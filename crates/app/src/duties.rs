@@ -1,5 +1,5 @@
-//! What the record needs without anybody asking: numbers, escalations and expiries, checkpoints, tidying. One loop each, until
-//! stopped; any number of processes may run them, and each step happens once.
+//! What the record needs without anybody asking: numbers, checkpoints, jobs. One loop each, until stopped; any number of
+//! processes may run them, and each step happens once.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -7,22 +7,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::{Clock, Moment};
+use ade_domain::Clock;
 use ade_store::Record;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::agents::AgentService;
 use crate::ledger::{Checkpoint, LedgerError, Signer};
-use crate::{Error, Reviews};
+use crate::{Error, Jobs, Reviews};
 
 /// How soon what was written has its number.
 const NUMBER_EVERY: Duration = Duration::from_millis(50);
-/// How late something that is due may be.
-const DUE_EVERY: Duration = Duration::from_secs(1);
-const TIDY_EVERY: Duration = Duration::from_secs(600);
-/// How long the answer to a request that may be repeated is kept.
-const KEEP_ANSWERS_MS: u64 = 86_400_000;
 /// The file of checkpoints in the data folder.
 pub const CHECKPOINTS: &str = "audit-checkpoints.ndjson";
 /// The file of the key that signs them.
@@ -37,8 +31,8 @@ pub struct Duties {
     pub clock: Arc<dyn Clock>,
     /// Reviews.
     pub reviews: Reviews,
-    /// Agents.
-    pub agents: AgentService,
+    /// Work that repeats.
+    pub jobs: Jobs,
     /// Who this process is among others.
     pub name: String,
     /// The data folder: checkpoints and their key lie there, outside the database.
@@ -74,18 +68,11 @@ impl Duties {
     pub fn start(self) -> Result<Running, LedgerError> {
         let signer = Signer::open(&self.data.join(KEY))?;
         let mut loops = JoinSet::new();
-        let (number, due, tidy, every) = (self.clone(), self.clone(), self.clone(), self.checkpoint_every);
+        let (number, every) = (self.clone(), self.checkpoint_every);
+        self.jobs.clone().start(&mut loops);
         loops.spawn(repeat("number what was written", NUMBER_EVERY, move || {
             let duties = number.clone();
             async move { duties.number().await }
-        }));
-        loops.spawn(repeat("work off what is due", DUE_EVERY, move || {
-            let duties = due.clone();
-            async move { duties.reviews.work_off().await.map(drop) }
-        }));
-        loops.spawn(repeat("tidy the record", TIDY_EVERY, move || {
-            let duties = tidy.clone();
-            async move { duties.tidy().await }
         }));
         loops.spawn(self.checkpoints(signer, every));
         Ok(Running { loops })
@@ -100,28 +87,6 @@ impl Duties {
             }
         }
         Ok(())
-    }
-
-    async fn tidy(&self) -> Result<(), Error> {
-        let now = self.clock.now();
-        let before = Moment::from_micros(now.micros().saturating_sub(KEEP_ANSWERS_MS * 1_000));
-        while self.record.forget_answers(before).await? > 0 {}
-        while self.record.end_old_sessions(now).await? > 0 {}
-        let missing = self.record.prepare_months(now).await?;
-        if missing > 0 {
-            tracing::warn!(
-                missing,
-                "parts of the audit log for coming months cannot be made yet; trying again"
-            );
-        }
-        match self.agents.forget_idle().await {
-            Ok(_) => Ok(()),
-            Err(crate::agents::AgentError::Refused(error)) => Err(error),
-            Err(error) => {
-                tracing::debug!(%error, "idle agents cannot be removed now");
-                Ok(())
-            }
-        }
     }
 
     async fn checkpoints(self, signer: Signer, every: Duration) {

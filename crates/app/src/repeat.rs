@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_store::record::{Comment, Commit, StoredAnswer, StoredTask, StoredToken, StoredUser, Thing};
+use ade_store::record::{Archive, Comment, Commit, StoredAnswer, StoredTask, StoredToken, StoredUser, Thing};
 use serde_json::Value;
 
 /// What a use case made or changed: all that an answer is made of.
@@ -19,6 +19,8 @@ pub enum Made<'a> {
     Approval(&'a StoredTask, &'a str),
     /// Many requests, each with its task.
     Batch(&'a [String], &'a [StoredTask]),
+    /// What came back from an archive, and how much.
+    Restored(&'a Archive, u64),
     /// A comment.
     Comment(&'a Comment),
     /// A person.

@@ -11,6 +11,7 @@ mod connect;
 mod delegation;
 mod documents;
 mod failure;
+mod jobs;
 mod keys;
 mod lists;
 mod lock;
@@ -65,6 +66,10 @@ enum Command {
     Simulate(simulate::Args),
     /// The audit log: search, export, verify
     Audit(audit::Args),
+    /// Work that repeats, and how it goes (admin, auditor)
+    Jobs(jobs::JobArgs),
+    /// What ended long ago and was taken out of the record (admin)
+    Archive(jobs::ArchiveArgs),
     /// Locks: take them, hold them while a command runs, see who holds and who waits
     Lock(lock::Args),
     /// The configuration of a server here, and settings that all servers share
@@ -94,6 +99,8 @@ fn main() -> ExitCode {
         Command::Resource(args) => resource::run(args).map(|()| ExitCode::SUCCESS),
         Command::Simulate(args) => simulate::run(args).map(|()| ExitCode::SUCCESS),
         Command::Audit(args) => audit::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Jobs(args) => jobs::jobs(&args).map(|()| ExitCode::SUCCESS),
+        Command::Archive(args) => jobs::archive(args).map(|()| ExitCode::SUCCESS),
         Command::Lock(args) => lock::run(args),
         Command::Config(args) => config::run(args).map(|()| ExitCode::SUCCESS),
         Command::Bench(args) => bench::run(args).map(|()| ExitCode::SUCCESS),

@@ -1,11 +1,14 @@
 //! Prometheus metrics of the process.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
+use ade_app::jobs::Standing;
+use ade_app::reviews::EXECUTORS;
 use ade_store::coordination::Counts;
 
 const SECONDS: &[f64] =
@@ -32,7 +35,47 @@ fn install() -> Option<PrometheusHandle> {
     describe_gauge!("ade_lock_held", "Grants in force");
     describe_gauge!("ade_lock_waiting", "Requests in queues");
     describe_gauge!("ade_agents", "Agents that are known");
+    describe_gauge!("ade_job_failures", "How often a job failed since it last worked");
+    describe_gauge!("ade_job_runs", "How often a job was done");
+    describe_gauge!("ade_job_done", "How much a job had to do the last time");
+    describe_gauge!("ade_job_took_seconds", "How long a job took the last time");
+    describe_gauge!("ade_tasks_ready", "Tasks that wait for a worker or an agent");
     Some(handle)
+}
+
+/// How jobs go, and how much waits for workers.
+pub(crate) fn jobs(standing: &[Standing], waiting: &[(String, u64)]) {
+    for Standing { job, row } in standing {
+        let Some(row) = row else { continue };
+        gauge!("ade_job_failures", "job" => job.name).set(f64::from(row.outcome.failures));
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
+        for (name, number) in [("ade_job_runs", row.outcome.runs), ("ade_job_done", row.outcome.done)] {
+            gauge!(name, "job" => job.name).set(number as f64);
+        }
+        if let Some((began, ended)) = row.outcome.started_at.zip(row.outcome.ended_at) {
+            #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
+            gauge!("ade_job_took_seconds", "job" => job.name).set(ended.ms_since(began) as f64 / 1e3);
+        }
+    }
+    for (executor, many) in by_executor(waiting) {
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
+        gauge!("ade_tasks_ready", "executor" => executor).set(many as f64);
+    }
+}
+
+/// Places are as many as people make up; what stands before them is one of a few words.
+fn by_executor(waiting: &[(String, u64)]) -> BTreeMap<String, u64> {
+    let mut all: BTreeMap<String, u64> = EXECUTORS.iter().map(|name| ((*name).to_owned(), 0)).collect();
+    for (place, many) in waiting {
+        let place = place
+            .rsplit_once('/')
+            .filter(|(label, _)| !label.contains(':'))
+            .map_or(place.as_str(), |(_, place)| place);
+        let word = place.split(':').next().unwrap_or(place);
+        let executor = if ["can", "agent"].contains(&word) { "agent" } else { word };
+        *all.entry(executor.to_owned()).or_default() += many;
+    }
+    all
 }
 
 /// Methods are whatever callers make up; only these are told apart.

@@ -10,10 +10,11 @@ use std::time::Duration;
 use ade_app::agents::AgentService;
 use ade_app::demo::Demo;
 use ade_app::duties::{Duties, Running};
+use ade_app::jobs::Archives;
 use ade_app::ledger::LedgerError;
 use ade_app::rules::Rules;
 use ade_app::worker::Pulls;
-use ade_app::{Accounts, Audits, LockService, RecordNotices, Reviews, Upkeep, Working};
+use ade_app::{Accounts, Audits, Jobs, LockService, RecordNotices, Reviews, Upkeep, Working};
 use ade_domain::Clock;
 use ade_store::embedded::{self, OpenError};
 use ade_store::redis::{self, OnRedis};
@@ -96,7 +97,7 @@ pub struct Server {
     upkeep: Upkeep,
     duties: Running,
     notices: JoinHandle<()>,
-    working: Option<Working>,
+    working: Working,
     address: SocketAddr,
     new_token: Option<PathBuf>,
     first_password: Option<String>,
@@ -189,11 +190,21 @@ impl Server {
             demo.fill().await.map_err(StartError::Demo)?;
         }
         let service = format!("ade {} at {address}", env!("CARGO_PKG_VERSION"));
-        let duties = Duties {
+        let jobs = Jobs {
             record: record.clone(),
             clock: clock.clone(),
             reviews: reviews.clone(),
             agents: agents.clone(),
+            locks: locks.clone(),
+            blobs: blobs.clone(),
+            name: format!("server-{}", Uuid::new_v4().simple()),
+        };
+        let archives = Archives { record: record.clone(), blobs: blobs.clone(), clock: clock.clone() };
+        let duties = Duties {
+            record: record.clone(),
+            clock: clock.clone(),
+            reviews: reviews.clone(),
+            jobs: jobs.clone(),
             name: Uuid::new_v4().to_string(),
             data: config.data.clone(),
             checkpoint_every: Duration::from_secs(config.checkpoint_seconds.into()),
@@ -208,7 +219,7 @@ impl Server {
             clock.clone(),
             blobs.clone(),
         );
-        let working = (config.worker_slots > 0).then(|| worker.start());
+        let working = worker.start();
         let pulls = Pulls {
             record: record.clone(),
             reviews: reviews.clone(),
@@ -227,6 +238,8 @@ impl Server {
             audits: Audits::new(record.clone(), reviews.clone()),
             reviews,
             pulls,
+            jobs,
+            archives,
             record,
             own_settings: OwnSetting::of_locks(&config.rules).into(),
             in_flight: InFlight::default(),
@@ -290,9 +303,7 @@ impl Server {
         };
         accept::serve(&listener, api::router(app), end).await;
         recording.abort();
-        if let Some(working) = working {
-            working.stop().await;
-        }
+        working.stop().await;
         upkeep.stop().await;
         duties.stop().await;
         // Whoever told is gone by now: what was told is written.

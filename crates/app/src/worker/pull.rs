@@ -8,6 +8,7 @@ use std::time::Duration;
 use ade_domain::review::{Begin, Refusal};
 use ade_domain::task::{Config, ExecutionResult, Failed, FailureCode, Left, Output as Said, Phase, State};
 use ade_domain::{Clock, Moment};
+use ade_store::coordination::Claimed;
 use ade_store::record::{LogLine, Renewed, StoredTask};
 use ade_store::{Blobs, Record};
 use tokio::task::spawn_blocking;
@@ -138,7 +139,11 @@ impl Pulls {
         if task.review.state != State::Approved || !self.reviews.is_valid(&task) {
             return Ok(None);
         }
+        if !self.has_room(agent, task_id).await? {
+            return Ok(None);
+        }
         let Some(locks) = take(&self.locks, agent, task_id, attempt, config, self.lease_ms).await? else {
+            self.give_room_back(agent, task_id).await;
             return Ok(None);
         };
         let lease_until = self.clock.now().plus_ms(self.lease_ms);
@@ -146,8 +151,26 @@ impl Pulls {
         let begun = self.reviews.begin_pulled(task_id, task.review.revision, &begin, caller).await;
         if begun.is_err() {
             locks.release(&self.locks).await;
+            self.give_room_back(agent, task_id).await;
         }
         begun.map(Some)
+    }
+
+    /// Whether the agent may do one more, or goes on with one that it does.
+    async fn has_room(&self, agent: &str, task_id: &str) -> Result<bool, Error> {
+        let coordination = self.locks.coordination();
+        let until = coordination.now().plus_ms(self.lease_ms);
+        match coordination.claim(agent.to_owned(), task_id.to_owned(), until).await {
+            Ok(claimed) => Ok(claimed == Claimed::Yes),
+            Err(error) => Err(Error::Record(ade_store::RecordError::Unavailable(error.to_string()))),
+        }
+    }
+
+    async fn give_room_back(&self, agent: &str, task_id: &str) {
+        let given = self.locks.coordination().unclaim(agent.to_owned(), task_id.to_owned()).await;
+        if let Err(error) = given {
+            tracing::debug!(task_id, %error, "what an agent does ends to count by itself");
+        }
     }
 
     /// A task that the caller carries out, as the attempt that it names.
@@ -201,6 +224,7 @@ impl Pulls {
                 return Err(Error::LocksLost);
             }
         }
+        self.has_room(&worker, task_id).await?;
         Ok(Alive { lease_until, stop: renewed == Renewed::Stop })
     }
 
@@ -268,6 +292,7 @@ impl Pulls {
         if let Some(locks) = Locks::of(&worker, task_id, report.attempt, &grants) {
             locks.release(&self.locks).await;
         }
+        self.give_room_back(&worker, task_id).await;
         self.reviews.look(task_id).await
     }
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use reqwest::{Method, Response};
 
-use super::{Client, PATIENCE};
+use super::{Client, PATIENCE, segment};
 use crate::Error;
-use crate::wire::{AuditEntry, AuditVerdict, Overview, Page};
+use crate::wire::{Archive, AuditEntry, AuditVerdict, Job, Overview, Page, Restored};
 
 /// How long looking at the whole log may take.
 const WHOLE_LOG: Duration = Duration::from_secs(3_600);
@@ -36,6 +36,30 @@ impl Export {
 }
 
 impl Client {
+    /// Work that repeats, and how it goes.
+    ///
+    /// # Errors
+    /// The caller may not see it.
+    pub async fn jobs(&self) -> Result<Page<Job>, Error> {
+        self.get("/jobs", &[]).await
+    }
+
+    /// What was archived. Filters are `limit` and `cursor`.
+    ///
+    /// # Errors
+    /// The caller may not see it.
+    pub async fn archives(&self, filters: &[(&str, &str)]) -> Result<Page<Archive>, Error> {
+        self.get("/archives", filters).await
+    }
+
+    /// Brings back what was archived.
+    ///
+    /// # Errors
+    /// There is no such archive, or the caller may not.
+    pub async fn restore(&self, archive_id: &str) -> Result<Restored, Error> {
+        self.make_bare(&format!("/archives/{}/restore", segment(archive_id))).await
+    }
+
     /// The audit log. Filters are `task`, `actor`, `action`, `from`, `to`, `limit` and `cursor`.
     ///
     /// # Errors

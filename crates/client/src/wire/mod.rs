@@ -4,6 +4,7 @@
 mod agents;
 mod approvals;
 mod execution;
+mod jobs;
 mod locks;
 mod log;
 mod people;
@@ -22,6 +23,7 @@ pub use approvals::{Approval, BatchAnswer, BatchOptions, BatchRequest, DelegateR
 pub use execution::{
     Alive, Asked, AttemptRequest, Claim, ClaimRequest, CompleteRequest, Execution, LogLine, LogRequest,
 };
+pub use jobs::{Archive, Job, Restored};
 pub use locks::{
     AcquireRequest, Broken, CycleEdge, Grant, Grants, Graph, GraphWait, HeartbeatRequest, HeldLock,
     HoldRequest, HoldResult, HoldResults, HolderRef, Lock, LockAsk, LockHolder, LockWaiter, Mode, Ticket,

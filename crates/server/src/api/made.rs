@@ -1,12 +1,13 @@
 //! What a use case made, as it is answered: now, and again when the request is repeated.
 
 use ade_app::Made;
+use ade_client::wire;
 use ade_store::RecordError;
 use ade_store::record::{Thing, ThingKind};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::convert::{execution, reviews as convert, settings};
+use super::convert::{execution, jobs, reviews as convert, settings};
 use crate::problem::Problem;
 
 /// Status and body of the answer.
@@ -19,6 +20,9 @@ pub(crate) fn answer(status: u16, made: Made<'_>) -> (u16, Value) {
             value(&found.map(|one| convert::approval(one, Some(task.review.state))))
         }
         Made::Batch(ids, tasks) => value(&convert::batch(ids, tasks)),
+        Made::Restored(archive, restored) => {
+            value(&wire::Restored { archive: jobs::archive(archive), restored })
+        }
         Made::Comment(comment) => value(&convert::comment(comment)),
         Made::User(user) => value(&convert::user(user)),
         Made::Token(token) => value(&convert::token(token, None)),

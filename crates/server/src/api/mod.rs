@@ -7,6 +7,7 @@ mod audit;
 pub(crate) mod convert;
 mod execution;
 pub(crate) mod extract;
+mod jobs;
 mod locks;
 pub(crate) mod made;
 mod objects;
@@ -21,9 +22,10 @@ mod tickets;
 use std::sync::Arc;
 
 use ade_app::agents::AgentService;
+use ade_app::jobs::Archives;
 use ade_app::rules::Rules;
 use ade_app::worker::Pulls;
-use ade_app::{Accounts, Audits, LockService, Reviews};
+use ade_app::{Accounts, Audits, Jobs, LockService, Reviews};
 use ade_store::Record;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -60,6 +62,8 @@ pub(crate) struct App {
     pub(crate) accounts: Accounts,
     pub(crate) reviews: Reviews,
     pub(crate) pulls: Pulls,
+    pub(crate) jobs: Jobs,
+    pub(crate) archives: Archives,
     pub(crate) rules: Rules,
     pub(crate) audits: Audits,
     pub(crate) record: Record,
@@ -105,7 +109,8 @@ fn described() -> OpenApiRouter<App> {
         .merge(settings::routes())
         .merge(locks::routes())
         .merge(tickets::routes())
-        .merge(agents::routes());
+        .merge(agents::routes())
+        .merge(jobs::routes());
     OpenApiRouter::with_openapi(Description::openapi()).nest("/api/v1", api).merge(ops::routes())
 }
 

@@ -47,6 +47,9 @@ async fn readyz(State(app): State<App>) -> Answer<Json<Value>> {
 async fn scrape(State(app): State<App>) -> Answer<Response> {
     // An outage is when metrics are looked at: whatever else is known is told.
     let counts = app.locks.coordination().counts().await.ok();
+    if let (Ok(standing), Ok(waiting)) = (app.jobs.standing().await, app.record.waiting_work(1_000).await) {
+        metrics::jobs(&standing, &waiting);
+    }
     let none =
         || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", "this process records no metrics");
     let text = metrics::render(counts).ok_or_else(none)?;

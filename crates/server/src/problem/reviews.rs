@@ -60,6 +60,7 @@ const fn not_found(what: &str) -> &'static str {
         b"setting" => "SETTING_NOT_FOUND",
         b"feature" => "FEATURE_NOT_FOUND",
         b"agent" => "AGENT_NOT_FOUND",
+        b"archive" => "ARCHIVE_NOT_FOUND",
         _ => "NOT_FOUND",
     }
 }

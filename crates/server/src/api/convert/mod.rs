@@ -1,6 +1,7 @@
 //! From what the rooms below know to what goes over the wire.
 
 pub(crate) mod execution;
+pub(crate) mod jobs;
 pub(crate) mod reviews;
 pub(crate) mod settings;
 

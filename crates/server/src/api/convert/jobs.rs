@@ -1,0 +1,49 @@
+//! Jobs and archives as they go over the wire.
+
+use ade_app::jobs::Standing;
+use ade_client::wire;
+use ade_store::record::{Archive, ArchiveKind};
+
+pub(crate) fn job(standing: &Standing) -> wire::Job {
+    let Standing { job, row } = standing;
+    let outcome = row.as_ref().map(|row| row.outcome.clone()).unwrap_or_default();
+    let running_by = row.as_ref().and_then(|row| row.holder.clone());
+    let status = match row {
+        None => "never",
+        Some(_) if outcome.failures > 0 => "failing",
+        Some(_) if running_by.is_some() => "running",
+        Some(_) => "ok",
+    };
+    wire::Job {
+        name: job.name.to_owned(),
+        about: job.about.to_owned(),
+        every_seconds: job.every_ms / 1_000,
+        status: status.to_owned(),
+        due_at: row.as_ref().map(|row| row.due_at.into()),
+        running_by,
+        started_at: outcome.started_at.map(Into::into),
+        ended_at: outcome.ended_at.map(Into::into),
+        by: outcome.by,
+        done: outcome.done,
+        runs: outcome.runs,
+        failures: outcome.failures,
+        error: outcome.error,
+    }
+}
+
+pub(crate) fn archive(archive: &Archive) -> wire::Archive {
+    wire::Archive {
+        archive_id: archive.archive_id.clone(),
+        kind: match archive.kind {
+            ArchiveKind::Approvals => "approvals".to_owned(),
+            ArchiveKind::Tasks => "tasks".to_owned(),
+        },
+        key: archive.key.clone(),
+        items: archive.items,
+        bytes: archive.bytes,
+        created_at: archive.created_at.into(),
+        from: archive.from.into(),
+        to: archive.to.into(),
+        restored_at: archive.restored_at.map(Into::into),
+    }
+}
