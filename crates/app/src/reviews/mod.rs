@@ -30,7 +30,8 @@ pub use simulate::{Differs, Imagined, Simulated};
 pub use use_cases::{Deed, Draft, Response};
 
 use crate::{Caller, Error, Made, Settings};
-use facts::Facts;
+pub(crate) use facts::Facts;
+use facts::Kept;
 
 /// How often a decision is repeated that somebody else overtook.
 const MOST_ATTEMPTS: usize = 10;
@@ -44,6 +45,7 @@ pub struct Reviews {
     record: Record,
     clock: Arc<dyn Clock>,
     locks: Option<Arc<dyn Coordination>>,
+    kept: Arc<Kept>,
 }
 
 impl std::fmt::Debug for Reviews {
@@ -98,12 +100,12 @@ impl Reviews {
     /// On a record, by a clock; with what coordinates, if locks are to be looked at.
     #[must_use]
     pub fn new(record: Record, clock: Arc<dyn Clock>, locks: Option<Arc<dyn Coordination>>) -> Self {
-        Self { record, clock, locks }
+        Self { record, clock, locks, kept: Arc::default() }
     }
 
     /// The settings in force.
     pub(crate) async fn settings(&self) -> Result<Settings, Error> {
-        Ok(Settings::load(&self.record).await?)
+        Ok(self.kept.now(&self.record).await?.settings.clone())
     }
 
     /// Who can never decide about what somebody proposes: every human whom the lineage names, and whoever answers for an agent
@@ -122,8 +124,8 @@ impl Reviews {
         Ok(authors)
     }
 
-    async fn facts(&self, task_type: &str) -> Result<Facts, Error> {
-        Ok(Facts::load(&self.record, task_type).await?)
+    pub(crate) async fn facts(&self, task_type: &str) -> Result<Facts, Error> {
+        Ok(Facts::load(&self.record, &self.kept, task_type).await?)
     }
 
     /// Changes one task by itself, as often as it takes for nobody to overtake it.
@@ -201,7 +203,11 @@ impl Reviews {
         if !is_approved {
             task.approval_ends_at = None;
         } else if task.approval_ends_at.is_none() || task.review.records.iter().any(comes) {
-            let valid_for_ms = Settings::load(&self.record).await?.valid_for_ms();
+            let known = match task.as_read.mark() {
+                Some(mark) => self.kept.at(&self.record, mark).await?,
+                None => self.kept.now(&self.record).await?,
+            };
+            let valid_for_ms = known.settings.valid_for_ms();
             let approved_at = task.review.since.get(&State::Approved).copied();
             task.approval_ends_at = approved_at.map(|at| at.plus_ms(valid_for_ms));
         }
