@@ -119,6 +119,9 @@ async fn a_task_comes_back_as_it_was_with_its_requests(opened: Opened) {
     );
     let of = record.task_of_approval(&written.review.approvals[0].approval_id).await.expect("read");
     assert_eq!(of.as_deref(), Some(written.review.task_id.as_str()));
+    let with = record.task_with(&written.review.approvals[1].approval_id).await.expect("read");
+    assert_eq!(with, Some(written.clone()));
+    assert_eq!(record.task_with(&id()).await.expect("read"), None);
     let comment = Comment {
         comment_id: id(),
         task_id: written.review.task_id.clone(),
@@ -368,10 +371,22 @@ async fn what_was_written_first_has_the_first_number(opened: Opened) {
         let commit = Commit { audit: vec![body], ..Commit::default() };
         record.commit(commit).await.expect("written");
     }
-    assert_eq!(record.number("one", at(1), 10_000, 7).await, Ok(4));
-    let rows = record.audit(&AuditFilter::default(), 0, 10).await.expect("read");
+    // However many are written at once.
+    for many in [1, 2, 8, 9, 40] {
+        let some: Vec<Body> = (0..many).map(|_| entry("task.submit", Some("ann"), None, 1)).collect();
+        ids.extend(some.iter().map(|body| body.entry_id.clone()));
+        let events = (0..many).map(|number| event(&number.to_string())).collect();
+        record.commit(Commit { audit: some, events, ..Commit::default() }).await.expect("written");
+    }
+    while record.number("one", at(1), 10_000, 7).await.expect("numbered") > 0 {}
+    let rows = record.audit(&AuditFilter::default(), 0, 100).await.expect("read");
     let numbered: Vec<String> = rows.iter().map(|row| row.entry().expect("readable").body.entry_id).collect();
     assert_eq!(numbered, ids);
+    let events = record.events(0, 100).await.expect("read");
+    let told: Vec<String> = events.into_iter().map(|(_, event)| event.kind).collect();
+    let expected =
+        [1, 2, 8, 9, 40].into_iter().flat_map(|many| (0..many).map(|number: u32| number.to_string()));
+    assert_eq!(told, expected.collect::<Vec<_>>());
 }
 
 async fn what_was_numbered_cannot_be_changed(opened: Opened) {
@@ -590,6 +605,13 @@ async fn people_and_rules_give_the_record_another_mark_and_nothing_else_does(ope
         write(record, vec![change]).await.expect("written");
         let now = other.mark().await.expect("read");
         assert!(!marks.contains(&now), "{told}");
+        marks.push(now);
+    }
+    // Also by hand, past every server.
+    for sql in ["UPDATE users SET active = 0", "INSERT INTO things VALUES ('policy', 'y', 1, '{}')"] {
+        by_hand(&opened, sql).await.expect("its owner");
+        let now = other.mark().await.expect("read");
+        assert!(!marks.contains(&now), "{sql}");
         marks.push(now);
     }
     let written = task("ann", "schema", "orders", "tag");

@@ -61,7 +61,8 @@ fn new_id() -> String {
 /// What is changed, and by whom.
 #[derive(Clone, Copy)]
 struct About<'a> {
-    task_id: &'a str,
+    /// Which task; if none was named, the one of the request.
+    task_id: Option<&'a str>,
     /// Which of its requests, if one was named.
     approval_id: Option<&'a str>,
     /// Nobody, where it is due by itself.
@@ -70,11 +71,15 @@ struct About<'a> {
 
 impl<'a> About<'a> {
     const fn task(task_id: &'a str, caller: &'a Caller) -> Self {
-        Self { task_id, approval_id: None, caller: Some(caller) }
+        Self { task_id: Some(task_id), approval_id: None, caller: Some(caller) }
+    }
+
+    const fn request(approval_id: &'a str, caller: &'a Caller) -> Self {
+        Self { task_id: None, approval_id: Some(approval_id), caller: Some(caller) }
     }
 
     const fn due(task_id: &'a str) -> Self {
-        Self { task_id, approval_id: None, caller: None }
+        Self { task_id: Some(task_id), approval_id: None, caller: None }
     }
 
     /// Refuses whoever saw another revision of what it named.
@@ -147,7 +152,10 @@ impl Reviews {
 
     /// What is to be changed, as the caller saw it.
     async fn load(&self, about: About<'_>) -> Result<StoredTask, Error> {
-        let task = self.visible(about.task_id, about.caller).await?;
+        let task = match (about.task_id, about.approval_id) {
+            (None, Some(approval_id)) => self.visible_by(approval_id, about.caller).await?,
+            (task_id, _) => self.visible(task_id.unwrap_or_default(), about.caller).await?,
+        };
         about.seen(&task)?;
         Ok(task)
     }
@@ -184,8 +192,14 @@ impl Reviews {
     async fn visible(&self, task_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
         let is_id = Uuid::parse_str(task_id).is_ok();
         let found = if is_id { self.record.task(task_id).await? } else { None };
-        let may_see = |task: &StoredTask| caller.is_none_or(|caller| caller.may_see(task));
-        found.filter(may_see).ok_or(Error::NotFound("task"))
+        seen_by(caller, found).ok_or(Error::NotFound("task"))
+    }
+
+    /// The task that a request is about.
+    async fn visible_by(&self, approval_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
+        let is_id = Uuid::parse_str(approval_id).is_ok();
+        let found = if is_id { self.record.task_with(approval_id).await? } else { None };
+        seen_by(caller, found).ok_or(Error::NotFound("approval"))
     }
 
     /// Puts a task into a commit, with what happened to it.
@@ -219,6 +233,11 @@ impl Reviews {
         commit.writes.push(Write::Task { task: Box::new(task.clone()), expected, approval_ends_at });
         Ok(())
     }
+}
+
+/// What a caller may not see is not there for it.
+fn seen_by(caller: Option<&Caller>, found: Option<StoredTask>) -> Option<StoredTask> {
+    found.filter(|task| caller.is_none_or(|caller| caller.may_see(task)))
 }
 
 fn audit(task: &StoredTask, happened: &Happened, caller: Option<&Caller>, now: Moment) -> Body {

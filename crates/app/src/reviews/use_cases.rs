@@ -250,8 +250,7 @@ impl Reviews {
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
         caller.require(Scope::Decide)?;
-        let task_id = self.task_of(approval_id).await?;
-        let about = About { approval_id: Some(approval_id), ..About::task(&task_id, caller) };
+        let about = About::request(approval_id, caller);
         self.change(about, |task, now| {
             Ok(task.review.respond(&answer(approval_id, response), &caller.actor(), now)?)
         })
@@ -276,8 +275,7 @@ impl Reviews {
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
         caller.require(Scope::Decide)?;
-        let task_id = self.task_of(approval_id).await?;
-        let about = About { approval_id: Some(approval_id), ..About::task(&task_id, caller) };
+        let about = About::request(approval_id, caller);
         let known = self.kept.now(&self.record).await?;
         self.change(about, |task, now| {
             Ok(task.review.delegate(approval_id, to, &known.people, new_id(), &caller.actor(), now)?)

@@ -135,10 +135,17 @@ pub struct ApprovalFilter {
 }
 
 /// A task and its requests, in one statement, and the mark of the record: all as they were at one moment.
-const WHOLE: &str = "SELECT 0 AS part, mark AS id, body::text AS body FROM tasks CROSS JOIN facts WHERE task_id = $1::uuid \
-                     UNION ALL \
-                     SELECT 1 AS part, approval_id::text AS id, body::text AS body FROM approvals WHERE task_id = $1::uuid \
-                     ORDER BY part, id";
+macro_rules! whole {
+    ($task:literal) => {
+        concat!(
+            "SELECT 0 AS part, mark AS id, body::text AS body FROM tasks CROSS JOIN facts WHERE task_id = ",
+            $task,
+            " UNION ALL SELECT 1 AS part, approval_id::text AS id, body::text AS body FROM approvals WHERE task_id = ",
+            $task,
+            " ORDER BY part, id"
+        )
+    };
+}
 
 impl Record {
     /// One task.
@@ -146,9 +153,21 @@ impl Record {
     /// # Errors
     /// The record is away.
     pub async fn task(&self, task_id: &str) -> Result<Option<StoredTask>, RecordError> {
-        let args = [task_id.into()];
+        self.whole(whole!("$1::uuid"), task_id).await
+    }
+
+    /// The task that a request is about.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn task_with(&self, approval_id: &str) -> Result<Option<StoredTask>, RecordError> {
+        self.whole(whole!("(SELECT task_id FROM approvals WHERE approval_id = $1::uuid)"), approval_id).await
+    }
+
+    async fn whole(&self, sql: &str, id: &str) -> Result<Option<StoredTask>, RecordError> {
+        let args = [id.into()];
         self.read(async |link| {
-            let rows = link.rows(WHOLE, &args).await?;
+            let rows = link.rows(sql, &args).await?;
             let Some((first, others)) = rows.split_first() else { return Ok(None) };
             let mut task: StoredTask = first.json(2)?;
             task.review.approvals = others.iter().map(|row| row.json(2)).collect::<Result<_, _>>()?;
@@ -158,7 +177,7 @@ impl Record {
         .await
     }
 
-    /// The task that a request is about.
+    /// Which task a request is about.
     ///
     /// # Errors
     /// The record is away.
