@@ -221,8 +221,10 @@ impl Reviews {
     /// # Errors
     /// The caller may not, or what it wants cannot be.
     pub async fn propose(&self, proposal: Proposal, caller: &Caller) -> Result<StoredTask, Error> {
-        let draft = self.drafted(proposal, caller).await?;
-        self.create(draft, caller).await
+        let facts = self.facts(proposal.task_type.as_deref().unwrap_or_default()).await?;
+        let usual = facts.settings().task_default_timeout;
+        let draft = proposal.draft(u32::try_from(usual).unwrap_or(u32::MAX), caller)?;
+        self.create_by(&facts, draft, caller).await
     }
 
     /// The same draft, only imagined.

@@ -1,5 +1,5 @@
-//! Settings and flags: what is changed while servers run. They are read from the record with each decision, so that a change
-//! counts on every server at the next request.
+//! Settings and flags: what is changed while servers run. Each decision is made by them as they are in the record, so that a
+//! change counts on every server at the next request.
 //!
 //! The names are a closed list; what locks go by is not among it, because every server has that in its own configuration.
 //! What nobody has set has its default, and revision 0.

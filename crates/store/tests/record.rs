@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ade_domain::Moment;
 use ade_domain::audit::{Body, Head, Walk, Who};
-use ade_domain::people::AuthorSet;
+use ade_domain::people::{AuthorSet, User};
 use ade_domain::review::risk::History;
 use ade_domain::review::{RequestStatus, Review};
 use ade_domain::task::{Config, Metadata, Preview, Resource, ResourceMode, RollbackStrategy, State};
 use ade_store::record::{
-    ApprovalFilter, AuditFilter, Comment, Commit, Counts, Event, RecordError, StoredAnswer, StoredTask,
-    TaskFilter, Thing, ThingKind, UserStats, Write,
+    ApprovalFilter, AsRead, AuditFilter, Comment, Commit, Counts, Event, RecordError, StoredAnswer,
+    StoredTask, StoredUser, TaskFilter, Thing, ThingKind, UserStats, Write,
 };
 use serde_json::json;
 
@@ -34,6 +34,8 @@ on_both!(
     of_many_with_the_same_request_one_is_carried_out,
     what_is_counted_is_what_is_there,
     everything_or_nothing,
+    what_was_read_is_written_back_where_it_differs,
+    people_and_rules_give_the_record_another_mark_and_nothing_else_does,
 );
 
 fn task(author: &str, task_type: &str, resource: &str, tag: &str) -> StoredTask {
@@ -64,6 +66,7 @@ fn task(author: &str, task_type: &str, resource: &str, tag: &str) -> StoredTask 
         predecessor: None,
         lock_preview: Vec::new(),
         approval_ends_at: None,
+        as_read: AsRead::default(),
     }
 }
 
@@ -117,6 +120,9 @@ async fn a_task_comes_back_as_it_was_with_its_requests(opened: Opened) {
     );
     let of = record.task_of_approval(&written.review.approvals[0].approval_id).await.expect("read");
     assert_eq!(of.as_deref(), Some(written.review.task_id.as_str()));
+    let with = record.task_with(&written.review.approvals[1].approval_id).await.expect("read");
+    assert_eq!(with, Some(written.clone()));
+    assert_eq!(record.task_with(&id()).await.expect("read"), None);
     let comment = Comment {
         comment_id: id(),
         task_id: written.review.task_id.clone(),
@@ -266,8 +272,10 @@ async fn lists_go_by_every_filter_and_by_pages(opened: Opened) {
     }
     assert_eq!(scores, [2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0]);
     assert_eq!(record.overdue(at(1), 100).await.expect("listed").len(), 8);
-    assert_eq!(record.history("config", 50).await.expect("counted"), History { finished: 4, failed: 2 });
-    assert_eq!(record.history("nothing", 50).await.expect("counted"), History::default());
+    let history = async |of: &str, most| record.history(of, most).await.expect("counted").1;
+    assert_eq!(history("config", 50).await, History { finished: 4, failed: 2 });
+    assert_eq!(history("config", 3).await.finished, 3);
+    assert_eq!(history("nothing", 50).await, History::default());
 }
 
 async fn rules_are_guarded_by_their_revisions(opened: Opened) {
@@ -364,10 +372,22 @@ async fn what_was_written_first_has_the_first_number(opened: Opened) {
         let commit = Commit { audit: vec![body], ..Commit::default() };
         record.commit(commit).await.expect("written");
     }
-    assert_eq!(record.number("one", at(1), 10_000, 7).await, Ok(4));
-    let rows = record.audit(&AuditFilter::default(), 0, 10).await.expect("read");
+    // However many are written at once.
+    for many in [1, 2, 8, 9, 40] {
+        let some: Vec<Body> = (0..many).map(|_| entry("task.submit", Some("ann"), None, 1)).collect();
+        ids.extend(some.iter().map(|body| body.entry_id.clone()));
+        let events = (0..many).map(|number| event(&number.to_string())).collect();
+        record.commit(Commit { audit: some, events, ..Commit::default() }).await.expect("written");
+    }
+    while record.number("one", at(1), 10_000, 7).await.expect("numbered") > 0 {}
+    let rows = record.audit(&AuditFilter::default(), 0, 100).await.expect("read");
     let numbered: Vec<String> = rows.iter().map(|row| row.entry().expect("readable").body.entry_id).collect();
     assert_eq!(numbered, ids);
+    let events = record.events(0, 100).await.expect("read");
+    let told: Vec<String> = events.into_iter().map(|(_, event)| event.kind).collect();
+    let expected =
+        [1, 2, 8, 9, 40].into_iter().flat_map(|many| (0..many).map(|number: u32| number.to_string()));
+    assert_eq!(told, expected.collect::<Vec<_>>());
 }
 
 async fn what_was_numbered_cannot_be_changed(opened: Opened) {
@@ -514,4 +534,94 @@ async fn everything_or_nothing(opened: Opened) {
     assert!(matches!(record.commit(commit).await, Err(RecordError::Conflict { .. })));
     assert_eq!(record.task(&one.review.task_id).await.expect("read"), None);
     assert_eq!(record.number("one", at(1), 1_000, 100).await, Ok(0));
+}
+
+async fn what_was_read_is_written_back_where_it_differs(opened: Opened) {
+    let (record, other) = (&opened.record, opened.again().await);
+    let mut first = task("ann", "schema", "orders", "old");
+    first.metadata.tags.push("both".to_owned());
+    write(record, vec![put(&first, None)]).await.expect("new");
+    let task_id = first.review.task_id.clone();
+    let change = async |record: &ade_store::Record, change: &dyn Fn(&mut StoredTask)| {
+        let mut task = record.task(&task_id).await.expect("read").expect("there");
+        let seen = task.review.revision;
+        change(&mut task);
+        task.review.revision += 1;
+        write(record, vec![put(&task, Some(seen))]).await.expect("as seen");
+        assert_eq!(record.task(&task_id).await.expect("read"), Some(task));
+    };
+    let tagged = async |tag: &str| {
+        let filter = TaskFilter { tag: Some(tag.to_owned()), ..TaskFilter::default() };
+        record.tasks(&filter, None, 10).await.expect("listed").len()
+    };
+    change(record, &|task| task.metadata.tags = vec!["both".to_owned(), "new".to_owned()]).await;
+    assert_eq!((tagged("old").await, tagged("both").await, tagged("new").await), (0, 1, 1));
+    change(&other, &|task| {
+        let asked = ["rob", "sue", "tim"].map(|who| approval(&task.review, who, 500));
+        task.review.approvals = asked.to_vec();
+    })
+    .await;
+    change(record, &|task| {
+        task.review.approvals[1].status = RequestStatus::Approved;
+        task.review.approvals[1].revision += 1;
+    })
+    .await;
+    let answered = ApprovalFilter { status: Some(RequestStatus::Approved), ..ApprovalFilter::default() };
+    assert_eq!(record.approvals(&answered, 10).await.expect("listed").len(), 1);
+    // Whoever may see it is found by its marks.
+    let seen_by = |who: &str| TaskFilter { visible_to: Some(person(who)), ..TaskFilter::default() };
+    assert_eq!(record.tasks(&seen_by("tim"), None, 10).await.expect("listed").len(), 1);
+}
+
+async fn people_and_rules_give_the_record_another_mark_and_nothing_else_does(opened: Opened) {
+    let (record, other) = (&opened.record, opened.again().await);
+    let mut marks = vec![record.mark().await.expect("read")];
+    let user = |revision| {
+        let user = User {
+            user_id: person("ann"),
+            name: "Ann".to_owned(),
+            roles: BTreeSet::new(),
+            manager_id: None,
+            team: None,
+            active: true,
+        };
+        Box::new(StoredUser { user, revision, password: None })
+    };
+    let thing = |kind, revision| Thing { kind, id: "x".to_owned(), revision, body: json!(1) };
+    let mut changes =
+        vec![Write::User { user: user(1), expected: None }, Write::User { user: user(2), expected: Some(1) }];
+    for kind in [
+        ThingKind::Policy,
+        ThingKind::Delegation,
+        ThingKind::Resource,
+        ThingKind::Setting,
+        ThingKind::Feature,
+    ] {
+        changes.push(Write::Thing { thing: thing(kind, 1), expected: None });
+        changes.push(Write::Thing { thing: thing(kind, 2), expected: Some(1) });
+        changes.push(Write::DeleteThing { kind, id: "x".to_owned(), expected: 2 });
+    }
+    for change in changes {
+        let told = format!("{change:?}");
+        write(record, vec![change]).await.expect("written");
+        let now = other.mark().await.expect("read");
+        assert!(!marks.contains(&now), "{told}");
+        marks.push(now);
+    }
+    // Also by hand, past every server.
+    for sql in ["UPDATE users SET active = 0", "INSERT INTO things VALUES ('policy', 'y', 1, '{}')"] {
+        by_hand(&opened, sql).await.expect("its owner");
+        let now = other.mark().await.expect("read");
+        assert!(!marks.contains(&now), "{sql}");
+        marks.push(now);
+    }
+    let written = task("ann", "schema", "orders", "tag");
+    write(record, vec![put(&written, None)]).await.expect("new");
+    let late = Write::User { user: user(3), expected: Some(1) };
+    assert!(matches!(write(record, vec![late]).await, Err(RecordError::Conflict { .. })));
+    let (of_history, _) = other.history("schema", 50).await.expect("read");
+    let read = other.task(&written.review.task_id).await.expect("read").expect("there");
+    let last = marks.last();
+    assert_eq!((last, last), (Some(&of_history), read.as_read.mark()));
+    assert_eq!(last, Some(&record.mark().await.expect("read")));
 }

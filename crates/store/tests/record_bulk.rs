@@ -13,7 +13,7 @@ use ade_domain::people::AuthorSet;
 use ade_domain::review::{Approval, RequestStatus, Review};
 use ade_domain::task::{Config, Metadata, Preview, Resource, ResourceMode, RollbackStrategy, State};
 use ade_store::Record;
-use ade_store::record::{AuditFilter, Bare, Commit, Event, Loader, Place, StoredTask, Write};
+use ade_store::record::{AsRead, AuditFilter, Bare, Commit, Event, Loader, Place, StoredTask, Write};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, ConnectOptions};
 
@@ -79,6 +79,7 @@ fn task(state: State) -> StoredTask {
         predecessor: None,
         lock_preview: Vec::new(),
         approval_ends_at: Some(at(500)),
+        as_read: AsRead::default(),
     }
 }
 

@@ -45,6 +45,7 @@ fn approved(executor: &str, priority: u8, since: u64) -> StoredTask {
         predecessor: None,
         lock_preview: Vec::new(),
         approval_ends_at: None,
+        as_read: Default::default(),
     }
 }
 

@@ -6,7 +6,7 @@ use ade_domain::permission::{Part, Scope};
 use ade_store::RecordError;
 use ade_store::record::{Commit, StoredTask};
 
-use crate::{Caller, Error, Made, Settings};
+use crate::{Caller, Error, Made};
 
 use super::use_cases::{answer, of_request};
 use super::{MOST_ATTEMPTS, Response, Reviews};
@@ -36,7 +36,7 @@ impl Reviews {
     /// One or more cannot be answered: each is named.
     pub async fn respond_to_all(&self, batch: &Batch, caller: &Caller) -> Result<Vec<StoredTask>, Error> {
         caller.require(Scope::Decide)?;
-        if !Settings::load(&self.record).await?.batch_approvals {
+        if !self.settings().await?.batch_approvals {
             return Err(Error::Disabled("batch_approvals"));
         }
         if batch.skip_validation && !caller.actor().parts.contains(&Part::Admin) {

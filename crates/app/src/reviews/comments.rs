@@ -6,7 +6,7 @@ use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_domain::review::{Record as Happened, Refusal, Review};
 use ade_domain::task::{Verb, next};
-use ade_store::record::{Comment, Commit, StoredTask, Write};
+use ade_store::record::{AsRead, Comment, Commit, StoredTask, Write};
 use serde_json::Value;
 
 use super::{About, MOST_ATTEMPTS, Reviews, audit, event, new_id};
@@ -118,6 +118,7 @@ impl Reviews {
                 predecessor: Some(task_id.to_owned()),
                 lock_preview,
                 approval_ends_at: None,
+                as_read: AsRead::default(),
             };
             let mut commit = Commit::default();
             self.add(&mut commit, Some(seen), &mut old, Some(caller), now).await?;

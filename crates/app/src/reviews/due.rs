@@ -6,7 +6,7 @@ use ade_store::record::StoredTask;
 
 use super::leave::Others;
 use super::{About, MOST_ATTEMPTS, Reviews, new_id};
-use crate::{Error, Settings};
+use crate::Error;
 
 /// How much is worked off at once.
 const BATCH: u32 = 100;
@@ -92,7 +92,7 @@ impl Reviews {
 
     /// In a backlog, what waits for long becomes more urgent.
     async fn raise(&self) -> Result<usize, Error> {
-        let threshold = Settings::load(&self.record).await?.approval_backlog_threshold;
+        let threshold = self.settings().await?.approval_backlog_threshold;
         if !self.record.more_pending_than(threshold).await? {
             return Ok(0);
         }

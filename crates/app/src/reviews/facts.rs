@@ -1,4 +1,8 @@
 //! What a review is decided by besides itself: people, rules, the registry and the history, as they are when it is loaded.
+//!
+//! What is the same for all tasks is kept in this process, and never used but with the mark of the record that it was read under.
+
+use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_domain::people::People;
@@ -8,38 +12,75 @@ use ade_domain::review::policy::{DEFAULT, Policy, default_policy};
 use ade_domain::review::risk::{self, HISTORY, History, Level, Registered, Risk, assess, level};
 use ade_domain::review::{Plan, Review};
 use ade_domain::task::{Config, Preview, Resource};
-use ade_store::record::ThingKind;
+use ade_store::record::{Mark, ThingKind};
 use ade_store::{Record, RecordError};
+use tokio::sync::Mutex;
 
 use crate::rules::{RegisteredPattern, StoredPolicy, is_policy};
 use crate::settings::Settings;
 
 /// Everything at once.
 #[derive(Debug, Clone)]
-pub(super) struct Facts {
+pub(crate) struct Facts {
+    known: Arc<Known>,
+    history: History,
+    /// More requests wait than should, and what is not dangerous may pass because of it.
+    low_risk_passes: bool,
+}
+
+/// What is the same for all tasks.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
     pub(super) people: People,
     policies: Vec<Policy>,
     default_policy: Policy,
     delegations: Vec<Delegation>,
     registry: Vec<RegisteredPattern>,
-    history: History,
-    settings: Settings,
-    /// More requests wait than should, and what is not dangerous may pass because of it.
-    low_risk_passes: bool,
+    pub(super) settings: Settings,
 }
 
-impl Facts {
-    pub(super) async fn load(record: &Record, task_type: &str) -> Result<Self, RecordError> {
-        let (people, policies, delegations, registry, history, settings) = tokio::try_join!(
+/// What is the same for all tasks, as it was read last, with the mark that the record had before. Whoever asks brings the mark that
+/// the record has now: what was changed meanwhile, by whichever process, is read again.
+#[derive(Debug, Default)]
+pub(super) struct Kept(Mutex<Option<(Mark, Arc<Known>)>>);
+
+impl Kept {
+    /// As it was when the record had this mark, or as it is now.
+    pub(super) async fn at(&self, record: &Record, mark: &Mark) -> Result<Arc<Known>, RecordError> {
+        // Held while it is read: whoever comes meanwhile waits for that instead of reading the same.
+        let mut kept = self.0.lock().await;
+        if let Some((of, known)) = &*kept
+            && of == mark
+        {
+            return Ok(known.clone());
+        }
+        // Before anything else: what changes from here on gives the record another one.
+        let now = record.mark().await?;
+        if let Some((of, known)) = &*kept
+            && *of == now
+        {
+            return Ok(known.clone());
+        }
+        let known = Arc::new(Known::load(record).await?);
+        *kept = Some((now, known.clone()));
+        Ok(known)
+    }
+
+    /// As it is now.
+    pub(super) async fn now(&self, record: &Record) -> Result<Arc<Known>, RecordError> {
+        self.at(record, &record.mark().await?).await
+    }
+}
+
+impl Known {
+    async fn load(record: &Record) -> Result<Self, RecordError> {
+        let (people, policies, delegations, registry, settings) = tokio::try_join!(
             record.people(),
             record.things(ThingKind::Policy),
             record.things(ThingKind::Delegation),
             record.things(ThingKind::Resource),
-            record.history(task_type, HISTORY),
             Settings::load(record),
         )?;
-        let low_risk_passes = settings.auto_approve_low_risk
-            && record.more_pending_than(settings.approval_backlog_threshold).await?;
         let mut active = Vec::new();
         for policy in policies.iter().filter(|thing| is_policy(thing)) {
             active.extend(policy.read::<StoredPolicy>()?.active);
@@ -52,24 +93,37 @@ impl Facts {
             default_policy: default.into_iter().next().unwrap_or_else(default_policy),
             delegations: delegations.iter().map(|one| one.read()).collect::<Result<_, _>>()?,
             registry: registry.iter().map(|one| one.read()).collect::<Result<_, _>>()?,
-            history,
             settings,
-            low_risk_passes,
         })
+    }
+}
+
+impl Facts {
+    pub(super) async fn load(record: &Record, kept: &Kept, task_type: &str) -> Result<Self, RecordError> {
+        let (mark, history) = record.history(task_type, HISTORY).await?;
+        let known = kept.at(record, &mark).await?;
+        let settings = &known.settings;
+        let low_risk_passes = settings.auto_approve_low_risk
+            && record.more_pending_than(settings.approval_backlog_threshold).await?;
+        Ok(Self { known, history, low_risk_passes })
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.known.settings
     }
 
     /// The same with some policies as if they were in force, each in the place of the one with its name.
     pub(super) fn with(&self, drafted: &[Policy]) -> Self {
-        let mut facts = self.clone();
+        let mut known = Known::clone(&self.known);
         for policy in drafted {
             if policy.name == DEFAULT {
-                facts.default_policy = policy.clone();
+                known.default_policy = policy.clone();
                 continue;
             }
-            facts.policies.retain(|other| other.name != policy.name);
-            facts.policies.push(policy.clone());
+            known.policies.retain(|other| other.name != policy.name);
+            known.policies.push(policy.clone());
         }
-        facts
+        Self { known: Arc::new(known), ..self.clone() }
     }
 
     /// The most critical pattern that matches decides; what depends on any of them counts.
@@ -77,7 +131,7 @@ impl Facts {
         let found = || {
             let matches =
                 |one: &&RegisteredPattern| one.pattern.matches(&resource.resource_type, &resource.id);
-            self.registry.iter().filter(matches)
+            self.known.registry.iter().filter(matches)
         };
         Registered {
             resource: resource.name(),
@@ -92,7 +146,7 @@ impl Facts {
             changes: preview.magnitude(),
             history: self.history,
         };
-        assess(&facts, self.settings.thresholds)
+        assess(&facts, self.known.settings.thresholds)
     }
 
     pub(super) fn assign(
@@ -110,13 +164,14 @@ impl Facts {
             config,
             risk,
             // Somebody's roles are its own: they say nothing for its agents.
-            author: self.people.get(&review.author_id).filter(|_| !review.by_agent),
+            author: self.known.people.get(&review.author_id).filter(|_| !review.by_agent),
             author_set: &review.author_set,
-            people: &self.people,
-            policies: &self.policies,
-            default_policy: &self.default_policy,
-            delegations: &self.delegations,
-            low_risk_passes: self.low_risk_passes && level(risk, self.settings.thresholds) == Level::Low,
+            people: &self.known.people,
+            policies: &self.known.policies,
+            default_policy: &self.known.default_policy,
+            delegations: &self.known.delegations,
+            low_risk_passes: self.low_risk_passes
+                && level(risk, self.known.settings.thresholds) == Level::Low,
             now,
         }
     }
@@ -151,6 +206,6 @@ impl Facts {
         let risk = self.risk(config, preview);
         let assignment = self.assign(review, config, risk.score, now);
         let fingerprint = preview.fingerprint.map(|fingerprint| fingerprint.to_string());
-        Plan { risk, fingerprint, assignment, due_after_ms: self.settings.due_after_ms(), ids }
+        Plan { risk, fingerprint, assignment, due_after_ms: self.known.settings.due_after_ms(), ids }
     }
 }

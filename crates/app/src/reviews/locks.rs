@@ -4,6 +4,7 @@ use ade_domain::lock::{LockName, Mode};
 use ade_domain::task::{Config, LockPreview, ResourceMode};
 use ade_store::coordination::LockView;
 use ade_store::{Coordination, Unavailable};
+use futures_util::future::join_all;
 
 use super::Reviews;
 
@@ -12,22 +13,21 @@ impl Reviews {
     pub(super) async fn lock_preview(&self, config: &Config, task_id: Option<&str>) -> Vec<LockPreview> {
         let task = task_id.map(|id| (format!("task:{id}"), ResourceMode::Exclusive));
         let resources = config.resources.iter().map(|one| (format!("resource:{}", one.name()), one.mode));
-        let mut previews = Vec::new();
-        let mut reached = self.locks.as_deref();
-        for (name, mode) in task.into_iter().chain(resources) {
-            let preview = match (reached, name.parse::<LockName>()) {
-                (Some(locks), Ok(lock)) => match look(locks, lock, mode).await {
-                    Ok(preview) => preview,
-                    Err(error) => {
-                        tracing::warn!(%error, "locks of a task cannot be looked at");
-                        // Whoever submits should not wait once for each lock.
-                        reached = None;
-                        LockPreview::unavailable(name, mode)
-                    }
-                },
-                _ => LockPreview::unavailable(name, mode),
+        // All at once: whoever submits should not wait once for each lock.
+        let looks = task.into_iter().chain(resources).map(|(name, mode)| async move {
+            let found = match (self.locks.as_deref(), name.parse::<LockName>()) {
+                (Some(locks), Ok(lock)) => look(locks, lock, mode).await.map(Some),
+                _ => Ok(None),
             };
-            previews.push(preview);
+            (found, name, mode)
+        });
+        let (mut previews, mut told) = (Vec::new(), false);
+        for (found, name, mode) in join_all(looks).await {
+            if let (Err(error), false) = (&found, told) {
+                tracing::warn!(%error, "locks of a task cannot be looked at");
+                told = true;
+            }
+            previews.push(found.ok().flatten().unwrap_or_else(|| LockPreview::unavailable(name, mode)));
         }
         previews
     }

@@ -38,7 +38,8 @@ pub use simulate::{Differs, Imagined, Simulated};
 pub use use_cases::{Deed, Draft, Response};
 
 use crate::{Caller, Error, Made, Settings};
-use facts::Facts;
+pub(crate) use facts::Facts;
+use facts::Kept;
 
 /// How often a decision is repeated that somebody else overtook.
 const MOST_ATTEMPTS: usize = 10;
@@ -59,6 +60,7 @@ pub struct Reviews {
     locks: Option<Arc<dyn Coordination>>,
     previews: Previews,
     wake: watch::Sender<()>,
+    kept: Arc<Kept>,
 }
 
 impl std::fmt::Debug for Reviews {
@@ -74,7 +76,8 @@ fn new_id() -> String {
 /// What is changed, and by whom.
 #[derive(Clone, Copy)]
 struct About<'a> {
-    task_id: &'a str,
+    /// Which task; if none was named, the one of the request.
+    task_id: Option<&'a str>,
     /// Which of its requests, if one was named.
     approval_id: Option<&'a str>,
     /// Nobody, where it is due by itself.
@@ -83,11 +86,15 @@ struct About<'a> {
 
 impl<'a> About<'a> {
     const fn task(task_id: &'a str, caller: &'a Caller) -> Self {
-        Self { task_id, approval_id: None, caller: Some(caller) }
+        Self { task_id: Some(task_id), approval_id: None, caller: Some(caller) }
+    }
+
+    const fn request(approval_id: &'a str, caller: &'a Caller) -> Self {
+        Self { task_id: None, approval_id: Some(approval_id), caller: Some(caller) }
     }
 
     const fn due(task_id: &'a str) -> Self {
-        Self { task_id, approval_id: None, caller: None }
+        Self { task_id: Some(task_id), approval_id: None, caller: None }
     }
 
     /// Refuses whoever saw another revision of what it named.
@@ -113,7 +120,14 @@ impl Reviews {
     /// On a record, by a clock; with what coordinates, if locks are to be looked at.
     #[must_use]
     pub fn new(record: Record, clock: Arc<dyn Clock>, locks: Option<Arc<dyn Coordination>>) -> Self {
-        Self { record, clock, locks, previews: Previews::default(), wake: watch::Sender::new(()) }
+        Self {
+            record,
+            clock,
+            locks,
+            previews: Previews::default(),
+            wake: watch::Sender::new(()),
+            kept: Arc::default(),
+        }
     }
 
     /// The same, with previews made like this.
@@ -157,7 +171,7 @@ impl Reviews {
 
     /// The settings in force.
     pub(crate) async fn settings(&self) -> Result<Settings, Error> {
-        Ok(Settings::load(&self.record).await?)
+        Ok(self.kept.now(&self.record).await?.settings.clone())
     }
 
     /// Who can never decide about what somebody proposes: every human whom the lineage names, and whoever answers for an agent
@@ -176,8 +190,8 @@ impl Reviews {
         Ok(authors)
     }
 
-    async fn facts(&self, task_type: &str) -> Result<Facts, Error> {
-        Ok(Facts::load(&self.record, task_type).await?)
+    pub(crate) async fn facts(&self, task_type: &str) -> Result<Facts, Error> {
+        Ok(Facts::load(&self.record, &self.kept, task_type).await?)
     }
 
     /// Changes one task by itself, as often as it takes for nobody to overtake it.
@@ -199,7 +213,10 @@ impl Reviews {
 
     /// What is to be changed, as the caller saw it.
     async fn load(&self, about: About<'_>) -> Result<StoredTask, Error> {
-        let task = self.visible(about.task_id, about.caller).await?;
+        let task = match (about.task_id, about.approval_id) {
+            (None, Some(approval_id)) => self.visible_by(approval_id, about.caller).await?,
+            (task_id, _) => self.visible(task_id.unwrap_or_default(), about.caller).await?,
+        };
         about.seen(&task)?;
         Ok(task)
     }
@@ -245,8 +262,14 @@ impl Reviews {
     async fn visible(&self, task_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
         let is_id = Uuid::parse_str(task_id).is_ok();
         let found = if is_id { self.record.task(task_id).await? } else { None };
-        let may_see = |task: &StoredTask| caller.is_none_or(|caller| caller.may_see(task));
-        found.filter(may_see).ok_or(Error::NotFound("task"))
+        seen_by(caller, found).ok_or(Error::NotFound("task"))
+    }
+
+    /// The task that a request is about.
+    async fn visible_by(&self, approval_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
+        let is_id = Uuid::parse_str(approval_id).is_ok();
+        let found = if is_id { self.record.task_with(approval_id).await? } else { None };
+        seen_by(caller, found).ok_or(Error::NotFound("approval"))
     }
 
     /// Puts a task into a commit, with what happened to it.
@@ -264,7 +287,11 @@ impl Reviews {
         if !is_approved {
             task.approval_ends_at = None;
         } else if task.approval_ends_at.is_none() || task.review.records.iter().any(comes) {
-            let valid_for_ms = Settings::load(&self.record).await?.valid_for_ms();
+            let known = match task.as_read.mark() {
+                Some(mark) => self.kept.at(&self.record, mark).await?,
+                None => self.kept.now(&self.record).await?,
+            };
+            let valid_for_ms = known.settings.valid_for_ms();
             let approved_at = task.review.since.get(&State::Approved).copied();
             task.approval_ends_at = approved_at.map(|at| at.plus_ms(valid_for_ms));
         }
@@ -276,6 +303,11 @@ impl Reviews {
         commit.writes.push(Write::Task { task: Box::new(task.clone()), expected, approval_ends_at, at: now });
         Ok(())
     }
+}
+
+/// What a caller may not see is not there for it.
+fn seen_by(caller: Option<&Caller>, found: Option<StoredTask>) -> Option<StoredTask> {
+    found.filter(|task| caller.is_none_or(|caller| caller.may_see(task)))
 }
 
 fn audit(task: &StoredTask, happened: &Happened, caller: Option<&Caller>, now: Moment) -> Body {

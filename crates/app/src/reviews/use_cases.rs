@@ -4,10 +4,11 @@ use ade_domain::people::UserId;
 use ade_domain::permission::{Act, Scope, may};
 use ade_domain::review::{Action, Answer, Refusal, Review};
 use ade_domain::task::{Config, Digest, Metadata, Preview, State, Verb, next};
-use ade_store::record::{Commit, StoredTask, Write};
+use ade_store::record::{AsRead, Commit, StoredTask, Write};
 
 use crate::{Caller, Error};
 
+use super::facts::Facts;
 use super::{About, MOST_ATTEMPTS, Reviews, new_id};
 
 /// A task that somebody wants to make.
@@ -77,6 +78,17 @@ impl Reviews {
     /// # Errors
     /// The caller may not, or what it wants cannot be.
     pub async fn create(&self, draft: Draft, caller: &Caller) -> Result<StoredTask, Error> {
+        let facts = self.facts(&draft.config.task_type).await?;
+        self.create_by(&facts, draft, caller).await
+    }
+
+    /// The same by facts of its type that are loaded already.
+    pub(crate) async fn create_by(
+        &self,
+        facts: &Facts,
+        draft: Draft,
+        caller: &Caller,
+    ) -> Result<StoredTask, Error> {
         caller.require(Scope::Propose)?;
         let actor = caller.actor();
         let author = actor.user.clone().ok_or(Refusal::Forbidden)?;
@@ -86,7 +98,6 @@ impl Reviews {
         let Draft { config, metadata, preview, predecessor } = draft;
         let (digest, task_id) = (checked(&config)?, new_id());
         let preview = self.look_ahead(&config, preview).await?;
-        let facts = self.facts(&config.task_type).await?;
         let lock_preview = self.lock_preview(&config, Some(&task_id)).await;
         let now = self.clock.now();
         let authors = self.authors(&metadata.lineage, caller).await?;
@@ -95,8 +106,15 @@ impl Reviews {
         let risk = facts.risk(&review.config, &preview);
         let alone = facts.approves_alone(&review, risk.score, now);
         review.assess(risk, alone, now);
-        let mut task =
-            StoredTask { review, metadata, preview, predecessor, lock_preview, approval_ends_at: None };
+        let mut task = StoredTask {
+            review,
+            metadata,
+            preview,
+            predecessor,
+            lock_preview,
+            approval_ends_at: None,
+            as_read: AsRead::default(),
+        };
         let mut commit = Commit::default();
         self.add(&mut commit, None, &mut task, Some(caller), now).await?;
         About::task(&task_id, caller).keep(&mut commit, &task, now);
@@ -234,8 +252,7 @@ impl Reviews {
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
         caller.require(Scope::Decide)?;
-        let task_id = self.task_of(approval_id).await?;
-        let about = About { approval_id: Some(approval_id), ..About::task(&task_id, caller) };
+        let about = About::request(approval_id, caller);
         self.change(about, |task, now| {
             Ok(task.review.respond(&answer(approval_id, response), &caller.actor(), now)?)
         })
@@ -260,11 +277,10 @@ impl Reviews {
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
         caller.require(Scope::Decide)?;
-        let task_id = self.task_of(approval_id).await?;
-        let about = About { approval_id: Some(approval_id), ..About::task(&task_id, caller) };
-        let people = self.record.people().await?;
+        let about = About::request(approval_id, caller);
+        let known = self.kept.now(&self.record).await?;
         self.change(about, |task, now| {
-            Ok(task.review.delegate(approval_id, to, &people, new_id(), &caller.actor(), now)?)
+            Ok(task.review.delegate(approval_id, to, &known.people, new_id(), &caller.actor(), now)?)
         })
         .await
         .map_err(of_request)

@@ -8,8 +8,8 @@ use ade_domain::people::UserId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::commit::met;
-use super::sql::{Arg, Link, json};
+use super::sql::{Arg, json};
+use super::together::Statement;
 use super::{Record, RecordError};
 
 /// Messages that are kept for one agent.
@@ -57,11 +57,7 @@ pub struct InboxMessage {
     pub data: Value,
 }
 
-pub(super) async fn put_agent(
-    link: &mut Link<'_>,
-    agent: &StoredAgent,
-    expected: Option<u64>,
-) -> Result<(), RecordError> {
+pub(super) fn put_agent(agent: &StoredAgent, expected: Option<u64>) -> Result<Statement, RecordError> {
     let mut args: Vec<Arg> = vec![
         agent.agent_id.as_str().into(),
         agent.sponsor_id.as_ref().map(ToString::to_string).into(),
@@ -70,33 +66,31 @@ pub(super) async fn put_agent(
         agent.seen_at.into(),
         json(agent)?,
     ];
-    match expected {
+    Ok(match expected {
         None => {
             let sql = "INSERT INTO agents (agent_id, sponsor_id, revision, made_by_name, last_seen, body) \
                        VALUES ($1, $2, $3, $4, moment($5), $6::jsonb)";
-            link.run(sql, &args).await.map(drop)
+            Statement::new(sql, args)
         }
         Some(expected) => {
             args.push(expected.into());
             let sql = "UPDATE agents SET sponsor_id = $2, revision = $3, made_by_name = $4, last_seen = moment($5), \
                        body = $6::jsonb WHERE agent_id = $1 AND revision = $7";
-            met(link.run(sql, &args).await?, || format!("agent {}", agent.agent_id))
+            Statement::new(sql, args).meets(format!("agent {}", agent.agent_id))
         }
-    }
+    })
 }
 
-pub(super) async fn delete_agent(
-    link: &mut Link<'_>,
-    agent_id: &str,
-    expected: u64,
-) -> Result<(), RecordError> {
+pub(super) fn delete_agent(agent_id: &str, expected: u64) -> [Statement; 2] {
     let args = [agent_id.into(), expected.into()];
-    let rows = link.run("DELETE FROM agents WHERE agent_id = $1 AND revision = $2", &args).await?;
-    met(rows, || format!("agent {agent_id}"))?;
-    link.run("DELETE FROM inbox WHERE agent_id = $1", &[agent_id.into()]).await.map(drop)
+    [
+        Statement::new("DELETE FROM agents WHERE agent_id = $1 AND revision = $2", args)
+            .meets(format!("agent {agent_id}")),
+        Statement::new("DELETE FROM inbox WHERE agent_id = $1", [agent_id.into()]),
+    ]
 }
 
-pub(super) async fn put_message(link: &mut Link<'_>, message: &InboxMessage) -> Result<(), RecordError> {
+pub(super) fn put_message(message: &InboxMessage) -> Result<[Statement; 2], RecordError> {
     let args = [
         message.message_id.as_str().into(),
         message.agent_id.as_str().into(),
@@ -105,12 +99,11 @@ pub(super) async fn put_message(link: &mut Link<'_>, message: &InboxMessage) -> 
     ];
     let sql = "INSERT INTO inbox (message_id, agent_id, created_at, body) \
                VALUES ($1::uuid, $2, moment($3), $4::jsonb)";
-    link.run(sql, &args).await?;
-    let sql = format!(
+    let room = format!(
         "DELETE FROM inbox WHERE agent_id = $1 AND message_id <= \
          (SELECT message_id FROM inbox WHERE agent_id = $1 ORDER BY message_id DESC LIMIT 1 OFFSET {MOST_MESSAGES})"
     );
-    link.run(&sql, &[message.agent_id.as_str().into()]).await.map(drop)
+    Ok([Statement::new(sql, args), Statement::new(room, [message.agent_id.as_str().into()])])
 }
 
 impl Record {

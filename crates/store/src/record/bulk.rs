@@ -2,7 +2,6 @@
 //! transactions. `ade bench` fills a record with it; nothing else uses it. While it writes nobody else may: the log is
 //! chained from where it ended when this began, and on SQLite a crash leaves a file that must be thrown away.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -110,7 +109,7 @@ impl Chain {
         let [mut tasks, mut marks, mut approvals, mut audit, mut events] = <[Vec<Vec<Arg>>; 5]>::default();
         for task in some {
             tasks.push(task_columns(task, task.approval_ends_at)?);
-            for (kind, mark) in task.marks().into_iter().collect::<BTreeSet<_>>() {
+            for (kind, mark) in task.marks() {
                 marks.push(vec![kind.into(), mark.into(), task.review.task_id.as_str().into()]);
             }
             for approval in &task.review.approvals {

@@ -11,7 +11,8 @@ use super::log::Event;
 use super::people::{Session, StoredToken, StoredUser};
 use super::rules::{Thing, ThingKind};
 use super::sql::{Arg, Link, json};
-use super::tasks::{Comment, StoredTask};
+use super::tasks::{Beside, Comment, StoredTask};
+use super::together::{ROWS_OF_ONE, Statement, values};
 use super::work::WorkKind;
 use super::{RecordError, StoredAnswer, agents, people};
 
@@ -119,35 +120,45 @@ pub enum Write {
     },
 }
 
-/// A change that must have met exactly one row.
-pub(super) fn met(rows: u64, what: impl FnOnce() -> String) -> Result<(), RecordError> {
-    if rows == 1 { Ok(()) } else { Err(RecordError::Conflict { what: what() }) }
-}
+/// Nouns of a commit that is written in one go: for more of them, one by one costs little more.
+const MOST_TOGETHER: usize = 4;
 
 impl Commit {
+    /// One statement after the other.
     pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<(), RecordError> {
+        link.run_each(&self.statements()?).await
+    }
+
+    /// Whether it may be applied in one go.
+    pub(super) fn fits_together(&self) -> bool {
+        // What is numbered is numbered in the order in which it was written: in one statement that is its own.
+        let in_order = self.audit.len() <= ROWS_OF_ONE && self.events.len() <= ROWS_OF_ONE;
+        in_order && self.writes.len() <= MOST_TOGETHER && self.writes.iter().all(Write::is_independent)
+    }
+
+    /// All in one go; whether it was done. What it leaves behind if not: see [`Link::run_together`].
+    pub(super) async fn apply_together(&self, link: &mut Link<'_>) -> Result<bool, RecordError> {
+        link.run_together(&self.statements()?).await
+    }
+
+    fn statements(&self) -> Result<Vec<Statement>, RecordError> {
+        let mut all = Vec::new();
         // First: of two that carry the same request, the later one waits here and is told so, whatever else it would meet.
         if let Some((owner, key, at, answer)) = &self.answer {
             let args = [owner.as_str().into(), key.as_str().into(), (*at).into(), json(answer)?];
             let sql = "INSERT INTO answers (owner, key, made_at, body) VALUES ($1, $2, moment($3), $4::jsonb) \
                        ON CONFLICT DO NOTHING";
-            if link.run(sql, &args).await? == 0 {
-                return Err(RecordError::AnsweredAlready);
-            }
+            all.push(Statement::new(sql, args).answers());
         }
         for write in &self.writes {
-            write.apply(link).await?;
+            write.add(&mut all)?;
         }
-        for body in &self.audit {
-            let sql = "INSERT INTO audit (entry_id, at, actor, action, task_id, body) \
-                       VALUES ($1::uuid, moment($2), $3, $4, $5::uuid, $6)";
-            link.run(sql, &audit_columns(body)?).await?;
-        }
-        for event in &self.events {
-            let sql = "INSERT INTO events (event_id, body) VALUES ($1::uuid, $2::jsonb)";
-            link.run(sql, &event_columns(event)?).await?;
-        }
-        Ok(())
+        let rows = self.audit.iter().map(audit_columns).collect::<Result<Vec<_>, _>>()?;
+        let into = "INSERT INTO audit (entry_id, at, actor, action, task_id, body) ";
+        all.extend(values(into, "(?::uuid, moment(?), ?, ?, ?::uuid, ?)", "", &rows));
+        let rows = self.events.iter().map(event_columns).collect::<Result<Vec<_>, _>>()?;
+        all.extend(values("INSERT INTO events (event_id, body) ", "(?::uuid, ?::jsonb)", "", &rows));
+        Ok(all)
     }
 }
 
@@ -219,65 +230,84 @@ pub(super) fn approval_columns(approval: &Approval) -> Result<Vec<Arg>, RecordEr
 }
 
 impl Write {
-    async fn apply(&self, link: &mut Link<'_>) -> Result<(), RecordError> {
+    /// Whether it neither goes by what others of its commit write, nor others by what it writes.
+    fn is_independent(&self) -> bool {
         match self {
+            // What is not known is written anew, after it was deleted.
+            Self::Task { task, expected, .. } => {
+                expected.is_none_or(|expected| task.as_read.at(expected).is_some())
+            }
+            Self::Comment(_) => true,
+            _ => false,
+        }
+    }
+
+    fn add(&self, all: &mut Vec<Statement>) -> Result<(), RecordError> {
+        all.push(match self {
             Self::Task { task, expected, approval_ends_at, at } => {
-                put_task(link, task, *expected, *approval_ends_at, *at).await
+                return put_task(all, task, *expected, *approval_ends_at, *at);
             }
             Self::DeleteTask { task_id, expected } => {
                 let args = [task_id.as_str().into(), (*expected).into()];
-                let rows =
-                    link.run("DELETE FROM tasks WHERE task_id = $1::uuid AND revision = $2", &args).await?;
-                met(rows, || format!("task {task_id}"))
+                Statement::new("DELETE FROM tasks WHERE task_id = $1::uuid AND revision = $2", args)
+                    .meets(format!("task {task_id}"))
             }
             Self::Comment(comment) => {
                 let args =
                     [comment.comment_id.as_str().into(), comment.task_id.as_str().into(), json(comment)?];
                 let sql =
                     "INSERT INTO comments (comment_id, task_id, body) VALUES ($1::uuid, $2::uuid, $3::jsonb)";
-                link.run(sql, &args).await.map(drop)
+                Statement::new(sql, args)
             }
-            Self::User { user, expected } => people::put_user(link, user, *expected).await,
-            Self::Session(session) => people::put_session(link, session).await,
+            Self::User { user, expected } => people::put_user(user, *expected)?,
+            Self::Session(session) => people::put_session(session)?,
             Self::TouchSession { session_hash, last_active, expires_at } => {
-                people::touch_session(link, session_hash, *last_active, *expires_at).await
+                people::touch_session(session_hash, *last_active, *expires_at)
             }
             Self::EndSessions { session_hash, user_id } => {
-                people::end_sessions(link, session_hash.as_deref(), user_id).await
+                people::end_sessions(session_hash.as_deref(), user_id)
             }
-            Self::Token(token) => people::put_token(link, token).await,
-            Self::EndTokens { user_id, at } => people::end_tokens(link, user_id, *at).await,
-            Self::Agent { agent, expected } => agents::put_agent(link, agent, *expected).await,
-            Self::DeleteAgent { agent_id, expected } => agents::delete_agent(link, agent_id, *expected).await,
-            Self::Inbox(message) => agents::put_message(link, message).await,
-            Self::Thing { thing, expected } => put_thing(link, thing, *expected).await,
+            Self::Token(token) => people::put_token(token)?,
+            Self::EndTokens { user_id, at } => people::end_tokens(user_id, *at),
+            Self::Agent { agent, expected } => agents::put_agent(agent, *expected)?,
+            Self::DeleteAgent { agent_id, expected } => {
+                all.extend(agents::delete_agent(agent_id, *expected));
+                return Ok(());
+            }
+            Self::Inbox(message) => {
+                all.extend(agents::put_message(message)?);
+                return Ok(());
+            }
+            Self::Thing { thing, expected } => put_thing(thing, *expected)?,
             Self::DeleteThing { kind, id, expected } => {
                 let args = [kind.word().into(), id.as_str().into(), (*expected).into()];
                 let sql = "DELETE FROM things WHERE kind = $1 AND thing_id = $2 AND revision = $3";
-                let rows = link.run(sql, &args).await?;
-                met(rows, || format!("{} {id}", kind.word()))
+                Statement::new(sql, args).meets(format!("{} {id}", kind.word()))
             }
-        }
+        });
+        Ok(())
     }
 }
 
-async fn put_task(
-    link: &mut Link<'_>,
+fn put_task(
+    all: &mut Vec<Statement>,
     task: &StoredTask,
     expected: Option<u64>,
     approval_ends_at: Option<Moment>,
     at: Moment,
 ) -> Result<(), RecordError> {
     let review = &task.review;
+    let id = || Arg::from(review.task_id.as_str());
     let mut args = task_columns(task, approval_ends_at)?;
-    let what = || format!("task {}", review.task_id);
-    match expected {
+    let nothing = Beside::default();
+    let before = match expected {
         None => {
             let sql = "INSERT INTO tasks (task_id, state, type, author_id, revision, approval_ends_at, ended_at, body, \
                        work, place, rank, ready_at, attempt, lease_until, closed_at) \
                        VALUES ($1::uuid, $2, $3, $4, $5, moment($6), moment($7), $8::jsonb, $9, $10, $11, moment($12), \
                        $13, moment($14), moment($15))";
-            link.run(sql, &args).await?;
+            all.push(Statement::new(sql, args));
+            &nothing
         }
         Some(expected) => {
             args.extend([expected.into(), at.into()]);
@@ -290,42 +320,48 @@ async fn put_task(
                        ELSE moment($14) END, claimed_by = NULL, claimed_until = NULL, closed_at = moment($15) \
                        WHERE task_id = $1::uuid AND revision = $16 \
                        AND (attempt = $13 OR lease_until IS NULL OR lease_until <= moment($17))";
-            met(link.run(sql, &args).await?, what)?;
-            link.run("DELETE FROM task_marks WHERE task_id = $1::uuid", &[review.task_id.as_str().into()])
-                .await?;
+            all.push(Statement::new(sql, args).meets(format!("task {}", review.task_id)));
+            task.as_read.at(expected).unwrap_or_else(|| {
+                all.push(Statement::new("DELETE FROM task_marks WHERE task_id = $1::uuid", [id()]));
+                &nothing
+            })
         }
+    };
+    let marks = task.marks();
+    for (kind, mark) in before.marks.difference(&marks) {
+        let sql = "DELETE FROM task_marks WHERE kind = $1 AND mark = $2 AND task_id = $3::uuid";
+        all.push(Statement::new(sql, [(*kind).into(), mark.as_str().into(), id()]));
     }
-    for (kind, mark) in task.marks() {
-        let args = [kind.into(), mark.into(), review.task_id.as_str().into()];
-        let sql =
-            "INSERT INTO task_marks (kind, mark, task_id) VALUES ($1, $2, $3::uuid) ON CONFLICT DO NOTHING";
-        link.run(sql, &args).await?;
-    }
-    for approval in &review.approvals {
-        let sql = "INSERT INTO approvals \
-                   (approval_id, task_id, reviewer_id, status, score, created_at, due_at, responded_at, revision, body) \
-                   VALUES ($1::uuid, $2::uuid, $3, $4, $5, moment($6), moment($7), moment($8), $9, $10::jsonb) \
-                   ON CONFLICT (approval_id) DO UPDATE SET status = excluded.status, score = excluded.score, \
-                   due_at = excluded.due_at, responded_at = excluded.responded_at, revision = excluded.revision, body = excluded.body \
-                   WHERE approvals.revision < excluded.revision";
-        link.run(sql, &approval_columns(approval)?).await?;
-    }
+    let new = marks.difference(&before.marks);
+    let rows: Vec<_> = new.map(|(kind, mark)| vec![(*kind).into(), mark.as_str().into(), id()]).collect();
+    let into = "INSERT INTO task_marks (kind, mark, task_id) ";
+    all.extend(values(into, "(?, ?, ?::uuid)", " ON CONFLICT DO NOTHING", &rows));
+    let changed =
+        review.approvals.iter().filter(|one| before.approvals.get(&one.approval_id) != Some(&one.revision));
+    let rows = changed.map(approval_columns).collect::<Result<Vec<_>, _>>()?;
+    let into = "INSERT INTO approvals \
+                (approval_id, task_id, reviewer_id, status, score, created_at, due_at, responded_at, revision, body) ";
+    let row = "(?::uuid, ?::uuid, ?, ?, ?, moment(?), moment(?), moment(?), ?, ?::jsonb)";
+    let then = " ON CONFLICT (approval_id) DO UPDATE SET status = excluded.status, score = excluded.score, \
+                due_at = excluded.due_at, responded_at = excluded.responded_at, revision = excluded.revision, body = excluded.body \
+                WHERE approvals.revision < excluded.revision";
+    all.extend(values(into, row, then, &rows));
     Ok(())
 }
 
-async fn put_thing(link: &mut Link<'_>, thing: &Thing, expected: Option<u64>) -> Result<(), RecordError> {
+fn put_thing(thing: &Thing, expected: Option<u64>) -> Result<Statement, RecordError> {
     let mut args: Vec<Arg> =
         vec![thing.kind.word().into(), thing.id.as_str().into(), thing.revision.into(), json(&thing.body)?];
-    match expected {
+    Ok(match expected {
         None => {
             let sql = "INSERT INTO things (kind, thing_id, revision, body) VALUES ($1, $2, $3, $4::jsonb)";
-            link.run(sql, &args).await.map(drop)
+            Statement::new(sql, args)
         }
         Some(expected) => {
             args.push(expected.into());
             let sql = "UPDATE things SET revision = $3, body = $4::jsonb \
                        WHERE kind = $1 AND thing_id = $2 AND revision = $5";
-            met(link.run(sql, &args).await?, || format!("{} {}", thing.kind.word(), thing.id))
+            Statement::new(sql, args).meets(format!("{} {}", thing.kind.word(), thing.id))
         }
-    }
+    })
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::sql::{Arg, Conditions, Link, Row};
+use super::together::{Statement, values};
 use super::{Record, RecordError};
 
 /// The lease of whoever numbers.
@@ -130,26 +131,28 @@ impl Numbering {
         if rows.is_empty() {
             return Ok(0);
         }
-        let mut head = head(link).await?;
+        let (mut head, mut numbered) = (head(link).await?, Vec::with_capacity(rows.len()));
         for row in &rows {
             let entry =
                 append(head, row.json(1)?).map_err(|error| RecordError::Foreign(error.to_string()))?;
             head = Head { number: entry.number, entry_hash: entry.entry_hash };
-            let args: [Arg; 5] = [
+            numbered.push(vec![
                 row.text(0)?.into(),
+                row.moment(2)?.into(),
                 entry.number.into(),
                 entry.previous_hash.to_string().into(),
                 entry.entry_hash.to_string().into(),
-                row.moment(2)?.into(),
-            ];
-            // Its moment says in which part of the log it is.
-            let sql = "UPDATE audit SET number = $2, previous_hash = $3, entry_hash = $4 \
-                       WHERE entry_id = $1::uuid AND at = moment($5)";
-            if link.run(sql, &args).await? != 1 {
-                return Err(RecordError::Foreign(format!("audit entry {}", row.text(0)?)));
-            }
+            ]);
         }
-        Ok(rows.len() as u64)
+        // Its moment says in which part of the log an entry is.
+        let all = values(
+            "WITH given (entry_id, at, number, previous_hash, entry_hash) AS (",
+            "(?::uuid, moment(?), ?::bigint, ?, ?)",
+            ") UPDATE audit SET number = given.number, previous_hash = given.previous_hash, entry_hash = given.entry_hash \
+             FROM given WHERE audit.entry_id = given.entry_id AND audit.at = given.at",
+            &numbered,
+        );
+        number_all(link, &all, rows.len(), "an entry of the audit log").await
     }
 
     async fn number_events(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
@@ -162,11 +165,33 @@ impl Numbering {
             return Ok(0);
         }
         let last = last_event(link).await?;
-        for (number, row) in (last + 1..).zip(&rows) {
-            let args = [row.text(0)?.into(), number.into()];
-            link.run("UPDATE events SET number = $2 WHERE event_id = $1::uuid", &args).await?;
-        }
-        Ok(rows.len() as u64)
+        let numbered =
+            (last + 1..).zip(&rows).map(|(number, row)| Ok(vec![row.text(0)?.into(), number.into()]));
+        let all = values(
+            "WITH given (event_id, number) AS (",
+            "(?::uuid, ?::bigint)",
+            ") UPDATE events SET number = given.number FROM given WHERE events.event_id = given.event_id",
+            &numbered.collect::<Result<Vec<Vec<Arg>>, RecordError>>()?,
+        );
+        number_all(link, &all, rows.len(), "an event").await
+    }
+}
+
+/// Gives numbers to so many rows, each of which must be there.
+async fn number_all(
+    link: &mut Link<'_>,
+    all: &[Statement],
+    many: usize,
+    what: &str,
+) -> Result<u64, RecordError> {
+    let (mut met, many) = (0, many as u64);
+    for statement in all {
+        met += link.run(&statement.sql, &statement.args).await?;
+    }
+    if met == many {
+        Ok(many)
+    } else {
+        Err(RecordError::Foreign(format!("{what}, which cannot be numbered")))
     }
 }
 

@@ -16,19 +16,20 @@ mod people;
 mod postgres;
 mod requests;
 mod rules;
+mod shelf;
 mod sql;
 mod sqlite;
 mod stats;
 mod tasks;
+mod together;
 mod work;
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sqlx::SqlSafeStr;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::postgres::PgPool;
+use sqlx::{Connection, Database, PgConnection, Postgres, SqlSafeStr};
 use tokio::sync::oneshot;
 
 pub use agents::{InboxMessage, MOST_MESSAGES, StoredAgent};
@@ -39,15 +40,16 @@ pub use commit::{Commit, Write};
 pub use jobs::{JobOutcome, JobRow};
 pub use log::{AuditFilter, Event, Numbered};
 pub use people::{Password, Session, StoredToken, StoredUser};
-pub use rules::{Thing, ThingKind};
+pub use rules::{Mark, Thing, ThingKind};
 pub use stats::{Counts, UserStats};
-pub use tasks::{ApprovalFilter, Comment, StoredTask, TaskFilter};
+pub use tasks::{ApprovalFilter, AsRead, Comment, StoredTask, TaskFilter};
 pub use work::{LogLine, Renewed, WorkKind};
 
 use archive::Archiving;
 use forget::Forgetting;
 use jobs::JobStep;
 use log::Numbering;
+use shelf::Shelf;
 use sql::Link;
 use sqlite::Sqlite;
 use work::Doing;
@@ -61,7 +63,7 @@ pub struct Record {
 #[derive(Debug, Clone)]
 enum Backend {
     Sqlite(Sqlite),
-    Postgres(PgPool),
+    Postgres(Shelf<Postgres>),
 }
 
 /// Why the record did not do what was asked.
@@ -113,16 +115,25 @@ pub struct StoredAnswer {
     pub body: Value,
 }
 
-const SQLITE: [&str; 2] = [include_str!("schema/sqlite-1.sql"), include_str!("schema/sqlite-2.sql")];
-const POSTGRES: [&str; 2] = [include_str!("schema/postgres-1.sql"), include_str!("schema/postgres-2.sql")];
+/// The steps that bring the tables up to date, by number: each is never changed once it was released.
+type Steps = [(i64, &'static str, &'static str); 3];
 
-/// Each step brings the tables one version further, and is never changed once it was released.
-fn migrator(steps: [&'static str; 2]) -> Migrator {
-    let names = ["record", "work"];
-    let step = |(number, (sql, name)): (i64, (&'static str, &'static str))| {
+const SQLITE: Steps = [
+    (1, "record", include_str!("schema/sqlite-1.sql")),
+    (2, "work", include_str!("schema/sqlite-2.sql")),
+    (3, "facts", include_str!("schema/sqlite-3.sql")),
+];
+const POSTGRES: Steps = [
+    (1, "record", include_str!("schema/postgres-1.sql")),
+    (2, "work", include_str!("schema/postgres-2.sql")),
+    (3, "facts", include_str!("schema/postgres-3.sql")),
+];
+
+fn migrator(steps: Steps) -> Migrator {
+    let step = |(number, name, sql): (i64, &'static str, &'static str)| {
         Migration::new(number, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
     };
-    Migrator::with_migrations((1..).zip(steps.into_iter().zip(names)).map(step).collect())
+    Migrator::with_migrations(steps.into_iter().map(step).collect())
 }
 
 impl Record {
@@ -141,7 +152,7 @@ impl Record {
     /// It cannot be reached, or was written by a later version. The password of the URL is never told.
     pub async fn on_postgres(url: &str) -> Result<Self, RecordError> {
         let pool = postgres::open(url, &migrator(POSTGRES)).await?;
-        Ok(Self { backend: Backend::Postgres(pool) })
+        Ok(Self { backend: Backend::Postgres(Shelf::new(pool)) })
     }
 
     /// Commits everything that belongs together, or nothing.
@@ -155,14 +166,14 @@ impl Record {
     async fn work(&self, work: Work) -> Result<u64, RecordError> {
         match &self.backend {
             Backend::Sqlite(sqlite) => sqlite.work(work).await,
-            Backend::Postgres(pool) => {
+            Backend::Postgres(shelf) => {
                 // In a task of its own: a caller that goes away must not leave a transaction open on a connection that
-                // goes back to the pool.
-                let pool = pool.clone();
+                // others use next.
+                let shelf = shelf.clone();
                 let (done, answer) = oneshot::channel();
                 tokio::spawn(async move {
                     // Whoever asked may have gone; what was committed is committed.
-                    let _ = done.send(work_on(&pool, &work).await);
+                    let _ = done.send(with(&shelf, async |link| work_on(link, &work).await).await);
                 });
                 answer.await.unwrap_or_else(|_| Err(RecordError::Unavailable("a commit was lost".to_owned())))
             }
@@ -176,22 +187,48 @@ impl Record {
     ) -> Result<T, RecordError> {
         match &self.backend {
             Backend::Sqlite(sqlite) => {
-                let mut connection = sqlite.reader().await?;
-                read(&mut Link::Sqlite(&mut connection)).await
+                with(&sqlite.readers, async |link| read(&mut Link::Sqlite(link)).await).await
             }
-            Backend::Postgres(pool) => {
-                let mut connection = pool.acquire().await?;
-                read(&mut Link::Postgres(&mut connection)).await
-            }
+            Backend::Postgres(shelf) => with(shelf, async |link| read(&mut Link::Postgres(link)).await).await,
         }
     }
 }
 
-async fn work_on(pool: &PgPool, work: &Work) -> Result<u64, RecordError> {
-    let mut transaction = pool.begin().await?;
-    let many = work.apply(&mut Link::Postgres(&mut transaction)).await?;
-    transaction.commit().await?;
-    Ok(many)
+/// With a connection at hand. What breaks is not used again, and neither are those that lay beside it.
+async fn with<D: Database, T>(
+    shelf: &Shelf<D>,
+    work: impl AsyncFnOnce(&mut D::Connection) -> Result<T, RecordError>,
+) -> Result<T, RecordError> {
+    let mut held = shelf.take().await?;
+    let done = work(held.link()).await;
+    if matches!(done, Err(RecordError::Unavailable(_))) {
+        drop(held);
+        shelf.distrust();
+    } else {
+        held.give_back();
+    }
+    done
+}
+
+async fn work_on(link: &mut PgConnection, work: &Work) -> Result<u64, RecordError> {
+    if let Work::Commit(commit) = work
+        && commit.fits_together()
+        && commit.apply_together(&mut Link::Postgres(link)).await?
+    {
+        return Ok(0);
+    }
+    let mut transaction = link.begin().await?;
+    match work.apply(&mut Link::Postgres(&mut transaction)).await {
+        Ok(many) => {
+            transaction.commit().await?;
+            Ok(many)
+        }
+        Err(error) => {
+            // Here and not when it is dropped: whoever has the connection next finds it as it should be.
+            transaction.rollback().await?;
+            Err(error)
+        }
+    }
 }
 
 /// What changes the record, in a transaction of its own.
@@ -206,6 +243,17 @@ enum Work {
 }
 
 impl Work {
+    /// In the hope that nothing stands against it, which costs least; nothing if it was not done. What it leaves behind then:
+    /// see [`Link::run_together`].
+    async fn apply_in_hope(&self, link: &mut Link<'_>) -> Result<Option<u64>, RecordError> {
+        match self {
+            Self::Commit(commit) if commit.fits_together() => {
+                Ok(commit.apply_together(link).await?.then_some(0))
+            }
+            work => work.apply(link).await.map(Some),
+        }
+    }
+
     async fn apply(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
         match self {
             Self::Commit(commit) => commit.apply(link).await.map(|()| 0),

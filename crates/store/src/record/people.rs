@@ -7,8 +7,8 @@ use ade_domain::people::{People, User, UserId};
 use ade_domain::permission::Scope;
 use serde::{Deserialize, Serialize};
 
-use super::commit::met;
-use super::sql::{Arg, Link, Row, json};
+use super::sql::{Arg, Row, json};
+use super::together::Statement;
 use super::{Record, RecordError};
 
 /// A person as it is stored.
@@ -113,11 +113,7 @@ fn json_text(password: &Password) -> Result<String, RecordError> {
     serde_json::to_string(password).map_err(|error| RecordError::Foreign(error.to_string()))
 }
 
-pub(super) async fn put_user(
-    link: &mut Link<'_>,
-    user: &StoredUser,
-    expected: Option<u64>,
-) -> Result<(), RecordError> {
+pub(super) fn put_user(user: &StoredUser, expected: Option<u64>) -> Result<Statement, RecordError> {
     let mut args: Vec<Arg> = vec![
         user.user.user_id.as_str().into(),
         u64::from(user.user.active).into(),
@@ -125,22 +121,22 @@ pub(super) async fn put_user(
         user.password.as_ref().map(json_text).transpose()?.into(),
         json(&user.user)?,
     ];
-    match expected {
+    Ok(match expected {
         None => {
             let sql = "INSERT INTO users (user_id, active, revision, password, body) \
                        VALUES ($1, $2, $3, $4, $5::jsonb)";
-            link.run(sql, &args).await.map(drop)
+            Statement::new(sql, args)
         }
         Some(expected) => {
             args.push(expected.into());
             let sql = "UPDATE users SET active = $2, revision = $3, password = $4, body = $5::jsonb \
                        WHERE user_id = $1 AND revision = $6";
-            met(link.run(sql, &args).await?, || format!("user {}", user.user.user_id))
+            Statement::new(sql, args).meets(format!("user {}", user.user.user_id))
         }
-    }
+    })
 }
 
-pub(super) async fn put_session(link: &mut Link<'_>, session: &Session) -> Result<(), RecordError> {
+pub(super) fn put_session(session: &Session) -> Result<Statement, RecordError> {
     let args = [
         session.session_hash.as_str().into(),
         session.user_id.as_str().into(),
@@ -150,38 +146,29 @@ pub(super) async fn put_session(link: &mut Link<'_>, session: &Session) -> Resul
     ];
     let sql = "INSERT INTO sessions (session_hash, user_id, last_active, expires_at, body) \
                VALUES ($1, $2, moment($3), moment($4), $5::jsonb)";
-    link.run(sql, &args).await.map(drop)
+    Ok(Statement::new(sql, args))
 }
 
 /// A session that has ended stays so, and of two that were used at once the later one counts: neither is a conflict.
-pub(super) async fn touch_session(
-    link: &mut Link<'_>,
-    hash: &str,
-    last_active: Moment,
-    expires_at: Moment,
-) -> Result<(), RecordError> {
+pub(super) fn touch_session(hash: &str, last_active: Moment, expires_at: Moment) -> Statement {
     let args = [hash.into(), last_active.into(), expires_at.into()];
     let sql = "UPDATE sessions SET last_active = moment($2), expires_at = moment($3) \
                WHERE session_hash = $1 AND last_active <= moment($2)";
-    link.run(sql, &args).await.map(drop)
+    Statement::new(sql, args)
 }
 
-pub(super) async fn end_sessions(
-    link: &mut Link<'_>,
-    session_hash: Option<&str>,
-    user_id: &str,
-) -> Result<(), RecordError> {
+pub(super) fn end_sessions(session_hash: Option<&str>, user_id: &str) -> Statement {
     let mut args: Vec<Arg> = vec![user_id.into()];
     let mut sql = "DELETE FROM sessions WHERE user_id = $1".to_owned();
     if let Some(hash) = session_hash {
         sql.push_str(" AND session_hash = $2");
         args.push(hash.into());
     }
-    link.run(&sql, &args).await.map(drop)
+    Statement::new(sql, args)
 }
 
 /// What was revoked once stays so.
-pub(super) async fn put_token(link: &mut Link<'_>, token: &StoredToken) -> Result<(), RecordError> {
+pub(super) fn put_token(token: &StoredToken) -> Result<Statement, RecordError> {
     let args = [
         token.token_id.as_str().into(),
         token.token_hash.as_str().into(),
@@ -195,13 +182,13 @@ pub(super) async fn put_token(link: &mut Link<'_>, token: &StoredToken) -> Resul
                VALUES ($1::uuid, $2, $3, $4, moment($5), moment($6), $7::jsonb) \
                ON CONFLICT (token_id) DO UPDATE SET body = excluded.body, expires_at = excluded.expires_at, \
                revoked_at = coalesce(tokens.revoked_at, excluded.revoked_at)";
-    link.run(sql, &args).await.map(drop)
+    Ok(Statement::new(sql, args))
 }
 
-pub(super) async fn end_tokens(link: &mut Link<'_>, user_id: &UserId, at: Moment) -> Result<(), RecordError> {
+pub(super) fn end_tokens(user_id: &UserId, at: Moment) -> Statement {
     let args = [user_id.as_str().into(), at.into()];
     let sql = "UPDATE tokens SET revoked_at = moment($2) WHERE user_id = $1 AND revoked_at IS NULL";
-    link.run(sql, &args).await.map(drop)
+    Statement::new(sql, args)
 }
 
 impl Record {

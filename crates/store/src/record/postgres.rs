@@ -10,6 +10,8 @@ use super::RecordError;
 
 /// Connections of one server.
 const MOST_CONNECTIONS: u32 = 16;
+/// Statements that a connection keeps ready: more than are used often.
+const READY: usize = 200;
 /// How long a caller waits for one.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
@@ -23,6 +25,7 @@ pub(super) async fn open(url: &str, migrator: &Migrator) -> Result<PgPool, Recor
                 .to_owned(),
         )
     })?;
+    let options = options.statement_cache_capacity(READY);
     let (host, port) = (options.get_host().to_owned(), options.get_port());
     let failed = |why: String| RecordError::Unavailable(format!("PostgreSQL at {host}:{port}: {why}"));
     // One connection by itself first: a pool that cannot connect says only that it waited.

@@ -1,4 +1,5 @@
-//! What reviews are decided by: policies, delegations, registered resources, settings and flags. Few, and read whole.
+//! What reviews are decided by: policies, delegations, registered resources, settings and flags. Few, and read whole. Whoever keeps
+//! what it read compares marks.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -58,7 +59,34 @@ impl Thing {
     }
 }
 
+/// What the record is marked with: another one after every change of people, policies, delegations, resources, settings or flags,
+/// by whichever process. It is changed by the database itself, in the transaction of what it marks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark(String);
+
+impl From<&str> for Mark {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+pub(super) fn without_mark() -> RecordError {
+    RecordError::Foreign("the table facts, which is empty".to_owned())
+}
+
 impl Record {
+    /// The mark that it has now.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn mark(&self) -> Result<Mark, RecordError> {
+        self.read(async |link| {
+            let rows = link.rows("SELECT mark FROM facts", &[]).await?;
+            rows.first().ok_or_else(without_mark)?.text(0).map(Mark::from)
+        })
+        .await
+    }
+
     /// All of a kind, by id.
     ///
     /// # Errors

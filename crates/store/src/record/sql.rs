@@ -143,9 +143,9 @@ macro_rules! bind {
     ($query:expr, $args:expr) => {{
         let mut query = $query;
         for arg in $args {
-            query = match arg.clone() {
-                Arg::Text(text) => query.bind(without_nul(text)),
-                Arg::MaybeText(text) => query.bind(text.map(without_nul)),
+            query = match arg {
+                Arg::Text(text) => query.bind(&*without_nul(text)),
+                Arg::MaybeText(text) => query.bind(text.as_deref().map(without_nul).as_deref()),
                 Arg::Int(number) => query.bind(number),
                 Arg::MaybeInt(number) => query.bind(number),
             };
@@ -153,6 +153,7 @@ macro_rules! bind {
         query
     }};
 }
+pub(super) use bind;
 
 /// Conditions that are put together from texts of ours, and arguments.
 pub(super) struct Conditions {
@@ -178,8 +179,8 @@ impl Conditions {
 }
 
 /// PostgreSQL has no NUL in texts. Names of locks may contain it; what is told of them has the sign for what cannot be shown.
-fn without_nul(text: String) -> String {
-    if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text }
+pub(super) fn without_nul(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
 }
 
 /// A connection to either.
@@ -191,38 +192,34 @@ pub(super) enum Link<'c> {
 impl Link<'_> {
     /// Changes something; how many rows.
     pub(super) async fn run(&mut self, sql: &str, args: &[Arg]) -> Result<u64, RecordError> {
-        let spelled = self.spell(sql);
+        let spelled = AssertSqlSafe(self.spell(sql).into_owned());
         let done = match self {
             Self::Sqlite(link) => {
-                let query = sqlx::query(AssertSqlSafe(spelled.into_owned()));
-                bind!(query, args).execute(&mut **link).await.map(|done| done.rows_affected())
+                bind!(sqlx::query(spelled), args).execute(&mut **link).await?.rows_affected()
             }
             Self::Postgres(link) => {
-                let query = sqlx::query(AssertSqlSafe(spelled.into_owned()));
-                bind!(query, args).execute(&mut **link).await.map(|done| done.rows_affected())
+                bind!(sqlx::query(spelled), args).execute(&mut **link).await?.rows_affected()
             }
         };
-        done.map_err(RecordError::from)
+        Ok(done)
     }
 
     /// Finds something.
     pub(super) async fn rows(&mut self, sql: &str, args: &[Arg]) -> Result<Vec<Row>, RecordError> {
-        let spelled = self.spell(sql);
+        let spelled = AssertSqlSafe(self.spell(sql).into_owned());
         match self {
             Self::Sqlite(link) => {
-                let query = sqlx::query(AssertSqlSafe(spelled.into_owned()));
-                let rows = bind!(query, args).fetch_all(&mut **link).await?;
+                let rows = bind!(sqlx::query(spelled), args).fetch_all(&mut **link).await?;
                 rows.iter().map(sqlite_row).collect()
             }
             Self::Postgres(link) => {
-                let query = sqlx::query(AssertSqlSafe(spelled.into_owned()));
-                let rows = bind!(query, args).fetch_all(&mut **link).await?;
+                let rows = bind!(sqlx::query(spelled), args).fetch_all(&mut **link).await?;
                 rows.iter().map(postgres_row).collect()
             }
         }
     }
 
-    fn spell<'s>(&self, sql: &'s str) -> Cow<'s, str> {
+    pub(super) fn spell<'s>(&self, sql: &'s str) -> Cow<'s, str> {
         match self {
             Self::Sqlite(_) => {
                 // One writer: nobody else is at the same row.
@@ -231,7 +228,7 @@ impl Link<'_> {
             }
             Self::Postgres(_) => spell(
                 sql,
-                |inner| format!("('epoch'::timestamptz + {inner} * interval '1 microsecond')"),
+                |inner| format!("to_timestamp({inner}::float8 / 1000000)"),
                 |inner| format!("(extract(epoch FROM {inner}) * 1000000)::bigint"),
                 false,
             ),
@@ -309,7 +306,7 @@ mod tests {
     #[test]
     fn what_no_database_takes_is_not_sent() {
         assert_eq!(escapes_without_nul(r#""a\u0000b\\u0000\"\u00e9""#), r#""a\ufffdb\\u0000\"\u00e9""#);
-        assert_eq!(without_nul("a\0".to_owned()), "a\u{fffd}");
+        assert_eq!(without_nul("a\0"), "a\u{fffd}");
     }
 
     #[test]

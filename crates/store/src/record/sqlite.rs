@@ -4,14 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use sqlx::migrate::Migrator;
-use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
-    SqliteSynchronous,
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{ConnectOptions, Connection, Sqlite as Database};
 use tokio::sync::{mpsc, oneshot};
 
+use super::shelf::Shelf;
 use super::sql::Link;
 use super::{RecordError, Work};
 
@@ -22,13 +21,17 @@ const QUEUE: usize = 1_024;
 /// Commits of one transaction.
 const MOST_TOGETHER: usize = 256;
 const READERS: u32 = 4;
+/// Pages of the log after which they are brought into the file: most of them are written to again and again until then.
+const CHECKPOINT_PAGES: &str = "8000";
+/// Statements that a connection keeps ready: more than are used often.
+const READY: usize = 200;
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
 type Done = oneshot::Sender<Result<u64, RecordError>>;
 
 #[derive(Debug, Clone)]
 pub(super) struct Sqlite {
-    readers: SqlitePool,
+    pub(super) readers: Shelf<Database>,
     writer: mpsc::Sender<(Work, Done)>,
 }
 
@@ -41,6 +44,8 @@ impl Sqlite {
             .journal_mode(SqliteJournalMode::Wal)
             // What was answered survives a loss of power, not only the death of the process.
             .synchronous(SqliteSynchronous::Full)
+            .pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
+            .statement_cache_capacity(READY)
             .busy_timeout(BUSY);
         let mut own = options.connect().await?;
         migrator.run(&mut own).await.map_err(|error| RecordError::Unavailable(error.to_string()))?;
@@ -48,11 +53,7 @@ impl Sqlite {
             SqlitePoolOptions::new().max_connections(READERS).connect_with(options.read_only(true)).await?;
         let (writer, waiting) = mpsc::channel(QUEUE);
         tokio::spawn(write(own, waiting));
-        Ok(Self { readers, writer })
-    }
-
-    pub(super) async fn reader(&self) -> Result<PoolConnection<Database>, RecordError> {
-        Ok(self.readers.acquire().await?)
+        Ok(Self { readers: Shelf::new(readers), writer })
     }
 
     pub(super) async fn work(&self, work: Work) -> Result<u64, RecordError> {
@@ -86,8 +87,29 @@ async fn write(mut own: SqliteConnection, mut waiting: mpsc::Receiver<(Work, Don
     }
 }
 
-/// One transaction, in which each commit stands or falls by itself.
+/// One transaction. First in the hope that nothing stands against any of them, which is nearly always so.
 async fn write_some(
+    own: &mut SqliteConnection,
+    some: &[(Work, Done)],
+    outcomes: &mut Vec<Result<u64, RecordError>>,
+) -> Result<(), RecordError> {
+    let mut together = own.begin_with("BEGIN IMMEDIATE").await?;
+    for (work, _) in some {
+        match work.apply_in_hope(&mut Link::Sqlite(&mut together)).await {
+            Ok(Some(many)) => outcomes.push(Ok(many)),
+            _ => {
+                together.rollback().await?;
+                outcomes.clear();
+                return write_each(own, some, outcomes).await;
+            }
+        }
+    }
+    together.commit().await?;
+    Ok(())
+}
+
+/// One transaction, in which each commit stands or falls by itself.
+async fn write_each(
     own: &mut SqliteConnection,
     some: &[(Work, Done)],
     outcomes: &mut Vec<Result<u64, RecordError>>,

@@ -1,5 +1,8 @@
 //! Tasks, their requests and comments: one by id, many by filter. Lists go by keys, never by offsets.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
 use ade_domain::Moment;
 use ade_domain::people::UserId;
 use ade_domain::review::risk::History;
@@ -7,6 +10,7 @@ use ade_domain::review::{Approval, RequestStatus, Review};
 use ade_domain::task::{LockPreview, Metadata, Preview, State};
 use serde::{Deserialize, Serialize};
 
+use super::rules::{self, Mark};
 use super::sql::{Arg, Conditions};
 use super::{Record, RecordError};
 
@@ -27,6 +31,53 @@ pub struct StoredTask {
     /// When its approval ends, while it is approved.
     #[serde(default)]
     pub approval_ends_at: Option<Moment>,
+    /// How it was when it was read.
+    #[serde(skip)]
+    pub as_read: AsRead,
+}
+
+/// What stood beside a task when it was read, so that only what differs is written; nothing for one that was not read. It says
+/// nothing about the task: any two are the same.
+#[derive(Debug, Clone, Default)]
+pub struct AsRead(Option<Arc<Seen>>);
+
+#[derive(Debug)]
+struct Seen {
+    revision: u64,
+    beside: Beside,
+    mark: Mark,
+}
+
+impl PartialEq for AsRead {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl AsRead {
+    fn new(task: &StoredTask, mark: Mark) -> Self {
+        let approvals = task.review.approvals.iter().map(|one| (one.approval_id.clone(), one.revision));
+        let beside = Beside { marks: task.marks(), approvals: approvals.collect() };
+        Self(Some(Arc::new(Seen { revision: task.review.revision, beside, mark })))
+    }
+
+    /// What stood beside this revision.
+    pub(super) fn at(&self, revision: u64) -> Option<&Beside> {
+        self.0.as_deref().filter(|seen| seen.revision == revision).map(|seen| &seen.beside)
+    }
+
+    /// The mark that the record had at the same moment.
+    #[must_use]
+    pub fn mark(&self) -> Option<&Mark> {
+        self.0.as_deref().map(|seen| &seen.mark)
+    }
+}
+
+/// What stands beside a task: its marks, and the revisions of its requests.
+#[derive(Debug, Default)]
+pub(super) struct Beside {
+    pub(super) marks: BTreeSet<(&'static str, String)>,
+    pub(super) approvals: BTreeMap<String, u64>,
 }
 
 /// What somebody said about a task.
@@ -46,7 +97,7 @@ pub struct Comment {
 
 impl StoredTask {
     /// What it is found by besides its own columns.
-    pub(super) fn marks(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn marks(&self) -> BTreeSet<(&'static str, String)> {
         let resources = self.review.config.resources.iter().map(|resource| ("resource", resource.name()));
         let tags = self.metadata.tags.iter().map(|tag| ("tag", tag.clone()));
         let authors = self.review.author_set.iter().map(|who| ("person", who.to_string()));
@@ -83,13 +134,18 @@ pub struct ApprovalFilter {
     pub after: Option<(u32, String)>,
 }
 
-/// A task and its requests, in one statement: both as they were at one moment.
-const WHOLE: &str = "SELECT 0 AS part, '' AS id, body::text AS body, micros(lease_until) AS lease \
-                     FROM tasks WHERE task_id = $1::uuid \
-                     UNION ALL \
-                     SELECT 1 AS part, approval_id::text AS id, body::text AS body, NULL::bigint AS lease \
-                     FROM approvals WHERE task_id = $1::uuid \
-                     ORDER BY part, id";
+/// A task and its requests, in one statement, and the mark of the record: all as they were at one moment.
+macro_rules! whole {
+    ($task:literal) => {
+        concat!(
+            "SELECT 0 AS part, mark AS id, body::text AS body, micros(lease_until) AS lease FROM tasks CROSS JOIN facts WHERE task_id = ",
+            $task,
+            " UNION ALL SELECT 1 AS part, approval_id::text AS id, body::text AS body, NULL::bigint AS lease FROM approvals WHERE task_id = ",
+            $task,
+            " ORDER BY part, id"
+        )
+    };
+}
 
 impl Record {
     /// One task.
@@ -97,21 +153,34 @@ impl Record {
     /// # Errors
     /// The record is away.
     pub async fn task(&self, task_id: &str) -> Result<Option<StoredTask>, RecordError> {
-        let args = [task_id.into()];
+        self.whole(whole!("$1::uuid"), task_id).await
+    }
+
+    /// The task that a request is about.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn task_with(&self, approval_id: &str) -> Result<Option<StoredTask>, RecordError> {
+        self.whole(whole!("(SELECT task_id FROM approvals WHERE approval_id = $1::uuid)"), approval_id).await
+    }
+
+    async fn whole(&self, sql: &str, id: &str) -> Result<Option<StoredTask>, RecordError> {
+        let args = [id.into()];
         self.read(async |link| {
-            let rows = link.rows(WHOLE, &args).await?;
+            let rows = link.rows(sql, &args).await?;
             let Some((first, others)) = rows.split_first() else { return Ok(None) };
             let mut task: StoredTask = first.json(2)?;
             if let (Some(execution), Some(lease)) = (&mut task.review.execution, first.maybe_moment(3)?) {
                 execution.lease_until = lease;
             }
             task.review.approvals = others.iter().map(|row| row.json(2)).collect::<Result<_, _>>()?;
+            task.as_read = AsRead::new(&task, first.text(1)?.into());
             Ok(Some(task))
         })
         .await
     }
 
-    /// The task that a request is about.
+    /// Which task a request is about.
     ///
     /// # Errors
     /// The record is away.
@@ -244,21 +313,23 @@ impl Record {
         .await
     }
 
-    /// How the last finished tasks of a type ended.
+    /// How the last finished tasks of a type ended, and the mark of the record: both as they were at one moment.
     ///
     /// # Errors
     /// The record is away.
-    pub async fn history(&self, task_type: &str, most: u32) -> Result<History, RecordError> {
+    pub async fn history(&self, task_type: &str, most: u32) -> Result<(Mark, History), RecordError> {
         let sql = format!(
-            "SELECT state FROM tasks WHERE type = $1 AND ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT {most}"
+            "SELECT facts.mark, ended.finished, ended.failed FROM facts CROSS JOIN \
+             (SELECT count(*)::bigint AS finished, count(CASE WHEN state = 'FAILED' THEN 1 END)::bigint AS failed FROM \
+             (SELECT state FROM tasks WHERE type = $1 AND ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT {most}) AS last) \
+             AS ended"
         );
         let args = [task_type.into()];
         self.read(async |link| {
             let rows = link.rows(&sql, &args).await?;
-            let failed =
-                rows.iter().filter(|row| row.text(0).is_ok_and(|state| state == State::Failed.word()));
-            let failed = u32::try_from(failed.count()).unwrap_or(u32::MAX);
-            Ok(History { finished: u32::try_from(rows.len()).unwrap_or(u32::MAX), failed })
+            let row = rows.first().ok_or_else(rules::without_mark)?;
+            let count = |at| row.number(at).map(|many| u32::try_from(many).unwrap_or(u32::MAX));
+            Ok((row.text(0)?.into(), History { finished: count(1)?, failed: count(2)? }))
         })
         .await
     }

@@ -17,7 +17,7 @@ use ade_domain::task::{
     ChangeKind, Config, Digest, LockPreview, Metadata, Preview, PreviewChange, PreviewStatus, Resource,
     ResourceMode, RollbackStrategy, State,
 };
-use ade_store::record::{Event, StoredTask};
+use ade_store::record::{AsRead, Event, StoredTask};
 use serde_json::json;
 use uuid::Builder;
 
@@ -300,6 +300,7 @@ impl History {
             predecessor: None,
             lock_preview,
             approval_ends_at: None,
+            as_read: AsRead::default(),
         };
         if open && self.dice.below(10) == 0 {
             return Ok(task);
