@@ -1,12 +1,13 @@
 //! Workers of this process: what the configuration allows them, and a process that is nothing but a worker.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
 use ade_app::reviews::Previews;
 use ade_app::{LockService, LogNotices, Reviews, Upkeep, Worker, Working};
 use ade_domain::Clock;
-use ade_executors::{Command, CommandLimits, Executors, Files, Noop, Secrets, Template};
+use ade_executors::{Command, CommandLimits, Executor, Executors, Files, Noop, Secrets, Template};
 use ade_store::{Blobs, Coordination, Record, SystemClock};
 use uuid::Uuid;
 
@@ -26,10 +27,7 @@ pub(crate) fn allowed(config: &Config) -> Result<Allowed, StartError> {
     let mut secrets: Vec<String> = Vec::new();
     executors.add("noop", Arc::new(Noop));
     let unusable = |error: String| StartError::Executor(error);
-    for root in &config.executors.files.roots {
-        let files = Files::new(root.to_string_lossy()).map_err(|error| unusable(error.to_string()))?;
-        executors.add(files.place(), Arc::new(files));
-    }
+    let mut commands = BTreeMap::new();
     for (name, template) in &config.executors.command.templates {
         let template = Template {
             argv: template.argv.clone(),
@@ -37,8 +35,14 @@ pub(crate) fn allowed(config: &Config) -> Result<Allowed, StartError> {
             rollback_argv: template.rollback_argv.clone(),
         };
         let command = Command::new(name.as_str(), &template, CommandLimits::default());
-        let command = command.map_err(|error| unusable(error.to_string()))?;
-        executors.add(command.place(), Arc::new(command));
+        let command = Arc::new(command.map_err(|error| unusable(error.to_string()))?);
+        executors.add(command.place(), Arc::clone(&command) as Arc<dyn Executor>);
+        commands.insert(name.clone(), command);
+    }
+    for root in &config.executors.files.roots {
+        let files = Files::new(root.to_string_lossy()).map_err(|error| unusable(error.to_string()))?;
+        let files = files.with_verifiers(commands.clone());
+        executors.add(files.place(), Arc::new(files));
     }
     let _ = &mut secrets;
     if let Some(label) = &config.worker_label {
