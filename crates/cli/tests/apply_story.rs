@@ -156,7 +156,7 @@ async fn a_change_is_agreed_on_and_made(cast: &Cast, site: &Site) {
     assert_eq!(everything(&site.root()), after, "exactly what was approved");
     assert!(cast.pat.says(&["task", "logs", &task]).await.contains("checking"));
     assert_eq!(cast.told(&task, "task.complete").await, DONE);
-    let shown = cast.pat.json(&["task", "show", &task]).await;
+    let shown = cast.pat.json(&["task", "show", &task]).await["task"].clone();
     let execution = &shown["execution"];
     assert_eq!((&execution["result"], &execution["rolled_back"]), (&json!("success"), &Value::Null));
     assert_eq!(execution["output"], "checking\n");
@@ -178,7 +178,7 @@ async fn a_change_that_is_not_verified_is_undone(cast: &Cast, site: &Site) {
     }
     // Content, permissions, names: also nothing of the worker's own is left.
     assert_eq!(everything(&site.root()), before);
-    let shown = cast.pat.json(&["task", "show", &task]).await;
+    let shown = cast.pat.json(&["task", "show", &task]).await["task"].clone();
     assert_eq!((&shown["state"], &shown["execution"]["rolled_back"]), (&json!("FAILED"), &json!(true)));
     assert_eq!(shown["execution"]["retry_count"], 0);
     let page = cast.pat.says(&["task", "show", &task]).await;
