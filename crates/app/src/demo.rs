@@ -26,6 +26,9 @@ use crate::{Accounts, Caller, Error, Reviews};
 /// Everybody's password: a demo is served on a loopback address alone.
 pub const PASSWORD: &str = "demo-demo";
 
+/// The command of a demo that looks at files after they were changed.
+pub const CHECK: &str = "check-config";
+
 /// Id, name, roles, manager, team.
 type Person = (&'static str, &'static str, &'static [&'static str], Option<&'static str>, &'static str);
 
@@ -43,7 +46,7 @@ const PEOPLE: [Person; 9] = [
 ];
 
 /// The rooms that a demo is made with.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Demo<'a> {
     /// People.
     pub accounts: &'a Accounts,
@@ -53,6 +56,8 @@ pub struct Demo<'a> {
     pub rules: &'a Rules,
     /// Tasks.
     pub reviews: &'a Reviews,
+    /// The folder whose files tasks change.
+    pub playground: Option<String>,
 }
 
 fn who(user: Option<&str>) -> Who {
@@ -250,7 +255,38 @@ impl Demo<'_> {
         let deed = Deed::Cancel { reason: Some("superseded by 1.8.3".to_owned()) };
         self.reviews.act(&task.review.task_id, &deed, &dave).await?;
         self.reviews.propose(rollout("search", "1.8.3"), &dave).await?;
-        Ok(())
+        match &self.playground {
+            Some(root) => self.play(root, &ann).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Tasks that a worker carries out: one that is done, one that is changed back, one that waits for a reviewer.
+    async fn play(&self, root: &str, ann: &Caller) -> Result<(), Error> {
+        let handbook = "Refunds are booked within a day.\n";
+        let of = |kind: &str, description: &str, file: &str, content: &str| Proposal {
+            task_type: Some(kind.to_owned()),
+            description: Some(description.to_owned()),
+            executor: Some("files".to_owned()),
+            parameters: parameters(json!({
+                "root": root, "files": [{ "path": file, "content": content }],
+                "verify": { "template": CHECK, "arguments": {} },
+            })),
+            ..Proposal::default()
+        };
+        let on = |of: &str, id: &str, proposal: Proposal| Proposal {
+            resources: Some(vec![resource(of, id)]),
+            ..proposal
+        };
+        let written =
+            of("docs", "Put the page about refunds into the handbook", "handbook/refunds.md", handbook);
+        self.submitted(on("docs", "handbook", written), ann).await?;
+        let broken = "# The app of the demo reads this.\nlisten 127.0.0.1:8080\nworkers many\n";
+        let broken = of("docs", "Say in the configuration that there are many workers", "app.conf", broken);
+        self.submitted(on("docs", "app.conf", broken), ann).await?;
+        let more = "# The app of the demo reads this.\nlisten 127.0.0.1:8080\nworkers 4\n";
+        let more = of("config", "Give the app two more workers", "app.conf", more);
+        self.submitted(on("service", "app", more), ann).await.map(drop)
     }
 
     async fn submitted(&self, proposal: Proposal, caller: &Caller) -> Result<StoredTask, Error> {

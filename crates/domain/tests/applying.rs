@@ -42,7 +42,7 @@ fn everything(last: u64) -> Vec<Said> {
     for attempt in [last, last.saturating_sub(1)].into_iter().filter(|attempt| *attempt > 0) {
         all.extend([Said::Started(attempt), Said::Complete(attempt)]);
         all.extend([Said::RolledBack(attempt, true), Said::RolledBack(attempt, false)]);
-        for left in [Left::Nothing, Left::Something, Left::Stays, Left::Unknown] {
+        for left in [Left::Nothing, Left::Undone, Left::Something, Left::Stays, Left::Unknown] {
             all.push(Said::Fail(attempt, left, true));
         }
         all.push(Said::Fail(attempt, Left::Nothing, false));
@@ -176,6 +176,14 @@ fn check(before: &World, said: Said, after: &World) {
             "{context}"
         );
         assert_eq!(execution.phase, Phase::Ended, "{context}");
+        if let Said::Fail(_, left, _) = said {
+            assert_eq!(execution.rolled_back, (left == Left::Undone).then_some(true), "{context}");
+        }
+    }
+    if said == Said::AskRollBack {
+        let execution = before.review.execution.as_ref().expect("something to undo");
+        assert!(execution.rolled_back != Some(true) && execution.stash_key.is_some(), "{context}");
+        assert_eq!(execution.phase, Phase::Ended, "nobody is at it: {context}");
     }
 }
 
@@ -228,6 +236,39 @@ fn a_failure_is_tried_again_three_times_and_later_each_time() {
     assert_eq!(world.say(Said::Fail(attempt, Left::Nothing, true)).expect("present"), Some(Follows::Over));
     let execution = world.review.execution.expect("carried out");
     assert_eq!((world.review.state, execution.retry_count), (State::Failed, 3));
+}
+
+#[test]
+fn what_was_undone_at_once_is_over_and_needs_nobody() {
+    for strategy in [RollbackStrategy::Automatic, RollbackStrategy::Manual, RollbackStrategy::None] {
+        let mut world = World::approved(strategy);
+        let attempt = world.review.begin(world.begin("w"), world.now).expect("approved");
+        world.say(Said::Started(attempt)).expect("present");
+        assert_eq!(world.say(Said::Fail(attempt, Left::Undone, true)).expect("present"), Some(Follows::Over));
+        let execution = world.review.execution.clone().expect("carried out");
+        assert_eq!((world.review.state, execution.rolled_back), (State::Failed, Some(true)));
+        assert_eq!(execution.result, Some(ExecutionResult::Failure));
+        assert_eq!(world.say(Said::AskRollBack), Err(Refusal::NothingToRollBack));
+    }
+}
+
+#[test]
+fn what_is_ended_in_the_middle_says_by_what_and_that_nobody_knows() {
+    for (code, result) in [
+        (FailureCode::TimedOut, ExecutionResult::Timeout),
+        (FailureCode::Stopped, ExecutionResult::Cancelled),
+        (FailureCode::ExecutionFailed, ExecutionResult::Failure),
+    ] {
+        let mut world = World::approved(RollbackStrategy::Automatic);
+        let attempt = world.review.begin(world.begin("w"), world.now).expect("approved");
+        world.say(Said::Started(attempt)).expect("present");
+        let failed = Failed { code, error: "it was ended".to_owned(), left: Left::Unknown, again: false };
+        world.review.fail(attempt, failed, Output::default(), world.now).expect("present");
+        let execution = world.review.execution.expect("carried out");
+        assert_eq!(execution.result, Some(result));
+        let unknown = execution.code == Some(FailureCode::OutcomeUnknown);
+        assert!(unknown || execution.error.is_some_and(|error| error.starts_with("OUTCOME_UNKNOWN: ")));
+    }
 }
 
 #[test]

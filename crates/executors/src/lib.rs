@@ -77,8 +77,10 @@ pub struct Failure {
 /// What a failure has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Changed {
-    /// Nothing, or it was changed back already.
+    /// Nothing.
     Nothing,
+    /// Something, and it was changed back already.
+    Undone,
     /// Something; rolling back undoes it.
     Something,
     /// Nobody knows.
@@ -162,6 +164,13 @@ impl Executors {
     pub fn places(&self) -> impl Iterator<Item = &str> {
         self.places.keys().map(String::as_str)
     }
+}
+
+/// The parameters were checked when they were proposed; whoever carries them out checks them again.
+pub(crate) fn unfit(faults: &[Invalid]) -> Failure {
+    let each: Vec<String> =
+        faults.iter().map(|fault| format!("{} {}", fault.pointer, fault.detail)).collect();
+    Failure::refused(format!("the parameters cannot be: {}", each.join("; ")))
 }
 
 /// It was halted before anything was changed. Another time it is another attempt's turn, if this one lost its own.

@@ -164,6 +164,9 @@ impl Server {
     /// The folder, the token or the address cannot be used.
     pub async fn start(config: &Config, admin_token: Option<&str>) -> Result<Self, StartError> {
         mark_demo(config)?;
+        let mut config = config.clone();
+        let playground = workers::playground(&mut config)?;
+        let config = &config;
         let (coordination, folder) = coordination(config).await?;
         let (admin, is_new) = AdminToken::find(admin_token, &config.data).map_err(StartError::Token)?;
         let listening = TcpListener::bind(config.listen).await;
@@ -186,7 +189,8 @@ impl Server {
         let first_password = accounts.first_admin().await.map_err(StartError::FirstAdmin)?;
         let rules = Rules::new(record.clone(), clock.clone());
         if config.demo && first_password.is_some() {
-            let demo = Demo { accounts: &accounts, agents: &agents, rules: &rules, reviews: &reviews };
+            let demo =
+                Demo { accounts: &accounts, agents: &agents, rules: &rules, reviews: &reviews, playground };
             demo.fill().await.map_err(StartError::Demo)?;
         }
         let service = format!("ade {} at {address}", env!("CARGO_PKG_VERSION"));

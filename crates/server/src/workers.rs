@@ -1,18 +1,20 @@
 //! Workers of this process: what the configuration allows them, and a process that is nothing but a worker.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
+use ade_app::demo::CHECK;
 use ade_app::reviews::Previews;
 use ade_app::{LockService, LogNotices, Reviews, Upkeep, Worker, Working};
 use ade_domain::Clock;
 use ade_executors::guard::Guard;
-use ade_executors::{Command, CommandLimits, Executors, Files, Http, Noop, Secrets, Sql, Template};
+use ade_executors::{Command, CommandLimits, Executor, Executors, Files, Http, Noop, Secrets, Sql, Template};
 use ade_store::{Blobs, Coordination, Record, SystemClock};
 use uuid::Uuid;
 
-use crate::Config;
 use crate::run::{StartError, coordination};
+use crate::{Config, config};
 
 /// What may be done here, and what must never be seen.
 #[derive(Debug, Clone)]
@@ -21,16 +23,40 @@ pub(crate) struct Allowed {
     pub(crate) secrets: Secrets,
 }
 
+/// What the app of a demo reads, before anybody changes it.
+const PLAYED_WITH: &str = "# The app of the demo reads this.\nlisten 127.0.0.1:8080\nworkers 2\n";
+
+/// A demo has a folder whose files its tasks change, and a command that looks at the result. The folder, if it is one.
+pub(crate) fn playground(config: &mut Config) -> Result<Option<String>, StartError> {
+    if !config.demo {
+        return Ok(None);
+    }
+    let made = || -> std::io::Result<String> {
+        let folder = std::path::absolute(&config.data)?.join("playground");
+        std::fs::create_dir_all(&folder)?;
+        let file = folder.join("app.conf");
+        if !file.exists() {
+            std::fs::write(&file, PLAYED_WITH)?;
+        }
+        Ok(folder.to_string_lossy().into_owned())
+    };
+    let folder =
+        made().map_err(|error| StartError::Executor(format!("the playground of the demo: {error}")))?;
+    let says = ["grep", "-x", "workers [1-9][0-9]*"].map(str::to_owned);
+    let argv = says.into_iter().chain([format!("{folder}/app.conf")]).collect();
+    let template = config::Template { argv, preview_argv: None, rollback_argv: None };
+    config.executors.command.templates.insert(CHECK.to_owned(), template);
+    config.executors.files.roots.push(folder.clone().into());
+    Ok(Some(folder))
+}
+
 /// Everything that the configuration allows, each in its place, and once more in the place of the label.
 pub(crate) fn allowed(config: &Config) -> Result<Allowed, StartError> {
     let mut executors = Executors::default();
     let mut secrets: Vec<String> = Vec::new();
     executors.add("noop", Arc::new(Noop));
     let unusable = |error: String| StartError::Executor(error);
-    for root in &config.executors.files.roots {
-        let files = Files::new(root.to_string_lossy()).map_err(|error| unusable(error.to_string()))?;
-        executors.add(files.place(), Arc::new(files));
-    }
+    let mut commands = BTreeMap::new();
     for (name, template) in &config.executors.command.templates {
         let template = Template {
             argv: template.argv.clone(),
@@ -38,8 +64,14 @@ pub(crate) fn allowed(config: &Config) -> Result<Allowed, StartError> {
             rollback_argv: template.rollback_argv.clone(),
         };
         let command = Command::new(name.as_str(), &template, CommandLimits::default());
-        let command = command.map_err(|error| unusable(error.to_string()))?;
-        executors.add(command.place(), Arc::new(command));
+        let command = Arc::new(command.map_err(|error| unusable(error.to_string()))?);
+        executors.add(command.place(), Arc::clone(&command) as Arc<dyn Executor>);
+        commands.insert(name.clone(), command);
+    }
+    for root in &config.executors.files.roots {
+        let files = Files::new(root.to_string_lossy()).map_err(|error| unusable(error.to_string()))?;
+        let files = files.with_verifiers(commands.clone());
+        executors.add(files.place(), Arc::new(files));
     }
     for (name, connection) in &config.executors.sql.connections {
         let sql = Sql::new(name.as_str(), &connection.url, connection.preview_url.as_deref());

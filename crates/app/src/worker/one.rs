@@ -87,7 +87,8 @@ impl Worker {
         if let Ok(now) = &again
             && now.fingerprint.map(|fingerprint| fingerprint.to_string()) != review.fingerprint
         {
-            return self.reviews.go_stale(task_id, review.revision, now).await;
+            let shown = hidden(now.clone(), &self.secrets);
+            return self.reviews.go_stale(task_id, review.revision, &shown).await;
         }
         let begin =
             Begin { worker: self.name.clone(), grants: locks.grants(), lease_until: self.lease_until() };
@@ -190,6 +191,7 @@ impl Worker {
         let undoable = begun.executor.can_roll_back(&begun.task.review.config.parameters);
         let left = match failure.changed {
             Changed::Nothing => Left::Nothing,
+            Changed::Undone => Left::Undone,
             Changed::Something if undoable => Left::Something,
             Changed::Something => Left::Stays,
             Changed::Unknown => Left::Unknown,
@@ -233,6 +235,12 @@ impl Worker {
         Output::new(self.secrets.clone(), Some(&file)).map_err(|error| {
             Error::Record(ade_store::RecordError::Unavailable(format!("{}: {error}", file.display())))
         })
+    }
+
+    /// For changing back, whose words are in the log alone: there is nothing to be kept, and no file that would be left over.
+    pub(super) fn only_followed(&self) -> Result<Output, Error> {
+        let output = Output::new(self.secrets.clone(), None);
+        output.map_err(|error| Error::Record(ade_store::RecordError::Unavailable(error.to_string())))
     }
 
     pub(super) async fn finish_output(&self, task_id: &str, attempt: u64, output: &Output) -> Said {

@@ -109,7 +109,7 @@ impl Worker {
         }
         let kept = self.keep(task_id, attempt, locks);
         let begun = Begun { task, attempt, locks, executor };
-        let output = self.output(task_id, attempt)?;
+        let output = self.only_followed()?;
         let run = ade_executors::Run { attempt: changed_by(task), ..begun.run(output, &kept) };
         match executor.settle(&run, &stash).await {
             Ok(settled) => self.settled(&begun, &run, &stash, settled, &kept).await,

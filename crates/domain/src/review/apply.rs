@@ -140,8 +140,17 @@ impl Review {
             self.record("task.rolling_back", State::Applying, None).reason = Some(failed.error);
             return Ok(Follows::RollBack);
         }
-        if failed.left == Left::Unknown {
-            execution.code = Some(FailureCode::OutcomeUnknown);
+        match failed.left {
+            // Who was stopped, or took too long, ended for that reason; what it left is another matter, and is said as well.
+            Left::Unknown if matches!(code, FailureCode::Stopped | FailureCode::TimedOut) => {
+                execution.error =
+                    Some(format!("OUTCOME_UNKNOWN: {}, and nobody knows what it did", failed.error));
+            }
+            Left::Unknown => execution.code = Some(FailureCode::OutcomeUnknown),
+            Left::Undone => execution.rolled_back = Some(true),
+            // There is nothing that an administrator could undo.
+            Left::Nothing => execution.stash_key = None,
+            Left::Something | Left::Stays => {}
         }
         self.end_failed(now)?;
         Ok(Follows::Over)
@@ -247,7 +256,9 @@ impl Review {
         next(self.state, Verb::RollBack)?;
         let by_hand = self.config.rollback_strategy == RollbackStrategy::Manual;
         let open = self.execution.as_ref().is_some_and(|execution| {
-            execution.stash_key.is_some() && execution.rolled_back != Some(true) && execution.undo.is_none()
+            let kept = execution.stash_key.is_some() && execution.rolled_back != Some(true);
+            // Whoever is at it already would otherwise be followed by another one.
+            kept && execution.undo.is_none() && execution.phase == Phase::Ended
         });
         if !by_hand || !open {
             return Err(Refusal::NothingToRollBack);

@@ -127,6 +127,8 @@ pub enum FailureCode {
 pub enum Left {
     /// Nothing was changed.
     Nothing,
+    /// Something was changed, and was changed back before anybody else could be at it.
+    Undone,
     /// Something was changed, and what it was before is known.
     Something,
     /// Something was changed, and nothing here can undo it.

@@ -15,9 +15,9 @@ use std::time::Duration;
 use ade_domain::Invalid;
 use ade_domain::task::Preview;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
-use crate::{Changed, Executor, Failure, Fence, Parameters, Run, Settled, Work};
+use crate::{Changed, Executor, Failure, Fence, Parameters, Run, Settled, Work, unfit};
 use process::{Ended, RunError, Start, Stream};
 use said::Listener;
 use template::{Arguments, Words, arguments};
@@ -92,6 +92,30 @@ impl Command {
         format!("command:{}", self.name)
     }
 
+    /// Everything about arguments that cannot be, if only what carries it out is run, to verify something else. Pointers begin
+    /// at the arguments' object.
+    ///
+    /// # Errors
+    /// Some of them cannot be.
+    pub fn check_to_verify(&self, arguments: Option<&Value>) -> Result<(), Vec<Invalid>> {
+        self.to_verify(arguments).map(drop)
+    }
+
+    /// Runs what carries it out, to verify what another executor has changed.
+    ///
+    /// # Errors
+    /// It did not end well, or not in time, or could not be run. What is said about changes is about the command's own.
+    pub async fn verify(&self, arguments: Option<&Value>, run: &Run) -> Result<(), Failure> {
+        let arguments = self.to_verify(arguments).map_err(|faults| unfit(&faults))?;
+        self.change(&fill(&self.apply, &arguments)?, run).await
+    }
+
+    fn to_verify(&self, arguments: Option<&Value>) -> Result<Arguments, Vec<Invalid>> {
+        let mut parameters = Map::from_iter([("template".to_owned(), Value::from(self.name.as_str()))]);
+        parameters.extend(arguments.map(|arguments| ("arguments".to_owned(), arguments.clone())));
+        template::arguments(&self.name, &[&self.apply], &parameters)
+    }
+
     fn arguments(&self, parameters: &Parameters) -> Result<Arguments, Vec<Invalid>> {
         let commands: Vec<&Words> = [Some(&self.apply), self.preview.as_ref(), self.roll_back.as_ref()]
             .into_iter()
@@ -101,12 +125,7 @@ impl Command {
     }
 
     fn filled(&self, words: &Words, parameters: &Parameters) -> Result<Vec<String>, Failure> {
-        let arguments = self.arguments(parameters).map_err(|faults| {
-            let each: Vec<String> =
-                faults.iter().map(|fault| format!("{} {}", fault.pointer, fault.detail)).collect();
-            Failure::refused(format!("the parameters cannot be: {}", each.join("; ")))
-        })?;
-        fill(words, &arguments)
+        fill(words, &self.arguments(parameters).map_err(|faults| unfit(&faults))?)
     }
 
     /// Runs a command that may change something.
@@ -249,7 +268,7 @@ fn environment(run: &Run) -> Vec<(&'static str, String)> {
     let mut environment = vec![
         ("ADE_TASK_ID", run.task_id.clone()),
         ("ADE_ATTEMPT", run.attempt.to_string()),
-        ("ADE_FENCING_TOKENS", serde_json::Value::from(tokens).to_string()),
+        ("ADE_FENCING_TOKENS", Value::from(tokens).to_string()),
     ];
     if let Some(largest) = run.tokens.iter().map(|(_, token)| token).max() {
         environment.push(("ADE_FENCING_TOKEN", largest.to_string()));

@@ -2,8 +2,9 @@
 //!
 //! First all new content is written beside its place and synced; then each file is moved into its place, one after the other;
 //! what is to go goes last. Wherever this ends, each file is as it was or as it will be, never between, and names tell what is
-//! left over: what is kept in the stash is enough to go back.
+//! left over: what is kept in the stash is enough to go back. A failure that was changed back says so.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use ade_domain::task::Digest;
@@ -15,31 +16,46 @@ use super::{Key, Pause};
 use crate::{Changed, Failure, Halted, Settled, halt_failure};
 
 /// One attempt at the files of a root.
-pub(super) struct Change<'a> {
-    pub(super) tree: &'a Tree,
-    pub(super) key: &'a Key,
-    pub(super) stash: &'a Stash,
-    pub(super) halted: &'a Halted,
-    pub(super) pause: Pause,
+pub(super) struct Change {
+    tree: Tree,
+    key: Key,
+    stash: Stash,
+    halted: Halted,
+    pause: Pause,
+    /// Whether a file came into its place, or went.
+    touched: Cell<bool>,
 }
 
-impl Change<'_> {
-    /// All files or none.
-    pub(super) fn apply(self, wanted: &[Wanted]) -> Result<(), Failure> {
-        let done = self.may_begin(wanted).and_then(|()| self.all_or_none(wanted));
-        // One that stays is in nobody's way: it is only good for this attempt, which is over.
-        let _ = self.tree.strike(NOTES, &self.key.to_string());
-        done
+impl Change {
+    pub(super) const fn new(tree: Tree, key: Key, stash: Stash, halted: Halted, pause: Pause) -> Self {
+        Self { tree, key, stash, halted, pause, touched: Cell::new(false) }
     }
 
-    fn all_or_none(&self, wanted: &[Wanted]) -> Result<(), Failure> {
-        self.forward(wanted).map_err(|failure| match self.back() {
+    /// All files or none. The attempt is not over by that: [`Self::end`] is.
+    pub(super) fn apply(&self, wanted: &[Wanted]) -> Result<(), Failure> {
+        self.may_begin(wanted)?;
+        self.forward(wanted).map_err(|failure| self.undo(failure))
+    }
+
+    /// Nothing more happens in this attempt.
+    pub(super) fn end(&self) {
+        // A note that stays is in nobody's way: it is only good for this attempt, which is over.
+        let _ = self.tree.strike(NOTES, &self.key.to_string());
+    }
+
+    /// Changes back at once what failed for this reason, and says so.
+    pub(super) fn undo(&self, failure: Failure) -> Failure {
+        match self.back() {
+            Ok(()) if self.touched.get() => {
+                let message = format!("{failure}; everything was changed back");
+                Failure { changed: Changed::Undone, again: false, message, ..failure }
+            }
             Ok(()) => failure,
             Err(undoing) => {
                 let message = format!("{failure}; it could not be undone at once: {undoing}");
                 Failure { changed: Changed::Something, again: false, message, ..failure }
             }
-        })
+        }
     }
 
     /// Nothing was changed since it was kept, and nobody has settled this attempt meanwhile.
@@ -59,7 +75,7 @@ impl Change<'_> {
         let moved =
             |path: &str| Failure::not_now(format!("{path:?} was changed meanwhile; nothing was changed"));
         for entry in &self.stash.entries {
-            if !entry.is_untouched(self.tree)? {
+            if !entry.is_untouched(&self.tree)? {
                 return Err(moved(&entry.path));
             }
         }
@@ -95,11 +111,13 @@ impl Change<'_> {
             self.go_on()?;
             self.pause.step();
             self.tree.put(&entry.path, &self.beside(number), entry.before.is_none())?;
+            self.touched.set(true);
         }
         for (_, (entry, _)) in writes().filter(|(_, (entry, _))| entry.after.is_none()) {
             self.go_on()?;
             self.pause.step();
             self.tree.remove(&entry.path)?;
+            self.touched.set(true);
         }
         self.pause.step();
         Ok(self.sync()?)
@@ -116,7 +134,7 @@ impl Change<'_> {
         self.tidy().map_err(said)?;
         let mut foreign = Vec::new();
         for entry in self.changes() {
-            if entry.stands(self.tree).map_err(said)? == Stands::Otherwise {
+            if entry.stands(&self.tree).map_err(said)? == Stands::Otherwise {
                 foreign.push(format!("{:?}", entry.path));
             }
         }
@@ -127,7 +145,7 @@ impl Change<'_> {
             ));
         }
         for (number, entry) in self.stash.entries.iter().enumerate().filter(|(_, entry)| entry.is_change()) {
-            if entry.is_untouched(self.tree).map_err(said)? {
+            if entry.is_untouched(&self.tree).map_err(said)? {
                 continue;
             }
             self.pause.step();
@@ -156,7 +174,7 @@ impl Change<'_> {
         self.tidy()?;
         let (mut before, mut after) = (true, true);
         for entry in self.changes() {
-            let stands = entry.stands(self.tree)?;
+            let stands = entry.stands(&self.tree)?;
             before &= stands == Stands::Before;
             after &= stands == Stands::After;
         }

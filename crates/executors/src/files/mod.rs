@@ -5,6 +5,9 @@
 //! the lock, and goes on after it was given up, is shut out by a note: each attempt is noted in the folder `.ade` of the root
 //! when its stash is made, changes nothing unless its note is there, and loses it when it is settled. After every attempt that
 //! has ended, the folder is gone.
+//!
+//! A task may name a command template that decides in the end, still under the lock, whether the files stay: if it does not end
+//! well, all of them are changed back at once.
 
 mod change;
 mod parameters;
@@ -14,6 +17,7 @@ mod stash;
 mod tests;
 mod tree;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +26,11 @@ use ade_domain::Invalid;
 use ade_domain::task::{Digest, Preview};
 use tokio::task::spawn_blocking;
 
-use crate::{Changed, Executor, Failure, Fence, Halted, Parameters, Run, Settled, Work, halt_failure};
+use crate::{
+    Changed, Command, Executor, Failure, Fence, Halted, Parameters, Run, Settled, Work, halt_failure, unfit,
+};
 use change::Change;
-use parameters::{NOTES, Wanted, parse};
+use parameters::{NOTES, Verify, Wanted, parse};
 use stash::Stash;
 use tree::{Lock, Tree};
 
@@ -50,6 +56,7 @@ type Hook = Arc<dyn Fn(usize) + Send + Sync>;
 #[derive(Clone)]
 pub struct Files {
     root: String,
+    verifiers: BTreeMap<String, Arc<Command>>,
     wait_to_settle: Duration,
     pause: Option<Hook>,
 }
@@ -74,7 +81,14 @@ impl Files {
         if !plain {
             return Err(BadRoot(root));
         }
-        Ok(Self { root, wait_to_settle: WAIT_TO_SETTLE, pause: None })
+        Ok(Self { root, verifiers: BTreeMap::new(), wait_to_settle: WAIT_TO_SETTLE, pause: None })
+    }
+
+    /// With the command templates, by their names, that tasks may choose to verify what was changed.
+    #[must_use]
+    pub fn with_verifiers(mut self, verifiers: BTreeMap<String, Arc<Command>>) -> Self {
+        self.verifiers = verifiers;
+        self
     }
 
     /// Where its tasks are carried out.
@@ -126,12 +140,33 @@ impl Files {
         }
     }
 
-    fn wanted(&self, parameters: &Parameters) -> Result<Vec<Wanted>, Failure> {
-        parse(&self.root, parameters).map_err(|faults| {
-            let each: Vec<String> =
-                faults.iter().map(|fault| format!("{} {}", fault.pointer, fault.detail)).collect();
-            Failure::refused(format!("the parameters cannot be: {}", each.join("; ")))
-        })
+    fn fits(&self, parameters: &Parameters) -> Result<(Vec<Wanted>, Option<Verifier<'_>>), Vec<Invalid>> {
+        match (parse(&self.root, parameters), self.verifier(parameters)) {
+            (Ok(wanted), Ok(verifier)) => Ok((wanted, verifier)),
+            (wanted, verifier) => {
+                let (files, verify) = (wanted.err(), verifier.err());
+                Err(files.into_iter().chain(verify).flatten().collect())
+            }
+        }
+    }
+
+    /// What decides in the end, with arguments that it can be run with.
+    fn verifier(&self, parameters: &Parameters) -> Result<Option<Verifier<'_>>, Vec<Invalid>> {
+        let Some(Verify { template, arguments }) = parameters::verify(parameters)? else { return Ok(None) };
+        let Some(command) = self.verifiers.get(&template) else {
+            let known: Vec<&str> = self.verifiers.keys().map(String::as_str).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let why = format!("must be one of the command templates that an operator allows: {known}");
+            return Err(vec![Invalid::at("/verify/template", why)]);
+        };
+        let below = |fault: Invalid| Invalid::at(format!("/verify{}", fault.pointer), fault.detail);
+        let faults = |faults: Vec<Invalid>| faults.into_iter().map(below).collect::<Vec<_>>();
+        command.check_to_verify(arguments.as_ref()).map_err(faults)?;
+        Ok(Some(Verifier { template, arguments, command }))
+    }
+
+    fn wanted(&self, parameters: &Parameters) -> Result<(Vec<Wanted>, Option<Verifier<'_>>), Failure> {
+        self.fits(parameters).map_err(|faults| unfit(&faults))
     }
 
     fn pause(&self) -> Pause {
@@ -141,23 +176,33 @@ impl Files {
 
 impl Executor for Files {
     fn check(&self, parameters: &Parameters) -> Result<(), Vec<Invalid>> {
-        parse(&self.root, parameters).map(drop)
+        self.fits(parameters).map(drop)
     }
 
     fn preview<'a>(&'a self, parameters: &'a Parameters) -> Work<'a, Result<Preview, Failure>> {
         Box::pin(async {
-            let wanted = self.wanted(parameters)?;
+            let (wanted, verifier) = self.wanted(parameters)?;
+            let notes = verifier.map(|by| format!("verified by the template {}", by.template));
+            let notes = notes.into_iter().collect();
             let tree = self.lock(Lock::Shared, WAIT_TO_LOOK, None).await?;
-            blocking(Changed::Nothing, move || Ok(preview::preview(&tree, &wanted))).await
+            blocking(Changed::Nothing, move || Ok(preview::preview(&tree, &wanted, notes))).await
         })
     }
 
     fn stash<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Vec<u8>, Failure>> {
         Box::pin(async {
-            let (wanted, key) = (self.wanted(&run.parameters)?, Key::of(run));
+            let ((wanted, _), key) = (self.wanted(&run.parameters)?, Key::of(run));
+            let approved = run.approved.clone();
             let tree = self.lock(Lock::Exclusive, WAIT, Some(&run.halted)).await?;
             blocking(Changed::Nothing, move || {
                 let stash = Stash::make(&tree, &wanted).map_err(Failure::not_now)?;
+                // Between the worker's last look and this lock somebody else may have been at the files.
+                let now = preview::fingerprint(&stash.entries).map(|now| now.to_string());
+                if approved.is_some() && approved != now {
+                    return Err(Failure::not_now(
+                        "the files are not as they were when this was approved; nothing was changed",
+                    ));
+                }
                 let bytes = stash.to_bytes().map_err(|error| Failure::refused(error.to_string()))?;
                 // Earlier attempts at the same task are over; some had no chance to strike themselves out.
                 tree.note(NOTES, &key.to_string(), |other| Key::is_of(&key.task, other))?;
@@ -169,12 +214,31 @@ impl Executor for Files {
 
     fn apply<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<(), Failure>> {
         Box::pin(async {
-            let (wanted, stash) = (self.wanted(&run.parameters)?, read(stash).await?);
+            let ((wanted, verifier), stash) = (self.wanted(&run.parameters)?, read(stash).await?);
             let tree = self.lock(Lock::Exclusive, WAIT, Some(&run.halted)).await?;
-            let (key, halted, pause) = (Key::of(run), run.halted.clone(), self.pause());
+            let change = Change::new(tree, Key::of(run), stash, run.halted.clone(), self.pause());
+            let goes_on = verifier.is_some();
             // Whoever does not wait for this any more does not end it: it ends by itself, under its lock.
+            let (change, done) = blocking(Changed::Something, move || {
+                let done = change.apply(&wanted);
+                if done.is_err() || !goes_on {
+                    change.end();
+                }
+                Ok((change, done))
+            })
+            .await?;
+            done?;
+            let Some(verifier) = verifier else { return Ok(()) };
+            // A worker that is gone in here is as one that is gone before it could say that it is done.
+            let verified = verifier.command.verify(verifier.arguments.as_ref(), run).await;
+            let failed = verified.err().map(|failure| {
+                let message = format!("the template {:?} did not verify it: {failure}", verifier.template);
+                Failure { message, changed: Changed::Nothing, again: false, ..failure }
+            });
             blocking(Changed::Something, move || {
-                Change { tree: &tree, key: &key, stash: &stash, halted: &halted, pause }.apply(&wanted)
+                let done = failed.map_or(Ok(()), |failure| Err(change.undo(failure)));
+                change.end();
+                done
             })
             .await
         })
@@ -185,11 +249,8 @@ impl Executor for Files {
             let stays = |failure| Failure { changed: Changed::Something, ..failure };
             let stash = read(stash).await.map_err(stays)?;
             let tree = self.lock(Lock::Exclusive, WAIT, Some(&run.halted)).await.map_err(stays)?;
-            let (key, halted, pause) = (Key::of(run), run.halted.clone(), self.pause());
-            blocking(Changed::Something, move || {
-                Change { tree: &tree, key: &key, stash: &stash, halted: &halted, pause }.roll_back()
-            })
-            .await
+            let change = Change::new(tree, Key::of(run), stash, run.halted.clone(), self.pause());
+            blocking(Changed::Something, move || change.roll_back()).await
         })
     }
 
@@ -197,11 +258,8 @@ impl Executor for Files {
         Box::pin(async {
             let stash = read(stash).await?;
             let tree = self.lock(Lock::Exclusive, self.wait_to_settle, Some(&run.halted)).await?;
-            let (key, halted, pause) = (Key::of(run), run.halted.clone(), self.pause());
-            blocking(Changed::Unknown, move || {
-                Change { tree: &tree, key: &key, stash: &stash, halted: &halted, pause }.settle()
-            })
-            .await
+            let change = Change::new(tree, Key::of(run), stash, run.halted.clone(), self.pause());
+            blocking(Changed::Unknown, move || change.settle()).await
         })
     }
 
@@ -212,6 +270,13 @@ impl Executor for Files {
     fn can_roll_back(&self, _: &Parameters) -> bool {
         true
     }
+}
+
+/// What decides in the end whether files stay.
+struct Verifier<'a> {
+    template: String,
+    arguments: Option<serde_json::Value>,
+    command: &'a Arc<Command>,
 }
 
 async fn read(stash: &[u8]) -> Result<Stash, Failure> {

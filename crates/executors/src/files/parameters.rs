@@ -28,9 +28,33 @@ pub(super) struct Wanted {
     pub(super) mode: Option<u32>,
 }
 
+/// What decides whether the files stay as they will be.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Verify {
+    /// The name of a command template.
+    pub(super) template: String,
+    /// For its words; the template says which.
+    pub(super) arguments: Option<Value>,
+}
+
+/// What decides in the end, if anything does. Which templates there are, and what they need, is known elsewhere.
+pub(super) fn verify(parameters: &Parameters) -> Result<Option<Verify>, Vec<Invalid>> {
+    let Some(verify) = parameters.get("verify") else { return Ok(None) };
+    let Some(verify) = verify.as_object() else {
+        return Err(vec![Invalid::at("/verify", "must be an object with template and arguments")]);
+    };
+    let mut faults = unknown(verify, &["template", "arguments"], "/verify");
+    let template = verify.get("template").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if template.is_empty() {
+        faults.push(Invalid::at("/verify/template", "must be the name of a command template"));
+    }
+    let arguments = verify.get("arguments").cloned();
+    if faults.is_empty() { Ok(Some(Verify { template, arguments })) } else { Err(faults) }
+}
+
 /// What is wanted in this root.
 pub(super) fn parse(root: &str, parameters: &Parameters) -> Result<Vec<Wanted>, Vec<Invalid>> {
-    let mut faults = unknown(parameters, &["root", "files", "worker"], "");
+    let mut faults = unknown(parameters, &["root", "files", "verify", "worker"], "");
     if parameters.get("root").and_then(Value::as_str) != Some(root) {
         faults.push(Invalid::at("/root", format!("must be {root:?}, exactly as it is configured")));
     }
@@ -198,6 +222,28 @@ mod tests {
         ] {
             let parameters = json!({ "root": "/srv", "files": [{ "path": path, "content": "" }] });
             assert_eq!(faults(&parameters), ["/files/0/path"], "{path:?}");
+        }
+    }
+
+    #[test]
+    fn what_verifies_has_a_name() {
+        let read = |value: Value| verify(json!({ "verify": value }).as_object().expect("an object"));
+        let named = Verify { template: "t".to_owned(), arguments: Some(json!({ "a": 1 })) };
+        assert_eq!(read(json!({ "template": "t", "arguments": { "a": 1 } })), Ok(Some(named)));
+        assert_eq!(verify(&Map::new()), Ok(None));
+        for (broken, at) in [
+            (json!("t"), "/verify"),
+            (Value::Null, "/verify"),
+            (json!({}), "/verify/template"),
+            (json!({ "template": 1 }), "/verify/template"),
+            (json!({ "template": "t", "argv": [] }), "/verify/argv"),
+        ] {
+            let faults = read(broken.clone()).expect_err("cannot be");
+            assert_eq!(
+                faults.iter().map(|fault| fault.pointer.as_str()).collect::<Vec<_>>(),
+                [at],
+                "{broken}"
+            );
         }
     }
 

@@ -15,8 +15,9 @@ const DIFF_WITHIN: Duration = Duration::from_millis(100);
 /// Bytes of a file that are compared; a diff of more is nothing that anybody reads.
 const LONGEST_COMPARED: usize = 1_048_576;
 
-pub(super) fn preview(tree: &Tree, wanted: &[Wanted]) -> Preview {
-    let (mut changes, mut warnings, mut errors) = (Vec::new(), Vec::new(), Vec::new());
+/// `notes` are for people only, like all warnings: no part of the fingerprint.
+pub(super) fn preview(tree: &Tree, wanted: &[Wanted], notes: Vec<String>) -> Preview {
+    let (mut changes, mut warnings, mut errors) = (Vec::new(), notes, Vec::new());
     let (mut room, mut left) = (Room::default(), LONGEST_PREVIEW);
     for file in wanted {
         match Entry::plan(tree, file, &mut room) {
@@ -29,6 +30,13 @@ pub(super) fn preview(tree: &Tree, wanted: &[Wanted]) -> Preview {
         }
     }
     preview_of(changes, warnings, errors)
+}
+
+/// The fingerprint of a preview of these.
+pub(super) fn fingerprint<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Option<Digest> {
+    let changes: Vec<PreviewChange> =
+        entries.into_iter().filter(|entry| entry.is_change()).map(bare).collect();
+    Preview::fingerprint_of(&changes)
 }
 
 fn worth_a_look(file: &Wanted, present: &Present) -> Vec<String> {
@@ -44,6 +52,13 @@ fn worth_a_look(file: &Wanted, present: &Present) -> Vec<String> {
 }
 
 fn change(entry: &Entry, new: &str, left: &mut usize) -> PreviewChange {
+    let old = entry.before.as_ref().map_or(&[][..], |was| &was.content);
+    let diff = diff(entry, old, new).map(|diff| cut(diff, left));
+    PreviewChange { diff, ..bare(entry) }
+}
+
+/// What a change does, without what it looks like.
+fn bare(entry: &Entry) -> PreviewChange {
     let kind = match (&entry.before, entry.after) {
         (None, _) => ChangeKind::Create,
         (Some(_), Some(_)) => ChangeKind::Update,
@@ -52,9 +67,7 @@ fn change(entry: &Entry, new: &str, left: &mut usize) -> PreviewChange {
     let said = |hash: Digest, mode: u32| format!("{hash} {mode:04o}");
     let before = entry.before.as_ref().map(|was| said(was.hash, was.mode));
     let after = entry.after.map(|after| said(after.hash, after.mode));
-    let old = entry.before.as_ref().map_or(&[][..], |was| &was.content);
-    let diff = diff(entry, old, new).map(|diff| cut(diff, left));
-    PreviewChange { kind, what: entry.path.clone(), before, after, diff }
+    PreviewChange { kind, what: entry.path.clone(), before, after, diff: None }
 }
 
 /// What people see; nothing for what is no text.

@@ -36,7 +36,7 @@ pub struct FilesPart {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CommandPart {
-    /// By the names that tasks use.
+    /// By the names that tasks use: to run them, or to verify what they changed in files.
     pub templates: BTreeMap<String, Template>,
 }
 
