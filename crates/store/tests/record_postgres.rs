@@ -76,6 +76,22 @@ async fn psql(opened: &Opened, sql: &str) -> Result<Vec<String>, String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn connections_that_were_cut_are_replaced() {
+    let opened = on_postgres().await;
+    let record = &opened.record;
+    let (one, two, three) = tokio::join!(record.mark(), record.mark(), record.audit_head());
+    assert!(one.is_ok() && two.is_ok() && three.is_ok(), "{one:?} {two:?} {three:?}");
+    let cut = "SELECT count(pg_terminate_backend(pid, 5000)) > 0 FROM pg_stat_activity \
+               WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    assert_eq!(psql(&opened, cut).await.expect("cut"), ["t"]);
+    // Whoever comes first may find one that was good a moment ago. Nobody after it does.
+    let _ = record.mark().await;
+    let (one, two, three) = tokio::join!(record.mark(), record.mark(), record.audit_head());
+    assert!(one.is_ok() && two.is_ok() && three.is_ok(), "{one:?} {two:?} {three:?}");
+    tell(record, &moments()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn each_entry_is_in_the_part_of_its_month_and_none_can_be_changed() {
     let opened = on_postgres().await;
     opened.record.prepare_months(at(0)).await.expect("prepared");
