@@ -345,7 +345,7 @@ async fn nothing_leads_out_of_the_root() {
 async fn what_never_stops_talking_is_cut() {
     let (_site, house, stage) = stage().await;
     let mut task = command("endless", &json!({}));
-    task["timeout_seconds"] = json!(1);
+    task["timeout_seconds"] = json!(3);
     let execution = &stage.fails(task).await["execution"];
     assert_eq!(execution["result"], "timeout");
     assert_eq!(text(execution, "output").len(), KEPT);

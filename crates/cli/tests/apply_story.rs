@@ -11,6 +11,7 @@ use ade_testkit::folder::{everything, write};
 use ade_testkit::people::text;
 use ade_testkit::wait::until;
 use ade_testkit::{House, Office, Person, Shell, Worker};
+use rustix::fs::{CWD, FileType, mknodat};
 use serde_json::{Value, json};
 
 const ADE: &str = env!("CARGO_BIN_EXE_ade");
@@ -207,7 +208,7 @@ async fn with_a_worker_of_its_own() {
     let parameters = json!({ "root": site.root(), "files": [{ "path": "motd", "content": "hi\n" }] });
     let draft = cast.author.draft(json!({ "executor": "files", "parameters": parameters })).await;
     assert_eq!(cast.office.task(&draft).await["preview"]["status"], "pending");
-    let worker = start_worker(&house, &site);
+    let worker = start_worker(&house, &site.config());
     let ready = |task: &Value| task["preview"]["status"] == "ready";
     let task = cast.office.wait_for("a worker looks", &draft, ready).await;
     assert_eq!(task["preview"]["changes"][0]["what"], "motd");
@@ -217,10 +218,45 @@ async fn with_a_worker_of_its_own() {
     assert_eq!(leftovers(&worker.data().join("blobs")), 0, "what was unfinished is gone");
 }
 
-fn start_worker(house: &House, site: &Site) -> Worker {
+/// Killed when all files are in place and nothing has decided yet: whoever comes next changes everything back.
+#[tokio::test]
+async fn with_a_worker_that_is_killed_while_it_verifies() {
+    let site = Site::new();
+    let before = everything(&site.root());
+    let pipe = site.around.path().join("pipe");
+    mknodat(CWD, &pipe, FileType::Fifo, 0o600.into(), 0).expect("made");
+    let hang = "[executors.command.templates.hang]\nargv = [\"sh\", \"-c\", 'echo running; exec cat -- \"$1\"', \"sh\", \"{pipe}\"]\n";
+    let config = format!("[worker]\nlease_seconds = 10\n{}\n{hang}", site.config());
+    let house = House::distributed(ADE, 1);
+    let cast = Cast::of(&house).await;
+    let worker = start_worker(&house, &config);
+    let files =
+        json!([{ "path": "web.conf", "content": "listen 8080\n" }, { "path": "motd", "delete": true }]);
+    let verify = json!({ "template": "hang", "arguments": { "pipe": pipe } });
+    let parameters = json!({ "root": site.root(), "files": files, "verify": verify });
+    let id = cast.author.submitted(json!({ "executor": "files", "parameters": parameters })).await;
+    let (request, _) = cast.asked().await;
+    cast.rex.says(&["approval", "approve", &request]).await;
+    let look = || async {
+        let said = cast.pat.says(&["task", "logs", &id]).await;
+        if said.contains("running") { Ok(()) } else { Err(said) }
+    };
+    until("it is verified", LONG, look).await.expect("it is");
+    worker.kill().expect("killed");
+    // What verifies outlives its worker, and ends with what it reads.
+    drop(std::fs::OpenOptions::new().write(true).open(&pipe).expect("it reads"));
+    assert!(!site.at("motd").exists(), "everything was in place");
+    worker.start_again().expect("starts");
+    let failed = cast.office.wait_for("it is settled", &id, |task| task["state"] == "FAILED").await;
+    let execution = &failed["execution"];
+    assert_eq!((&execution["code"], &execution["rolled_back"]), (&json!("WORKER_LOST"), &json!(true)));
+    assert_eq!(everything(&site.root()), before);
+}
+
+fn start_worker(house: &House, config: &str) -> Worker {
     let redis = house.redis.as_ref().expect("one").url();
     let postgres = house.postgres.as_ref().expect("one").url("ade");
-    Worker::start(ADE, &site.config(), &redis, &postgres).expect("starts")
+    Worker::start(ADE, config, &redis, &postgres).expect("starts")
 }
 
 /// Output that was never finished.
