@@ -36,7 +36,7 @@ soak: ## The long campaigns: the same randomised tests, many more rounds (ADE_SE
 fuzz-api: deps ## The served API against its own description, for longer than `make test` does (ADE_SEED repeats a run)
 	ADE_SOAK=1 cargo test --locked -p ade-cli --test schemathesis -- --nocapture --test-threads 1
 
-bench: $(PEERS)/python/ready ## Measure locks and approvals on this machine, beside the bare minimum and beside peers
+bench: $(PEERS)/python/ready ## Measure locks, approvals and lifecycles on this machine, beside the bare minimum and beside peers
 	@scripts/deps bench
 	cargo run --quiet --locked --release -- bench locks
 	cargo run --quiet --locked -p ade-testkit -- redis -- \
@@ -44,6 +44,9 @@ bench: $(PEERS)/python/ready ## Measure locks and approvals on this machine, bes
 	cargo run --quiet --locked --release -- bench approvals
 	cargo run --quiet --locked -p ade-testkit -- redis postgres -- \
 		sh -c 'exec cargo run --quiet --locked --release -- bench approvals --redis "$$REDIS" --postgres "$$POSTGRES"'
+	cargo run --quiet --locked --release -- bench lifecycle
+	cargo run --quiet --locked -p ade-testkit -- redis postgres -- \
+		sh -c 'exec cargo run --quiet --locked --release -- bench lifecycle --redis "$$REDIS" --postgres "$$POSTGRES"'
 	cargo run --quiet --locked --release --manifest-path bench/Cargo.toml --target-dir $(PEERS) -- \
 		--python $(PEERS_PYTHON) --json $(PEERS)/peers.json
 

@@ -109,3 +109,51 @@ fn approvals_are_measured_on_servers_that_are_empty_and_afterwards_again() {
     assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("not empty"));
 }
+
+fn lifecycle(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ade"));
+    let few = ["bench", "lifecycle", "--quick", "--clients", "2", "--window", "4", "--json"];
+    command.args(few).args(arguments).output().expect("runs")
+}
+
+fn whole_lifecycles(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let rows = report["rows"].as_array().expect("rows");
+    let names: Vec<_> = rows.iter().map(|row| &row["row"]).collect();
+    assert_eq!(names, ["noop", "files"]);
+    for row in rows {
+        for figure in row["figures"].as_array().expect("figures") {
+            assert!(figure["value"].as_f64().is_some_and(f64::is_finite), "{figure}");
+            assert_eq!(figure["verdict"], "not_judged", "a quick run judges nothing: {figure}");
+        }
+        let details = &row["details"];
+        assert!(details["created"].as_u64().is_some_and(|many| many > 0), "{row}");
+        assert_eq!(details["created"], details["completed_once"], "{row}");
+        assert!(row["what"].as_str().expect("text").contains("each exactly once"), "{row}");
+    }
+    assert_eq!(rows[0]["details"]["files"], 0, "{report}");
+    assert_eq!(rows[1]["details"]["files"], rows[1]["details"]["created"], "{report}");
+    report
+}
+
+#[test]
+fn whole_lifecycles_are_measured_in_a_folder_that_is_gone_afterwards() {
+    let folder = tempfile::tempdir().expect("made");
+    let report = whole_lifecycles(&lifecycle(&["--data", folder.path().to_str().expect("text")]));
+    assert_eq!(report["rows"][0]["figures"][0]["aim_at_least"], 60_000.0, "{report}");
+    assert!(report["rows"][1]["figures"][0]["aim_at_least"].is_null(), "{report}");
+    assert_eq!(folder.path().read_dir().expect("readable").count(), 0, "the data folders are gone");
+}
+
+#[test]
+fn whole_lifecycles_are_measured_on_servers_that_are_empty_afterwards() {
+    let (redis, postgres) =
+        (ade_testkit::Redis::start().expect("starts"), ade_testkit::Postgres::start().expect("starts"));
+    let url = postgres.create_database("bench").expect("created");
+    let report = whole_lifecycles(&lifecycle(&["--redis", &redis.url(), "--postgres", &url]));
+    assert_eq!(report["rows"][0]["figures"][0]["aim_at_least"], 20_000.0, "{report}");
+    // Servers that are not empty are refused, so that a second run tells.
+    whole_lifecycles(&lifecycle(&["--redis", &redis.url(), "--postgres", &url]));
+}

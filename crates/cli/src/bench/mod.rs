@@ -5,6 +5,7 @@ mod approvals;
 mod deadlock;
 mod handover;
 mod hold;
+mod lifecycle;
 mod link;
 mod locks;
 mod machine;
@@ -30,11 +31,14 @@ enum Command {
     Locks(locks::Args),
     /// Approvals, embedded or on Redis and PostgreSQL: deciding, listing and searching with many tasks stored
     Approvals(approvals::Args),
+    /// Whole lifecycles, embedded or on Redis and PostgreSQL: proposed, approved, carried out, completed
+    Lifecycle(lifecycle::Args),
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::Locks(args) => locks::run(&args),
         Command::Approvals(args) => approvals::run(&args),
+        Command::Lifecycle(args) => lifecycle::run(&args),
     }
 }

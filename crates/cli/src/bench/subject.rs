@@ -88,7 +88,7 @@ struct Process {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usage {
     at: Instant,
-    cpu_seconds: f64,
+    pub(super) cpu_seconds: f64,
     pub(super) resident_bytes: f64,
     /// Of Redis, where there is one.
     pub(super) redis_cpu_seconds: f64,

@@ -18,7 +18,11 @@ use super::report::Report;
 use crate::connect::block_on;
 use crate::failure::{Failure, Kind};
 use crate::output;
-use place::{Distributed, Filled};
+use place::Filled;
+
+pub(super) use people::sign_in;
+pub(super) use place::{CHECKPOINT_SECONDS, Distributed, REQUESTS_PER_MINUTE, away};
+pub(super) use rows::number;
 
 const HOW: &str = "\
 What is measured, and how:
@@ -129,7 +133,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.json { output::json(&report) } else { report.print() }
 }
 
-fn interrupted() -> Failure {
+pub(super) fn interrupted() -> Failure {
     Failure::new(Kind::Unavailable, "interrupted; the server process and its data are removed")
 }
 
@@ -158,7 +162,7 @@ async fn measure(args: &Args, on: Option<&Distributed>) -> Result<Report, Failur
     let lists = lists::measure(&places, sizes.rounds, &listing).await?;
     listing.finish();
     for (filled, lists) in places.into_iter().zip(lists) {
-        let writing = step(&format!("writes {}", rows::number(filled.tasks)));
+        let writing = step(&format!("writes {}", number(filled.tasks)));
         let written = writes::measure(&filled, &sizes, &writing).await?;
         writing.finish();
         let (tasks, load_seconds, bytes) = (filled.tasks, filled.load_seconds, filled.bytes());
@@ -174,7 +178,7 @@ async fn measure(args: &Args, on: Option<&Distributed>) -> Result<Report, Failur
     Ok(Report { machine: Machine::look(), quick: sizes.quick, seconds: sizes.seconds, rows })
 }
 
-fn bar(name: String) -> ProgressBar {
+pub(super) fn bar(name: String) -> ProgressBar {
     let bar = ProgressBar::new(1).with_prefix(name);
     let style = ProgressStyle::with_template("  {prefix:<18} {bar:40.cyan/dim} {percent:>3} %  {elapsed}");
     match style {

@@ -77,7 +77,7 @@ pub(super) fn policy(kind: &str) -> String {
 }
 
 /// The same server as somebody.
-pub(super) async fn sign_in(
+pub(in crate::bench) async fn sign_in(
     link: &mut Link,
     target: &Target,
     user: &str,

@@ -25,16 +25,16 @@ const DAY_MS: u64 = 86_400_000;
 /// What a task takes in a file with everything that belongs to it, rounded up.
 const BYTES_PER_TASK: u64 = 16_000;
 /// Every request of a measurement counts against the same few people.
-const REQUESTS_PER_MINUTE: &str = "10000000";
+pub(in crate::bench) const REQUESTS_PER_MINUTE: &str = "10000000";
 /// No checkpoint but the first, which is waited for.
-const CHECKPOINT_SECONDS: &str = "86400";
+pub(in crate::bench) const CHECKPOINT_SECONDS: &str = "86400";
 const LONGEST_WALK: Duration = Duration::from_secs(3_600);
 
 /// Both databases of the distributed mode, which were empty when we came.
 #[derive(Debug, Clone)]
-pub(super) struct Distributed {
-    pub(super) redis: OnARedis,
-    pub(super) postgres: Place,
+pub(in crate::bench) struct Distributed {
+    pub(in crate::bench) redis: OnARedis,
+    pub(in crate::bench) postgres: Place,
 }
 
 /// What is measured, filled with so many tasks.
@@ -119,7 +119,7 @@ impl Filled {
 }
 
 impl Distributed {
-    pub(super) async fn open(redis: &str, postgres: &str) -> Result<Self, Failure> {
+    pub(in crate::bench) async fn open(redis: &str, postgres: &str) -> Result<Self, Failure> {
         let place = Place::find(postgres).await.map_err(away)?.ok_or_else(|| {
             Failure::new(Kind::Input, "the database of --postgres is not empty; measurements fill it and empty it")
                 .hint("make one for this alone; what a killed run left behind goes with DROP SCHEMA ade_bench_0, ade_bench_1 CASCADE")
@@ -128,7 +128,7 @@ impl Distributed {
     }
 
     /// Removes what was made in both, of which there are so many at most.
-    pub(super) async fn clear(&self, most: usize) -> Result<(), Failure> {
+    pub(in crate::bench) async fn clear(&self, most: usize) -> Result<(), Failure> {
         for number in 0..most {
             self.postgres.remove(number).await.map_err(away)?;
         }
@@ -215,6 +215,6 @@ async fn fill(mut loader: Loader, tasks: usize, now: Moment, bar: &ProgressBar) 
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-pub(super) fn away(error: RecordError) -> Failure {
+pub(in crate::bench) fn away(error: RecordError) -> Failure {
     Failure::new(Kind::Unavailable, error.to_string())
 }

@@ -13,7 +13,7 @@ const MOST_TIMES: f64 = 2.0;
 const APPROVE_P99_MS: f64 = 10.0;
 
 /// For people.
-pub(super) fn number(number: usize) -> String {
+pub(in crate::bench) fn number(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {

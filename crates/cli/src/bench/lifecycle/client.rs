@@ -1,0 +1,340 @@
+//! One client: an author that proposes, a reviewer that approves, and somebody who looks what is completed, at once and each
+//! over a connection of its own. So many tasks are under way, never more.
+//!
+//! Nothing is assumed: a task counts when the server says that it is COMPLETED, and each that was created is waited for.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ade_client::wire::{Page, TaskRequest};
+use ade_domain::task::{Resource, ResourceMode, State};
+use clap::ValueEnum;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::super::approvals::sign_in;
+use super::super::link::{self, Link};
+use super::place::{Place, author, kind, reviewer};
+use crate::failure::{Failure, Kind};
+
+/// How often a client looks what is completed.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// After this, a task is looked at by itself: it may be behind the pages that are read.
+const LONG: Duration = Duration::from_secs(1);
+/// After this without any task completed, something is wrong.
+const TOO_LONG: Duration = Duration::from_secs(60);
+/// Tasks of a page, at least and at most.
+const PAGE: (usize, usize) = (4, 200);
+/// Resources of a client: more than it has tasks under way, so that none waits for another.
+const RESOURCES: usize = 1_000;
+
+/// What tasks do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Deed {
+    Noop,
+    Files,
+}
+
+impl Deed {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Noop => "noop",
+            Self::Files => "files",
+        }
+    }
+}
+
+/// A lifecycle that was seen to its end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lifecycle {
+    pub(super) created: Instant,
+    pub(super) approved: Instant,
+    pub(super) seen: Instant,
+}
+
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) number: usize,
+    /// Everything that it ever created, in this order.
+    pub(super) created: Vec<String>,
+    deed: Deed,
+    root: String,
+    window: usize,
+    author: Link,
+    reviewer: Link,
+    looks: Link,
+}
+
+/// A task under way.
+#[derive(Debug)]
+struct Flight {
+    created: Instant,
+    approved: Option<Instant>,
+}
+
+/// What the three of a client know together.
+#[derive(Debug)]
+struct Shared {
+    room: Semaphore,
+    flights: Mutex<BTreeMap<String, Flight>>,
+    submitted: Notify,
+    over: Mutex<bool>,
+}
+
+/// As much of a task as must be known.
+#[derive(Debug, Deserialize)]
+struct Stands {
+    task_id: String,
+    state: State,
+}
+
+/// As much of a request.
+#[derive(Debug, Deserialize)]
+struct Asked {
+    approval_id: String,
+    task_id: String,
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn wrong(message: String) -> Failure {
+    Failure::new(Kind::Unavailable, message)
+}
+
+/// Where a task puts its file, below the root, and what is in it.
+pub(super) fn file(client: usize, number: usize) -> (String, String) {
+    (format!("{client:03}/{number:08}/settings.ini"), format!("client = {client}\nnumber = {number}\n"))
+}
+
+impl Shared {
+    fn is_over(&self) -> bool {
+        *held(&self.over)
+    }
+
+    /// Tasks that nobody approved so far.
+    fn has_unapproved(&self) -> bool {
+        held(&self.flights).values().any(|flight| flight.approved.is_none())
+    }
+}
+
+impl Client {
+    pub(super) async fn make(
+        place: &Place,
+        number: usize,
+        deed: Deed,
+        window: usize,
+    ) -> Result<Self, Failure> {
+        let target = &place.subject.target;
+        let mut admin = target.link().await?;
+        let proposes = sign_in(&mut admin, target, &author(number), false).await?;
+        let decides = sign_in(&mut admin, target, &reviewer(number), true).await?;
+        Ok(Self {
+            number,
+            created: Vec::new(),
+            deed,
+            root: place.root.to_string_lossy().into_owned(),
+            window,
+            author: proposes.link().await?,
+            reviewer: decides.link().await?,
+            looks: proposes.link().await?,
+        })
+    }
+
+    pub(super) fn writes_files(&self) -> bool {
+        self.deed == Deed::Files
+    }
+
+    /// Proposes until then, and waits for all that was proposed.
+    pub(super) async fn run(mut self, until: Instant) -> Result<(Self, Vec<Lifecycle>), Failure> {
+        let shared = Shared {
+            room: Semaphore::new(self.window),
+            flights: Mutex::default(),
+            submitted: Notify::new(),
+            over: Mutex::new(false),
+        };
+        let mine = format!("/api/v1/tasks?author={}&state=COMPLETED", author(self.number));
+        let proposal = Proposal { client: self.number, deed: self.deed, root: &self.root };
+        let proposing = propose(&mut self.author, &mut self.created, &proposal, &shared, until);
+        let approving = approve(&mut self.reviewer, &shared);
+        let looking = look(&mut self.looks, &mine, &shared);
+        let ((), (), seen) = tokio::try_join!(proposing, approving, looking)?;
+        Ok((self, seen))
+    }
+}
+
+struct Proposal<'a> {
+    client: usize,
+    deed: Deed,
+    root: &'a str,
+}
+
+impl Proposal<'_> {
+    fn body(&self, number: usize) -> Result<bytes::Bytes, Failure> {
+        let parameters = match self.deed {
+            Deed::Noop => json!({ "version": format!("2.{number}"), "replicas": 3 }),
+            Deed::Files => {
+                let (path, content) = file(self.client, number);
+                json!({ "root": self.root, "files": [{ "path": path, "content": content }] })
+            }
+        };
+        let resource = Resource {
+            resource_type: "service".to_owned(),
+            id: format!("measured-{}-{}", self.client, number % RESOURCES),
+            mode: ResourceMode::Exclusive,
+        };
+        link::body(&TaskRequest {
+            task_type: Some(kind(self.client)),
+            description: Some(format!("number {number} of a measurement")),
+            executor: Some(self.deed.name().to_owned()),
+            parameters: parameters.as_object().cloned(),
+            resources: Some(vec![resource]),
+            tags: Some(vec!["measured".to_owned()]),
+            ..TaskRequest::default()
+        })
+    }
+}
+
+async fn propose(
+    link: &mut Link,
+    made: &mut Vec<String>,
+    proposal: &Proposal<'_>,
+    shared: &Shared,
+    until: Instant,
+) -> Result<(), Failure> {
+    while Instant::now() < until {
+        let Ok(Ok(room)) = tokio::time::timeout_at(until, shared.room.acquire()).await else { break };
+        // Whoever sees the task completed gives it back.
+        room.forget();
+        let body = proposal.body(made.len())?;
+        let created = Instant::now();
+        let answer = link.post("/api/v1/tasks", body).await?.expect(201)?;
+        let id = answer.text("task_id").ok_or_else(|| wrong("an answer has no task".to_owned()))?.to_owned();
+        made.push(id.clone());
+        let submit = format!("/api/v1/tasks/{id}/submit");
+        held(&shared.flights).insert(id, Flight { created, approved: None });
+        link.post(&submit, "{}").await?.expect(202)?;
+        shared.submitted.notify_one();
+    }
+    *held(&shared.over) = true;
+    shared.submitted.notify_one();
+    Ok(())
+}
+
+/// Looks into the inbox when there is something in it, and answers all of it.
+async fn approve(link: &mut Link, shared: &Shared) -> Result<(), Failure> {
+    const INBOX: &str = "/api/v1/approvals?reviewer=me&status=PENDING&limit=200";
+    loop {
+        let page: Page<Asked> = link.get(INBOX).await?.expect(200)?.read()?;
+        let nothing = page.items.is_empty();
+        for Asked { approval_id, task_id } in page.items {
+            if let Some(flight) = held(&shared.flights).get_mut(&task_id) {
+                flight.approved = Some(Instant::now());
+            }
+            link.post(&format!("/api/v1/approvals/{approval_id}/approve"), "{}").await?.expect(200)?;
+        }
+        if nothing {
+            if shared.is_over() && !shared.has_unapproved() {
+                return Ok(());
+            }
+            if timeout(TOO_LONG, shared.submitted.notified()).await.is_err() {
+                return Err(wrong("tasks do not come to their reviewer".to_owned()));
+            }
+        }
+    }
+}
+
+/// Looks again and again what is completed, until all is over.
+async fn look(link: &mut Link, mine: &str, shared: &Shared) -> Result<Vec<Lifecycle>, Failure> {
+    let (mut all, mut expected, mut progress) = (Vec::new(), 0, Instant::now());
+    loop {
+        if held(&shared.flights).is_empty() {
+            if shared.is_over() {
+                return Ok(all);
+            }
+            progress = Instant::now();
+        }
+        sleep(LOOK_EVERY).await;
+        let before = all.len();
+        newest(link, mine, expected, shared, &mut all).await?;
+        expected = all.len() - before;
+        late(link, shared, &mut all).await?;
+        if all.len() > before {
+            progress = Instant::now();
+        } else if progress.elapsed() > TOO_LONG {
+            let many = held(&shared.flights).len();
+            return Err(wrong(format!("{many} tasks of a client do not come to their end")));
+        }
+    }
+}
+
+/// Reads pages, the newest tasks first, as long as they hold nothing but news.
+async fn newest(
+    link: &mut Link,
+    mine: &str,
+    expected: usize,
+    shared: &Shared,
+    all: &mut Vec<Lifecycle>,
+) -> Result<(), Failure> {
+    let mut cursor = String::new();
+    while held(&shared.flights).values().any(|flight| flight.approved.is_some()) {
+        let limit = (2 * expected).clamp(PAGE.0, PAGE.1);
+        let page = link.get(&format!("{mine}&limit={limit}{cursor}")).await?.expect(200)?;
+        let page: Page<Stands> = page.read()?;
+        let known = all.len();
+        for task in &page.items {
+            shared.see(&task.task_id, all);
+        }
+        match page.next_cursor {
+            Some(next) if all.len() - known == page.items.len() => cursor = format!("&cursor={next}"),
+            _ => break,
+        }
+    }
+    Ok(())
+}
+
+/// Looks at each that was approved long ago, whatever became of it.
+async fn late(link: &mut Link, shared: &Shared, all: &mut Vec<Lifecycle>) -> Result<(), Failure> {
+    let late: Vec<String> = {
+        let flights = held(&shared.flights);
+        let long = |flight: &Flight| flight.approved.is_some_and(|at| at.elapsed() > LONG);
+        flights.iter().filter(|(_, flight)| long(flight)).map(|(id, _)| id.clone()).collect()
+    };
+    for id in late {
+        let task: Stands = link.get(&format!("/api/v1/tasks/{id}")).await?.expect(200)?.read()?;
+        match task.state {
+            State::Completed => shared.see(&id, all),
+            State::Approved | State::Applying => {}
+            other => return Err(wrong(format!("task {id} should be completed and is {other:?}"))),
+        }
+    }
+    Ok(())
+}
+
+impl Shared {
+    /// A task is completed; nothing, if that was known.
+    fn see(&self, task_id: &str, all: &mut Vec<Lifecycle>) {
+        let Some(flight) = held(&self.flights).remove(task_id) else { return };
+        let seen = Instant::now();
+        all.push(Lifecycle { created: flight.created, approved: flight.approved.unwrap_or(seen), seen });
+        self.room.add_permits(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn files_of_different_tasks_are_in_different_folders() {
+        let folder = |client, number| Path::new(&file(client, number).0).parent().map(Path::to_owned);
+        assert_ne!(folder(0, 1), folder(0, 2));
+        assert_ne!(folder(0, 1), folder(1, 1));
+    }
+}
