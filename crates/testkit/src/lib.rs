@@ -20,6 +20,7 @@ pub mod ports;
 pub mod postgres;
 pub mod redis_servers;
 pub mod wait;
+pub mod worker;
 
 pub use ade::Ade;
 pub use api::Api;
@@ -30,3 +31,4 @@ pub use people::{House, Office, Person};
 pub use postgres::Postgres;
 pub use process::wait_for_exit;
 pub use redis_servers::{Redis, RedisCluster, RedisSentinel};
+pub use worker::AdeWorker;
