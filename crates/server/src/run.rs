@@ -96,7 +96,7 @@ pub struct Server {
     upkeep: Upkeep,
     duties: Running,
     notices: JoinHandle<()>,
-    working: Option<Working>,
+    working: Working,
     address: SocketAddr,
     new_token: Option<PathBuf>,
     first_password: Option<String>,
@@ -208,7 +208,8 @@ impl Server {
             clock.clone(),
             blobs.clone(),
         );
-        let working = (config.worker_slots > 0).then(|| worker.start());
+        // Also where nothing is carried out: agents that ask for work may be lost as well.
+        let working = if config.worker_slots > 0 { worker.start() } else { worker.watch() };
         let pulls = Pulls {
             record: record.clone(),
             reviews: reviews.clone(),
@@ -290,9 +291,7 @@ impl Server {
         };
         accept::serve(&listener, api::router(app), end).await;
         recording.abort();
-        if let Some(working) = working {
-            working.stop().await;
-        }
+        working.stop().await;
         upkeep.stop().await;
         duties.stop().await;
         // Whoever told is gone by now: what was told is written.

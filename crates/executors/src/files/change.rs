@@ -26,7 +26,11 @@ pub(super) struct Change<'a> {
 impl Change<'_> {
     /// All files or none.
     pub(super) fn apply(self, wanted: &[Wanted]) -> Result<(), Failure> {
-        let done = self.may_begin(wanted).and_then(|()| self.all_or_none(wanted));
+        let done = self.may_begin(wanted).and_then(|()| {
+            // If this ends in the middle, nobody else changes anything before it is settled.
+            self.tree.mark(NOTES, &self.key.to_string())?;
+            self.all_or_none(wanted)
+        });
         // One that stays is in nobody's way: it is only good for this attempt, which is over.
         let _ = self.tree.strike(NOTES, &self.key.to_string());
         done
@@ -108,7 +112,9 @@ impl Change<'_> {
     /// All files as they were. If one is as somebody else wanted it, none is touched.
     pub(super) fn roll_back(&self) -> Result<(), Failure> {
         self.go_on().map_err(|failure| Failure { changed: Changed::Something, ..failure })?;
-        self.back().map_err(|error| Failure::after(Changed::Something, error))
+        let done = self.back().map_err(|error| Failure::after(Changed::Something, error));
+        let _ = self.tree.strike(NOTES, &self.key.to_string());
+        done
     }
 
     fn back(&self) -> Result<(), String> {
@@ -152,7 +158,9 @@ impl Change<'_> {
 
     /// What the attempt left, which cannot go on any more.
     pub(super) fn settle(&self) -> Result<Settled, Failure> {
-        self.tree.strike(NOTES, &self.key.to_string())?;
+        // From here on that attempt is shut out, and whoever else wants to change something waits until it is decided what becomes
+        // of what it left.
+        self.tree.mark(NOTES, &self.key.to_string())?;
         self.tidy()?;
         let (mut before, mut after) = (true, true);
         for entry in self.changes() {
@@ -165,6 +173,9 @@ impl Change<'_> {
             before &= !self.tree.has_folder(folder).unwrap_or(false);
         }
         // A set in which nothing was to be done is as it was.
+        if before {
+            self.tree.strike(NOTES, &self.key.to_string())?;
+        }
         Ok(match (before, after) {
             (true, _) => Settled::Nothing,
             (false, true) => Settled::Everything,
