@@ -16,8 +16,8 @@ use std::time::Duration;
 use ade_testkit::people::text;
 use ade_testkit::wait::until;
 use ade_testkit::{Dice, effort};
-use crashes::jobs::{Found, Job, Kind};
-use crashes::moments::{MOMENTS, Met, Moment, others};
+use crashes::jobs::{Found, Job, Kind, wide};
+use crashes::moments::{MOMENTS, Met, Moment, others, spin, started};
 use crashes::site::{LEASE, PATIENCE, Site, attempt, tree};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -48,6 +48,105 @@ async fn distributed() {
     let site = Site::distributed().await;
     let drill = Drill::new("distributed", site, &[Fault::Kill, Fault::Stop, Fault::Flush]);
     drill.run(effort::rounds(10, 100)).await;
+}
+
+/// Whoever was stopped before it changed anything, and goes on after somebody else has taken over, is shut out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_wakes_late_changes_nothing() {
+    let site = Site::distributed().await;
+    let mut dice = Dice::new(effort::seed(), 0);
+    for moment in [Moment::Prepared, Moment::Started] {
+        let name = format!("{moment:?}").to_lowercase();
+        let stop = |by: &str| site.hand(by).signal(Signal::STOP).expect("stopped");
+        let met = moment.strike(&site, &name, &name, &mut dice, stop).await;
+        drop(met.held);
+        let over = site.office.wait_for("somebody else ends it", &met.job.id, Job::is_over).await;
+        let set = met.job.set().expect("files");
+        let (done, found) = (text(&over, "state") == "COMPLETED", set.look().expect("one of the two"));
+        assert_eq!(done, moment == Moment::Prepared, "{over}");
+        assert_eq!(found, if done { Found::New } else { Found::Old }, "{over}");
+        // It may not even write the same again.
+        let (first, last) = (set.watch(false), set.watch(true));
+        let late = site.hand(&met.by);
+        late.signal(Signal::CONT).expect("goes on");
+        // Whoever is asked to end does so when it has ended all that it was at.
+        late.signal(Signal::TERM).expect("asked");
+        late.wait_for_end().expect("ends");
+        assert!(!first() && !last(), "{moment:?}: it changed something");
+        assert_eq!(set.look().expect("one of the two"), found);
+        assert_eq!(site.office.task(&met.job.id).await, over, "what it said does not count");
+        let left: Vec<_> = left_over(&site);
+        assert!(left.is_empty(), "{left:?} are left over");
+        site.start_again();
+    }
+    an_agent_is_lost_where_nobody_works(&site).await;
+}
+
+/// Servers that leave work to others see to it that no task waits for an agent that is gone.
+async fn an_agent_is_lost_where_nobody_works(site: &Site) {
+    let job = Job::agent(site, true).await;
+    let claim = site.bot.post("/tasks/claim", &json!({ "wait_seconds": 5.0 })).await.expect(200);
+    assert_eq!(claim["task"]["task_id"], job.id.as_str());
+    for worker in &site.workers {
+        worker.process().kill().expect("killed");
+    }
+    let late = Instant::now() + LEASE;
+    let over = site.office.wait_for("it is told", &job.id, Job::is_over).await;
+    let took = Instant::now().saturating_duration_since(late);
+    assert!(took <= SETTLED_WITHIN, "told only {took:.1?} after both deadlines");
+    assert_eq!(text(&over["execution"], "code"), "OUTCOME_UNKNOWN", "{over}");
+    // What it says now does not count, and it is told so.
+    let body = json!({ "attempt": claim["attempt"], "result": "success" });
+    let on = |what: &str| format!("/tasks/{}/{what}", job.id);
+    let _ = site.bot.post(&on("complete"), &body).await.problem(409, "NOT_PRESENT");
+    let beat = json!({ "attempt": claim["attempt"] });
+    let _ = site.bot.post(&on("heartbeat"), &beat).await.problem(409, "NOT_PRESENT");
+}
+
+/// Another task waits for the same resource and changes one of the same files: it does not begin before the half that was left is
+/// changed back, which otherwise could not be done any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_built_on_half_a_set() {
+    let site = Site::embedded().await;
+    let (job, _, held) = started(&site, wide(&site, "half"), "half").await;
+    let set = job.set().expect("files");
+    let next = set.last_as("by another task\n");
+    let other = Job::files(&site, next, "half").await;
+    site.waiter(&Job::lock_of("half"), &other.id).await;
+    spin(set.watch(false), held, || site.hand("").kill().expect("killed"));
+    assert_eq!(set.look().expect("one of the two"), Found::Half, "it was met in the middle");
+    site.start_again();
+    let over = site.office.wait_for("it is changed back", &job.id, Job::is_over).await;
+    assert_eq!(over["execution"]["rolled_back"], true, "{over}");
+    let done = site.office.wait_for("the other is done", &other.id, Job::is_over).await;
+    assert_eq!(text(&done, "state"), "COMPLETED", "{done}");
+    other.check(&site, &done).expect("the file of the other task");
+    assert_eq!(set.without_last().look().expect("one of the two"), Found::Old, "all the others");
+    whoever_is_asked_to_end_ends_what_it_began(&site).await;
+}
+
+/// More than there are slots: whatever was begun is done, whatever was not is done after the next start; nothing is in doubt.
+async fn whoever_is_asked_to_end_ends_what_it_began(site: &Site) {
+    let mut jobs = Vec::new();
+    for number in 0..20 {
+        jobs.push(Job::command(site, &format!("command-{number}")).await);
+    }
+    let begun = || async {
+        let many = jobs.iter().filter(|job| job.written(site) > 0).count();
+        if many > 4 { Ok(()) } else { Err(format!("{many} have begun")) }
+    };
+    until("some have begun", PATIENCE, begun).await.unwrap_or_else(|error| site.fail(&error.to_string()));
+    site.servers[0].stop().expect("ends");
+    site.start_again();
+    for job in &jobs {
+        let done = site.office.wait_for("it is done", &job.id, Job::is_over).await;
+        assert_eq!((text(&done, "state").as_str(), job.written(site)), ("COMPLETED", 1), "{done}");
+    }
+}
+
+fn left_over(site: &Site) -> Vec<std::path::PathBuf> {
+    let own = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(".ade");
+    tree(&site.root).into_iter().filter(|path| path.file_name().is_some_and(own)).collect()
 }
 
 struct Drill {
@@ -118,10 +217,15 @@ impl Drill {
             Fault::Flush => None,
             _ => met.job.set().map(|set| set.look().unwrap_or_else(|error| site.fail(&error))),
         };
-        let late = self.come_back(&what, met.at, fault, &met).await;
+        let mut late = self.come_back(&what, met.at, fault, &met).await;
         let Met { job, attempt, blocked, held, .. } = met;
         if let Some(blocked) = blocked {
             blocked.release().await;
+            late = late.max(Instant::now());
+        }
+        if held.is_some() && moment == Moment::Started {
+            // What was left is found out once the root is free.
+            late = late.max(Instant::now());
         }
         drop(held);
         self.end_agent(&agent, claimed).await;
@@ -186,7 +290,6 @@ impl Drill {
     /// What was under way is settled in time, and its locks are nobody's.
     async fn settled(&mut self, what: &str, job: &Job, before: u64, late: Instant, fault: Fault) {
         let site = &self.site;
-        let begun = late.max(Instant::now());
         let holder = format!("{}:{before}", job.id);
         let look = || async {
             let task = site.office.task(&job.id).await;
@@ -203,7 +306,7 @@ impl Drill {
         };
         let settled = until(&format!("{what}: it is settled"), PATIENCE, look).await;
         settled.unwrap_or_else(|error| site.fail(&error.to_string()));
-        let took = begun.elapsed();
+        let took = Instant::now().saturating_duration_since(late);
         if took > SETTLED_WITHIN {
             site.fail(&format!("{what}: settled only {took:.1?} after both deadlines"));
         }
@@ -266,10 +369,7 @@ impl Drill {
 
     /// Nothing is left over, and nobody holds anything.
     async fn clean(&mut self, what: &str, jobs: &[Job]) {
-        let left: Vec<_> = tree(&self.site.root)
-            .into_iter()
-            .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".ade")))
-            .collect();
+        let left = left_over(&self.site);
         if !left.is_empty() {
             self.site.fail(&format!("{what}: {left:?} are left over"));
         }

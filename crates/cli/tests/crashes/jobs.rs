@@ -79,6 +79,19 @@ impl Set {
         move || number() != before
     }
 
+    /// Another set: the last file of this one, from how it was to something else.
+    pub(crate) fn last_as(&self, content: &str) -> Self {
+        let last = self.files.last().map(|(path, before, _)| (path.clone(), before.clone(), Some(content.to_owned())));
+        Self { files: last.into_iter().collect() }
+    }
+
+    /// The same without its last file.
+    pub(crate) fn without_last(&self) -> Self {
+        let mut files = self.files.clone();
+        files.pop();
+        Self { files }
+    }
+
     fn parameters(&self, site: &Site) -> Value {
         let file = |(path, _, after): &(PathBuf, Option<String>, Option<String>)| {
             let path = path.strip_prefix(&site.root).expect("below the root");

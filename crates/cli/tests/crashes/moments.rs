@@ -4,14 +4,13 @@
 use std::fs::File;
 use std::thread;
 
-use serde_json::Value;
-
+use ade_testkit::Dice;
 use ade_testkit::people::text;
+use serde_json::Value;
+use tokio::time::Instant;
 
 use super::jobs::{Job, Set, counter, small, wide};
 use super::site::{Blocked, PATIENCE, Site, attempt, phase};
-use ade_testkit::Dice;
-use tokio::time::Instant;
 
 /// A moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,7 +111,7 @@ impl Moment {
 }
 
 /// A task whose worker has kept what it will change, has said so, and waits for the root, which the test holds.
-async fn started(site: &Site, set: Set, on: &str) -> (Job, Value, File) {
+pub(crate) async fn started(site: &Site, set: Set, on: &str) -> (Job, Value, File) {
     let held = site.hold_root();
     let job = Job::files(site, set, on).await;
     let now = site.execution("it is prepared", &job.id, |now| phase(now) == "PREPARED").await;
@@ -129,7 +128,7 @@ async fn started(site: &Site, set: Set, on: &str) -> (Job, Value, File) {
 }
 
 /// Gives the root back, and does something as soon as something is seen.
-fn spin(seen: impl Fn() -> bool, held: File, then: impl Fn()) {
+pub(crate) fn spin(seen: impl Fn() -> bool, held: File, then: impl Fn()) {
     tokio::task::block_in_place(|| {
         drop(held);
         watch("the files are changed", seen);
