@@ -23,6 +23,7 @@ enum Said {
     Fail(u64, Left, bool),
     RolledBack(u64, bool),
     Recover(bool),
+    ChangeBack(u64),
     Stop,
     AskRollBack,
     BeginRollBack,
@@ -42,7 +43,7 @@ fn everything(last: u64) -> Vec<Said> {
     ];
     // The present attempt, and the one before it, whose worker may still be alive.
     for attempt in [last, last.saturating_sub(1)].into_iter().filter(|attempt| *attempt > 0) {
-        all.extend([Said::Started(attempt), Said::Complete(attempt)]);
+        all.extend([Said::Started(attempt), Said::Complete(attempt), Said::ChangeBack(attempt)]);
         all.extend([Said::RolledBack(attempt, true), Said::RolledBack(attempt, false)]);
         for left in [Left::Nothing, Left::Undone, Left::Something, Left::Stays, Left::Unknown] {
             all.push(Said::Fail(attempt, left, true));
@@ -107,6 +108,7 @@ impl World {
                 self.review.rolled_back(attempt, outcome, now).map(|()| None)
             }
             Said::Recover(can_settle) => self.review.recover(begin, can_settle, now).map(Some),
+            Said::ChangeBack(attempt) => self.review.change_back(attempt).map(|()| None),
             Said::Stop => self.review.ask_stop(Some("enough"), &admin, now).map(|()| None),
             Said::AskRollBack => self.review.ask_roll_back(Some("undo it"), &admin, now).map(|()| None),
             Said::BeginRollBack => self.review.begin_roll_back(begin, now).map(|_| None),
@@ -145,6 +147,7 @@ fn check(before: &World, said: Said, after: &World) {
     // Whoever speaks for an attempt that is not the present one changes nothing.
     if let Said::Started(attempt)
     | Said::Complete(attempt)
+    | Said::ChangeBack(attempt)
     | Said::Fail(attempt, ..)
     | Said::RolledBack(attempt, _) = said
     {
@@ -155,6 +158,10 @@ fn check(before: &World, said: Said, after: &World) {
         let prepared = before.phase() == Some(Phase::Prepared);
         let unchanged = matches!(said, Said::Fail(_, Left::Nothing, true));
         assert!(prepared || unchanged, "nothing is carried out again that may have been begun: {context}");
+    }
+    if from == State::Applying && to != State::Applying {
+        let stopped = before.review.execution.as_ref().is_some_and(|execution| execution.stop.is_some());
+        assert!(!stopped || to != State::Approved, "what was stopped is not carried out again: {context}");
     }
     if to == State::Applying && from != State::Applying {
         assert_eq!((from, said), (State::Approved, Said::Begin), "{context}");
@@ -255,6 +262,24 @@ fn what_was_undone_at_once_is_over_and_needs_nobody() {
 }
 
 #[test]
+fn whoever_finds_out_what_was_left_may_be_lost_as_well() {
+    for strategy in [RollbackStrategy::Automatic, RollbackStrategy::Manual, RollbackStrategy::None] {
+        let mut world = World::approved(strategy);
+        let attempt = world.review.begin(world.begin("w"), world.now).expect("approved");
+        world.say(Said::Started(attempt)).expect("present");
+        for _ in 0..2 {
+            world.say(Said::Later).expect("passes");
+            assert_eq!(world.say(Said::Recover(true)).expect("lost"), Some(Follows::RollBack));
+            assert_eq!(world.phase(), Some(Phase::Started), "nobody has decided yet what becomes of it");
+        }
+        let attempt = world.attempt();
+        world.say(Said::ChangeBack(attempt)).expect("present");
+        world.say(Said::RolledBack(attempt, true)).expect("changed back");
+        assert_eq!((world.review.state, world.attempt()), (State::Failed, 3));
+    }
+}
+
+#[test]
 fn what_is_ended_in_the_middle_says_by_what_and_that_nobody_knows() {
     for (code, result) in [
         (FailureCode::TimedOut, ExecutionResult::Timeout),
@@ -271,6 +296,36 @@ fn what_is_ended_in_the_middle_says_by_what_and_that_nobody_knows() {
         let unknown = execution.code == Some(FailureCode::OutcomeUnknown);
         assert!(unknown || execution.error.is_some_and(|error| error.starts_with("OUTCOME_UNKNOWN: ")));
     }
+}
+
+#[test]
+fn whoever_is_not_heard_of_any_more_stays_the_one_who_did_it() {
+    let mut world = World::approved(RollbackStrategy::Automatic);
+    let attempt = world.review.begin(world.begin("bot"), world.now).expect("approved");
+    world.say(Said::Started(attempt)).expect("present");
+    world.say(Said::Later).expect("passes");
+    assert_eq!(world.say(Said::Recover(false)).expect("lost"), Some(Follows::Over));
+    let execution = world.review.execution.expect("carried out");
+    assert_eq!((execution.worker.as_str(), execution.code), ("bot", Some(FailureCode::OutcomeUnknown)));
+}
+
+#[test]
+fn nothing_begins_when_its_lease_has_ended() {
+    let mut world = World::approved(RollbackStrategy::Automatic);
+    let attempt = world.review.begin(world.begin("w"), world.now).expect("approved");
+    world.say(Said::Later).expect("passes");
+    assert_eq!(world.say(Said::Started(attempt)), Err(Refusal::NotPresent { attempt, now: attempt }));
+}
+
+#[test]
+fn what_was_stopped_stays_so_when_its_worker_is_lost() {
+    let mut world = World::approved(RollbackStrategy::Automatic);
+    world.review.begin(world.begin("w"), world.now).expect("approved");
+    world.say(Said::Stop).expect("under way");
+    world.say(Said::Later).expect("passes");
+    assert_eq!(world.say(Said::Recover(true)).expect("lost"), Some(Follows::Over));
+    let execution = world.review.execution.expect("carried out");
+    assert_eq!((world.review.state, execution.code), (State::Failed, Some(FailureCode::Stopped)));
 }
 
 #[test]

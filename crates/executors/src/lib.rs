@@ -129,6 +129,11 @@ pub trait Executor: Send + Sync {
     /// of it can happen afterwards. Only asked of executors with a fence.
     fn settle<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<Settled, Failure>>;
 
+    /// Nothing comes of an attempt that has kept what it will change: whatever else it left for itself may go.
+    fn forget<'a>(&'a self, _task_id: &'a str, _attempt: u64) -> Work<'a, ()> {
+        Box::pin(async {})
+    }
+
     /// Whether a worker that lost its lease can still change something.
     fn fence(&self) -> Fence;
 

@@ -223,7 +223,8 @@ impl Server {
             clock.clone(),
             blobs.clone(),
         );
-        let working = worker.start();
+        // Also where nothing is carried out: agents that ask for work may be lost as well.
+        let working = if config.worker_slots > 0 { worker.start() } else { worker.watch() };
         let pulls = Pulls {
             record: record.clone(),
             reviews: reviews.clone(),

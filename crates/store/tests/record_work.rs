@@ -135,8 +135,10 @@ async fn a_lease_only_grows_and_another_attempt_waits_for_its_end(opened: Opened
     write(record, vec![put(&task, Some(seen), 11)]).await.expect("started");
     let read = record.task(&task_id).await.expect("read").expect("there");
     assert_eq!(read.review.execution.as_ref().map(|one| one.lease_until), Some(at(30)));
-    assert!(record.silent(at(29), 9).await.expect("asked").is_empty());
-    assert_eq!(record.silent(at(30), 9).await.expect("asked"), [task_id.as_str()]);
+    assert!(record.silent(at(29), None, 9).await.expect("asked").is_empty());
+    let silent = record.silent(at(30), None, 9).await.expect("asked");
+    assert_eq!(silent, [(at(30), task_id.clone())]);
+    assert!(record.silent(at(30), silent.last(), 9).await.expect("asked").is_empty(), "the next page");
     // Somebody believes that it ended, who looked before it was renewed.
     let mut taken = task.clone();
     let seen = taken.review.revision;
@@ -163,7 +165,7 @@ async fn a_lease_only_grows_and_another_attempt_waits_for_its_end(opened: Opened
     stopped.review.execution.as_mut().expect("begun").phase = Phase::Ended;
     write(record, vec![put(&stopped, Some(seen), 41)]).await.expect("ended");
     assert_eq!(record.renew(&task_id, attempt + 1, at(99)).await.expect("asked"), Renewed::No, "it is over");
-    assert!(record.silent(at(1_000), 9).await.expect("asked").is_empty());
+    assert!(record.silent(at(1_000), None, 9).await.expect("asked").is_empty());
 }
 
 async fn what_is_said_is_kept_in_order_while_it_is_the_present_attempt(opened: Opened) {

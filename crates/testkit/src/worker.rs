@@ -10,6 +10,7 @@ use crate::error::StartError;
 use crate::guard::{Guarded, Spec};
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+const READY: &str = "working as ";
 
 /// A running worker. It is killed when this is dropped.
 #[derive(Debug)]
@@ -33,6 +34,14 @@ impl Worker {
         let worker = Self { process };
         worker.wait_ready(0)?;
         Ok(worker)
+    }
+
+    /// What it is called now.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let said = self.process.lines_with(READY);
+        let name = said.last().and_then(|line| line.split(READY).nth(1));
+        name.unwrap_or_default().trim().to_owned()
     }
 
     /// The process under guard: its signals and its log.
@@ -72,6 +81,6 @@ impl Worker {
     }
 
     fn wait_ready(&self, mark: usize) -> Result<(), StartError> {
-        self.process.wait_for_line_after(mark, "working as worker-", START_TIMEOUT)
+        self.process.wait_for_line_after(mark, READY, START_TIMEOUT)
     }
 }

@@ -247,7 +247,7 @@ impl Jobs {
                 Ok(found.len() as u64)
             }
             "task_timeout" => {
-                let silent = self.record.silent(self.clock.now(), 100).await?;
+                let silent = self.record.silent(self.clock.now(), None, 100).await?;
                 if !silent.is_empty() {
                     self.reviews.call_workers();
                 }

@@ -5,7 +5,7 @@
 use ade_domain::Moment;
 use ade_domain::permission::Scope;
 use ade_domain::review::{Begin, Follows, Refusal};
-use ade_domain::task::{Failed, Output, Preview, PreviewStatus, State};
+use ade_domain::task::{Failed, Output, Phase, Preview, PreviewStatus, State};
 use ade_store::record::{Commit, StoredTask};
 
 use super::{About, MOST_ATTEMPTS, Reviews, new_id};
@@ -140,7 +140,13 @@ impl Reviews {
                 Ok(())
             })
             .await?;
-        Ok((attempt(&task), follows(&task)))
+        let is_open = task.review.execution.as_ref().is_some_and(|one| one.phase != Phase::Ended);
+        Ok((attempt(&task), if is_open { Follows::RollBack } else { follows(&task) }))
+    }
+
+    /// What whoever recovers has found is changed back from now on.
+    pub(crate) async fn change_back(&self, task_id: &str, attempt: u64) -> Result<(), Error> {
+        self.change(About::due(task_id), |task, _| Ok(task.review.change_back(attempt)?)).await.map(drop)
     }
 
     /// What would be changed is not what was approved: it goes back into review with what would be changed now.
@@ -225,7 +231,6 @@ fn attempt(task: &StoredTask) -> u64 {
 
 /// What follows from how a task stands after an attempt failed.
 fn follows(task: &StoredTask) -> Follows {
-    use ade_domain::task::Phase;
     let phase = task.review.execution.as_ref().map(|execution| execution.phase);
     match (task.review.state, phase) {
         (State::Approved, _) => Follows::Again,

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use ade_store::RecordError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{CLAIM_MS, MOST_AT_ONCE, Worker};
+use super::{MOST_AT_ONCE, Worker};
 
 /// How long a task rests whose locks were not to be had, or that cannot be tried now.
 const REST_MS: u64 = 1_000;
 
 impl Worker {
-    /// As many as there are free slots. Waits until one is free.
+    /// As many as there are free slots, of which one is given.
     pub(super) async fn claim(
         &self,
         places: &[String],
+        first: OwnedSemaphorePermit,
         slots: &Arc<Semaphore>,
     ) -> Result<Vec<(String, OwnedSemaphorePermit)>, RecordError> {
-        let Ok(first) = Arc::clone(slots).acquire_owned().await else { return Ok(Vec::new()) };
         let mut free = vec![first];
         while free.len() < MOST_AT_ONCE
             && let Ok(more) = Arc::clone(slots).try_acquire_owned()
@@ -25,8 +25,22 @@ impl Worker {
             free.push(more);
         }
         let (now, most) = (self.now(), u32::try_from(free.len()).unwrap_or(u32::MAX));
-        let found = self.record.claim(places, &[], &self.name, now, now.plus_ms(CLAIM_MS), most).await?;
+        let found = self.record.claim(places, &[], &self.name, now, self.lease_until(), most).await?;
         Ok(found.into_iter().zip(free).collect())
+    }
+
+    /// Keeps others away from a task that is tried, as long as it takes; whoever is killed meanwhile is in nobody's way for longer
+    /// than a lease.
+    pub(super) async fn stay_at(&self, task_id: &str) -> std::convert::Infallible {
+        loop {
+            tokio::time::sleep(self.beat()).await;
+            match self.record.put_off(task_id, &self.name, self.lease_until()).await {
+                Ok(true) => {}
+                // It has begun: from now on its lease keeps others away.
+                Ok(false) => return std::future::pending().await,
+                Err(error) => tracing::debug!(task_id, %error, "a claim cannot be renewed"),
+            }
+        }
     }
 
     /// Not now: others first.

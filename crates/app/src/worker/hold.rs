@@ -8,7 +8,7 @@ use ade_executors::{Halt, Halted};
 use ade_store::record::Renewed;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, sleep_until, timeout_at};
 use uuid::Uuid;
 
 use super::Worker;
@@ -16,7 +16,7 @@ use crate::locks::{Acquired, Held, LockError};
 use crate::{Error, LockService};
 
 /// How long whoever tries a task waits for its locks before others are tried first.
-const PATIENCE_MS: u64 = 5_000;
+pub(crate) const PATIENCE_MS: u64 = 5_000;
 
 /// What an attempt is called as a holder of locks.
 #[must_use]
@@ -75,21 +75,50 @@ impl Locks {
         Some(Self { holder, held: held.collect::<Option<_>>()?, modes: modes.collect() })
     }
 
+    /// None of them.
+    pub(super) fn none(agent: &str, task_id: &str, attempt: u64) -> Option<Self> {
+        Self::of(agent, task_id, attempt, &[])
+    }
+
     /// Renews them; whether all of them are still held.
     pub(crate) async fn renew(&self, locks: &LockService, ms: u64) -> Result<bool, LockError> {
+        if self.held.is_empty() {
+            return Ok(true);
+        }
         let results = locks.heartbeat(&self.holder, &self.held, ms).await?;
         Ok(results.iter().all(|one| one.result.is_ok()))
     }
 
+    /// Since when they are certainly good. How long somebody waited for them is not told: after a while they are renewed.
+    async fn since(
+        self,
+        asked_at: Instant,
+        locks: &LockService,
+        lease_ms: u64,
+    ) -> Result<Option<(Self, Instant)>, Error> {
+        let now = Instant::now();
+        if asked_at + Duration::from_millis(lease_ms / 3) > now {
+            return Ok(Some((self, asked_at)));
+        }
+        let good = self.renew(locks, lease_ms).await.unwrap_or(false);
+        if !good {
+            self.release(locks).await;
+        }
+        Ok(good.then_some((self, now)))
+    }
+
     /// Gives them back. Where nobody answers, they end with their leases.
     pub(crate) async fn release(&self, locks: &LockService) {
+        if self.held.is_empty() {
+            return;
+        }
         if let Err(error) = locks.release(&self.holder, &self.held).await {
             tracing::warn!(%error, "locks cannot be given back; they end with their leases");
         }
     }
 }
 
-/// Takes every lock of a task as one request for its next attempt; nothing, if others hold them.
+/// Takes every lock of a task as one request for its next attempt, and since when they are good; nothing, if others hold them.
 pub(crate) async fn take(
     locks: &LockService,
     agent: &str,
@@ -97,7 +126,8 @@ pub(crate) async fn take(
     attempt: u64,
     config: &Config,
     lease_ms: u64,
-) -> Result<Option<Locks>, Error> {
+    patience_ms: u64,
+) -> Result<Option<(Locks, Instant)>, Error> {
     let unusable = |why: String| Error::invalid("/resources", format!("cannot be locked: {why}"));
     let holder = Holder::new(agent, Some(&holder_id(task_id, attempt)));
     let holder = holder.map_err(|error| unusable(error.to_string()))?;
@@ -115,17 +145,18 @@ pub(crate) async fn take(
         holder: holder.clone(),
         asks,
         ttl_ms: lease_ms,
-        patience: Patience::HeldOpen { ms: PATIENCE_MS },
+        patience: Patience::HeldOpen { ms: patience_ms },
         priority: config.priority.into(),
         purpose: format!("apply task {task_id}").as_str().into(),
     };
+    let asked_at = Instant::now();
     match locks.acquire(request).await {
         Ok(Acquired::Granted(granted)) => {
             let (held, modes) = granted
                 .into_iter()
                 .map(|one| (Held { lock: one.ask.lock, token: one.grant.token }, one.ask.mode))
                 .unzip();
-            Ok(Some(Locks { holder, held, modes }))
+            Locks { holder, held, modes }.since(asked_at, locks, lease_ms).await
         }
         Ok(Acquired::Waiting(_)) => Ok(None),
         Err(error) => {
@@ -139,6 +170,7 @@ pub(crate) async fn take(
 pub(super) struct Kept {
     pub(super) halted: Halted,
     timer: watch::Sender<Option<Instant>>,
+    good_until: watch::Receiver<Instant>,
     keeper: AbortHandle,
 }
 
@@ -154,65 +186,143 @@ impl Kept {
         self.halted.until(Halt::Lost).await;
     }
 
+    /// Whether lease or locks are lost, or have ended by our own clock: whoever was stopped finds that out before it goes on.
+    pub(super) fn is_lost(&self) -> bool {
+        self.halted.now() == Some(Halt::Lost) || Instant::now() >= *self.good_until.borrow()
+    }
+
     /// From now on, the run may take this long.
     pub(super) fn within(&self, timeout: Duration) {
         self.timer.send_replace(Some(Instant::now() + timeout));
     }
 }
 
+/// What one sign of life was answered.
+enum Beat {
+    /// It goes on.
+    Good,
+    /// It goes on, and somebody wants the run to end.
+    Stop,
+    /// Somebody else may be at it.
+    Lost,
+}
+
+/// Renews lease and locks of one attempt.
+struct Keeper {
+    worker: Worker,
+    task_id: String,
+    attempt: u64,
+    locks: Locks,
+    beat: Interval,
+    /// Until when nobody else takes over, by our own clock.
+    good_until: watch::Sender<Instant>,
+}
+
+impl Keeper {
+    /// The next sign of life. Whoever is not answered until the lease ends has lost it: nobody waits for an answer beyond that.
+    async fn next(&mut self) -> Beat {
+        let good_until = *self.good_until.borrow();
+        let answered = timeout_at(good_until, async {
+            self.beat.tick().await;
+            let asked_at = Instant::now();
+            (asked_at, self.renew().await)
+        });
+        match answered.await {
+            Err(_) | Ok((_, Some(Renewed::No))) => Beat::Lost,
+            Ok((asked_at, Some(renewed))) => {
+                self.good_until.send_replace(asked_at + Duration::from_millis(self.worker.lease_ms));
+                if renewed == Renewed::Stop { Beat::Stop } else { Beat::Good }
+            }
+            Ok((_, None)) => Beat::Good,
+        }
+    }
+
+    /// Nothing: nobody could be asked.
+    async fn renew(&self) -> Option<Renewed> {
+        let (worker, task_id) = (&self.worker, self.task_id.as_str());
+        let renewed = match worker.record.renew(task_id, self.attempt, worker.lease_until()).await {
+            Ok(renewed) => renewed,
+            Err(error) => {
+                tracing::warn!(task_id, %error, "a lease cannot be renewed");
+                return None;
+            }
+        };
+        match self.locks.renew(&worker.locks, worker.lease_ms).await {
+            Ok(true) => Some(renewed),
+            Ok(false) => Some(Renewed::No),
+            Err(error) => {
+                tracing::warn!(task_id, %error, "locks cannot be renewed");
+                None
+            }
+        }
+    }
+}
+
 impl Worker {
-    /// Begins to keep an attempt alive.
-    pub(super) fn keep(&self, task_id: &str, attempt: u64, locks: &Locks) -> Kept {
+    /// Begins to keep an attempt alive whose lease and locks were good at `since`.
+    pub(super) fn keep(&self, task_id: &str, attempt: u64, locks: &Locks, since: Instant) -> Kept {
         let (halt, halted) = Halted::new();
         let (timer, times) = watch::channel(None);
+        let (good_until, until) = watch::channel(since + Duration::from_millis(self.lease_ms));
+        let mut beat = interval_at(since + self.beat(), self.beat());
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (worker, task_id, locks) = (self.clone(), task_id.to_owned(), locks.clone());
-        let keeper = tokio::spawn(async move {
-            let ends = tokio::select! {
-                ends = worker.renew_until_lost(&task_id, attempt, &locks) => ends,
-                () = timed(times) => Halt::TimedOut,
-            };
-            halt.send_replace(Some(ends));
-            // Whoever changes back what was changed still holds what it holds.
-            while worker.renew_until_lost(&task_id, attempt, &locks).await == Halt::Stopped {
-                tokio::time::sleep(worker.beat()).await;
+        let mut keeper = Keeper { worker, task_id, attempt, locks, beat, good_until };
+        let keeping = tokio::spawn(async move {
+            let timed = timed(times);
+            tokio::pin!(timed);
+            let mut told = false;
+            // Whoever changes back what was changed, because it was told to end, still holds what it holds.
+            loop {
+                let ends = tokio::select! {
+                    beat = keeper.next() => match beat {
+                        Beat::Good => continue,
+                        Beat::Stop => Halt::Stopped,
+                        Beat::Lost => break,
+                    },
+                    () = &mut timed, if !told => Halt::TimedOut,
+                };
+                if !std::mem::replace(&mut told, true) {
+                    halt.send_replace(Some(ends));
+                }
             }
             halt.send_replace(Some(Halt::Lost));
         });
-        Kept { halted, timer, keeper: keeper.abort_handle() }
+        Kept { halted, timer, good_until: until, keeper: keeping.abort_handle() }
     }
 
-    fn beat(&self) -> Duration {
-        Duration::from_millis((self.lease_ms / 3).max(100))
-    }
-
-    /// Renews lease and locks until one of them is lost, or somebody wants the run to end.
-    async fn renew_until_lost(&self, task_id: &str, attempt: u64, locks: &Locks) -> Halt {
+    /// Does something that may take a while before an attempt begins, and keeps its locks meanwhile. Since when they are good;
+    /// nothing if they were lost.
+    pub(super) async fn while_held<T>(
+        &self,
+        locks: &Locks,
+        since: Instant,
+        work: impl Future<Output = T>,
+    ) -> Option<(T, Instant)> {
         let lease = Duration::from_millis(self.lease_ms);
-        let mut beat = interval_at(Instant::now() + self.beat(), self.beat());
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut good_until = Instant::now() + lease;
-        loop {
-            beat.tick().await;
-            let asked_at = Instant::now();
-            if asked_at >= good_until {
-                return Halt::Lost;
-            }
-            match self.record.renew(task_id, attempt, self.lease_until()).await {
-                Ok(Renewed::No) => return Halt::Lost,
-                Ok(Renewed::Stop) => return Halt::Stopped,
-                Ok(Renewed::Yes) => {}
-                // Until the lease ends by our own clock, nobody else takes over.
-                Err(error) => {
-                    tracing::warn!(task_id, %error, "a lease cannot be renewed");
-                    continue;
+        let (good, mut now_good) = watch::channel(since);
+        let renewing = async {
+            loop {
+                sleep(self.beat()).await;
+                let (asked_at, since) = (Instant::now(), *good.borrow());
+                match timeout_at(since + lease, locks.renew(&self.locks, self.lease_ms)).await {
+                    Ok(Ok(true)) => drop(good.send_replace(asked_at)),
+                    Ok(Err(error)) => tracing::warn!(%error, "locks cannot be renewed"),
+                    Err(_) | Ok(Ok(false)) => return,
                 }
             }
-            match locks.renew(&self.locks, self.lease_ms).await {
-                Ok(true) => good_until = asked_at + lease,
-                Ok(false) => return Halt::Lost,
-                Err(error) => tracing::warn!(task_id, %error, "locks cannot be renewed"),
-            }
-        }
+        };
+        let done = tokio::select! {
+            biased;
+            done = work => done,
+            () = renewing => return None,
+        };
+        let since = *now_good.borrow_and_update();
+        (since + lease > Instant::now()).then_some((done, since))
+    }
+
+    pub(super) fn beat(&self) -> Duration {
+        Duration::from_millis((self.lease_ms / 3).max(100))
     }
 }
 

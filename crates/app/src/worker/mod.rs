@@ -19,7 +19,7 @@ use std::time::Duration;
 use ade_domain::{Clock, Moment};
 use ade_executors::{Executors, Secrets};
 use ade_store::{Blobs, Record};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::{Error, LockService, Reviews};
@@ -28,8 +28,6 @@ use crate::{Error, LockService, Reviews};
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How often somebody looks for workers that are gone.
 const RECOVER_EVERY: Duration = Duration::from_millis(500);
-/// How long whoever tries a task has for itself before it begins.
-const CLAIM_MS: u64 = 15_000;
 /// Tasks that are claimed at once.
 const MOST_AT_ONCE: usize = 32;
 /// How long what is under way may take once the worker is told to end.
@@ -73,16 +71,15 @@ impl std::fmt::Debug for Worker {
 #[derive(Debug)]
 pub struct Working {
     loops: JoinSet<()>,
-    stop: Arc<Notify>,
-    slots: Arc<Semaphore>,
-    many: u32,
+    stop: watch::Sender<bool>,
 }
 
 impl Working {
     /// Takes nothing new, and waits for what is under way; what takes too long is left to whoever recovers it.
     pub async fn stop(mut self) {
-        self.stop.notify_waiters();
-        if tokio::time::timeout(FAREWELL, self.slots.acquire_many(self.many)).await.is_err() {
+        self.stop.send_replace(true);
+        let ended = async { while self.loops.join_next().await.is_some() {} };
+        if tokio::time::timeout(FAREWELL, ended).await.is_err() {
             tracing::warn!("some tasks are still carried out; another worker will settle them");
         }
         self.loops.shutdown().await;
@@ -93,16 +90,24 @@ impl Worker {
     /// Starts to look for work, if there are slots for it, and for workers that are gone.
     #[must_use]
     pub fn start(self) -> Working {
-        let (slots, stop) = (Arc::new(Semaphore::new(self.slots)), Arc::new(Notify::new()));
-        let many = u32::try_from(self.slots).unwrap_or(u32::MAX);
+        let (stop, stopped) = watch::channel(false);
         let mut loops = JoinSet::new();
-        if self.slots > 0 {
-            let reviews = self.reviews.clone();
-            loops.spawn(async move { reviews.hear_calls().await });
-            loops.spawn(self.clone().work(Arc::clone(&slots), Arc::clone(&stop)));
-        }
-        loops.spawn(self.recover_all());
-        Working { loops, stop, slots, many }
+        let reviews = self.reviews.clone();
+        loops.spawn(async move { reviews.hear_calls().await });
+        loops.spawn(self.clone().work(stopped.clone()));
+        loops.spawn(self.recover_all(stopped));
+        Working { loops, stop }
+    }
+
+    /// Carries nothing out, and looks for workers and agents that are gone where nothing has to be undone for that: a server
+    /// that leaves work to others sees to it that no task waits for nobody.
+    #[must_use]
+    pub fn watch(self) -> Working {
+        let (stop, stopped) = watch::channel(false);
+        let mut loops = JoinSet::new();
+        let watching = Self { executors: Executors::default(), ..self };
+        loops.spawn(watching.recover_all(stopped));
+        Working { loops, stop }
     }
 
     fn now(&self) -> Moment {
@@ -113,8 +118,9 @@ impl Worker {
         self.now().plus_ms(self.lease_ms)
     }
 
-    async fn work(self, slots: Arc<Semaphore>, stop: Arc<Notify>) {
+    async fn work(self, mut stopped: watch::Receiver<bool>) {
         let places: Vec<String> = self.executors.places().map(str::to_owned).collect();
+        let slots = Arc::new(Semaphore::new(self.slots));
         let mut running = JoinSet::new();
         let mut fails = false;
         let mut work = self.reviews.work();
@@ -122,7 +128,14 @@ impl Worker {
             // What becomes ready from here on is heard.
             work.mark_unchanged();
             while running.try_join_next().is_some() {}
-            let claimed = match self.claim(&places, &slots).await {
+            // Whoever is told to end while all slots are busy takes nothing when one is free.
+            let slot = tokio::select! {
+                biased;
+                _ = stopped.wait_for(|stopped| *stopped) => break,
+                slot = Arc::clone(&slots).acquire_owned() => slot,
+            };
+            let Ok(slot) = slot else { break };
+            let claimed = match self.claim(&places, slot, &slots).await {
                 Ok(claimed) => {
                     fails = false;
                     claimed
@@ -142,11 +155,10 @@ impl Worker {
                     drop(permit);
                 });
             }
-            let told = stop.notified();
             if idle {
                 tokio::select! {
                     _ = tokio::time::timeout(LOOK_EVERY, work.changed()) => {}
-                    () = told => break,
+                    _ = stopped.wait_for(|stopped| *stopped) => {}
                 }
             }
         }
@@ -156,7 +168,12 @@ impl Worker {
 
     /// One claimed task. What goes wrong here is told by the task itself, or is tried again.
     async fn attend(&self, task_id: &str) {
-        if let Err(error) = self.one(task_id).await {
+        let done = tokio::select! {
+            biased;
+            done = self.one(task_id) => done,
+            never = self.stay_at(task_id) => match never {},
+        };
+        if let Err(error) = done {
             if crate::reviews::is_over(&error) || matches!(error, Error::Overtaken | Error::NotFound(_)) {
                 tracing::debug!(task_id, %error, "somebody else was faster");
             } else {

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::review::{Begin, Follows};
+use ade_domain::review::{Begin, Follows, Refusal};
 use ade_domain::task::{Failed, FailureCode, Left, Output as Said, Preview};
 use ade_executors::{Changed, Executor, Failure, Halt, Output, Parameters, Run};
 use ade_store::record::{StoredTask, WorkKind};
 use tokio::task::spawn_blocking;
+use tokio::time::Instant;
 
 use super::Worker;
-use super::hold::{Kept, Locks, take};
+use super::hold::{Kept, Locks, PATIENCE_MS, take};
 use crate::Error;
 use crate::reviews::hidden;
 
@@ -50,12 +51,13 @@ impl Worker {
     async fn apply(&self, task: &StoredTask, executor: &Arc<dyn Executor>) -> Result<(), Error> {
         let (task_id, attempt) = (task.review.task_id.as_str(), task.review.next_attempt());
         let config = &task.review.config;
-        let Some(locks) = take(&self.locks, &self.name, task_id, attempt, config, self.lease_ms).await?
-        else {
+        let taken =
+            take(&self.locks, &self.name, task_id, attempt, config, self.lease_ms, PATIENCE_MS).await?;
+        let Some((locks, since)) = taken else {
             self.put_off(task_id).await;
             return Ok(());
         };
-        let done = self.apply_held(task, executor, &locks).await;
+        let done = self.apply_held(task, executor, &locks, since).await;
         locks.release(&self.locks).await;
         done
     }
@@ -65,6 +67,7 @@ impl Worker {
         before: &StoredTask,
         executor: &Arc<dyn Executor>,
         locks: &Locks,
+        since: Instant,
     ) -> Result<(), Error> {
         let task_id = before.review.task_id.as_str();
         // Waiting for locks takes a while: what counts is how it is now.
@@ -83,7 +86,12 @@ impl Worker {
             self.put_off(task_id).await;
             return Ok(());
         }
-        let again = preview_of(executor, &review.config.parameters).await;
+        let looking = preview_of(executor, &review.config.parameters);
+        let Some((again, since)) = self.while_held(locks, since, looking).await else {
+            tracing::warn!(task_id, "its locks were lost before it began; trying again");
+            self.put_off(task_id).await;
+            return Ok(());
+        };
         if let Ok(now) = &again
             && now.fingerprint.map(|fingerprint| fingerprint.to_string()) != review.fingerprint
         {
@@ -93,7 +101,7 @@ impl Worker {
         let begin =
             Begin { worker: self.name.clone(), grants: locks.grants(), lease_until: self.lease_until() };
         let attempt = self.reviews.begin(task_id, review.revision, &begin).await?;
-        let kept = self.keep(task_id, attempt, locks);
+        let kept = self.keep(task_id, attempt, locks, since);
         let begun = Begun { task: &task, attempt, locks, executor };
         let output = self.output(task_id, attempt)?;
         let run = begun.run(output.clone(), &kept);
@@ -109,20 +117,29 @@ impl Worker {
         let nothing = |failure| Ended { failure, stash: Vec::new() };
         let (executor, task_id) = (begun.executor, begun.task.review.task_id.as_str());
         let stash = executor.stash(run).await.map_err(nothing)?;
-        let key = self.save_stash(task_id, begun.attempt, &stash).await.map_err(nothing)?;
-        if let Some(halt) = kept.halted.now() {
-            return Err(nothing(halted(halt, None)));
-        }
-        if let Err(error) = self.reviews.started(task_id, begun.attempt, key).await {
-            return Err(nothing(Failure {
-                halted: Some(Halt::Stopped),
-                ..Failure::not_now(error.to_string())
-            }));
+        if let Err(failure) = self.say_started(begun, kept, &stash).await {
+            // Nothing comes of what was kept.
+            executor.forget(task_id, begun.attempt).await;
+            return Err(nothing(failure));
         }
         let timeout = Duration::from_secs(begun.task.review.config.timeout_seconds.into());
         kept.within(timeout);
         let applied = self.while_followed(begun, &run.output, executor.apply(run, &stash)).await;
         applied.map_err(|failure| Ended { failure, stash })
+    }
+
+    /// Keeps what is needed to undo it, and says that from now on something may be changed.
+    async fn say_started(&self, begun: &Begun<'_>, kept: &Kept, stash: &[u8]) -> Result<(), Failure> {
+        let task_id = begun.task.review.task_id.as_str();
+        let key = self.save_stash(task_id, begun.attempt, stash).await?;
+        let halt = kept.halted.now().or_else(|| kept.is_lost().then_some(Halt::Lost));
+        if let Some(halt) = halt {
+            return Err(halted(halt, None));
+        }
+        self.reviews.started(task_id, begun.attempt, key).await.map_err(|error| {
+            let stopped = matches!(error, Error::Refused(Refusal::Stopped));
+            Failure { halted: stopped.then_some(Halt::Stopped), ..Failure::not_now(error.to_string()) }
+        })
     }
 
     /// Passes on what a run says while it runs, for whoever follows.

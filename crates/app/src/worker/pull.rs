@@ -14,7 +14,7 @@ use ade_store::{Blobs, Record};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
-use super::hold::{Locks, take};
+use super::hold::{Locks, PATIENCE_MS, take};
 use crate::agents::AgentService;
 use crate::{Caller, Error, LockService, Reviews};
 
@@ -125,7 +125,7 @@ impl Pulls {
         match self.begin(agent, task_id, caller).await {
             Ok(Some(task)) => Ok(Some(task)),
             Ok(None) => {
-                self.record.put_off(task_id, &by, self.clock.now().plus_ms(REST_MS)).await?;
+                let _ = self.record.put_off(task_id, &by, self.clock.now().plus_ms(REST_MS)).await?;
                 Ok(None)
             }
             Err(error) if crate::reviews::is_over(&error) || error == Error::Overtaken => Ok(None),
@@ -142,7 +142,8 @@ impl Pulls {
         if !self.has_room(agent, task_id).await? {
             return Ok(None);
         }
-        let Some(locks) = take(&self.locks, agent, task_id, attempt, config, self.lease_ms).await? else {
+        let taken = take(&self.locks, agent, task_id, attempt, config, self.lease_ms, PATIENCE_MS).await?;
+        let Some((locks, _)) = taken else {
             self.give_room_back(agent, task_id).await;
             return Ok(None);
         };
@@ -212,10 +213,7 @@ impl Pulls {
         let timeout_ms = u64::from(task.review.config.timeout_seconds) * 1_000;
         let now = self.clock.now();
         let lease_until = now.plus_ms(self.lease_ms).min(execution.started_at.plus_ms(timeout_ms));
-        let renewed = self.record.renew(task_id, attempt, lease_until).await?;
-        if renewed == Renewed::No {
-            return Err(not_present());
-        }
+        // Locks first: whoever has lost them is not alive for longer by saying so again and again.
         if let Some(locks) = Locks::of(&worker, task_id, attempt, &execution.grants) {
             let away = |error: crate::locks::LockError| {
                 Error::Record(ade_store::RecordError::Unavailable(error.to_string()))
@@ -223,6 +221,10 @@ impl Pulls {
             if !locks.renew(&self.locks, self.lease_ms).await.map_err(away)? {
                 return Err(Error::LocksLost);
             }
+        }
+        let renewed = self.record.renew(task_id, attempt, lease_until).await?;
+        if renewed == Renewed::No {
+            return Err(not_present());
         }
         self.has_room(&worker, task_id).await?;
         Ok(Alive { lease_until, stop: renewed == Renewed::Stop })

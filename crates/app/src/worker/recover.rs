@@ -3,13 +3,16 @@
 //! Only when the locks of an attempt are gone and its lease has passed; the attempt grows first. Where effects have no fence,
 //! nobody knows what happened, and the task says so; nothing is ever carried out again that may have been begun.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ade_domain::review::{Begin, Follows};
 use ade_domain::task::{Failed, FailureCode, Left, Output as Said, Phase, RollbackStrategy};
 use ade_executors::{Executor, Fence, Settled};
 use ade_store::record::StoredTask;
-use futures_util::future::join_all;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::hold::{Kept, Locks, holder_id, take};
 use super::one::Begun;
@@ -17,19 +20,50 @@ use super::undo::changed_by;
 use super::{RECOVER_EVERY, Worker};
 use crate::Error;
 
-/// Tasks that are looked at in one round.
+/// Tasks that are read at once.
 const MOST: u32 = 50;
+/// Tasks that are settled at once.
+const MOST_UNDER_WAY: usize = 50;
 /// Executors whose effects have a fence: only a worker with their place finds out what was left.
 const FENCED: [&str; 3] = ["files", "sql", "noop"];
+/// How long whoever recovers waits for locks that others have taken meanwhile. What was left half is worse for them than that it
+/// is changed back under their eyes: then the fence alone has to do.
+const PATIENCE_MS: u64 = 1_000;
+
+/// What is being settled here, so that nothing is tried twice at the same time.
+#[derive(Debug, Clone, Default)]
+struct UnderWay(Arc<Mutex<BTreeSet<String>>>);
+
+/// One of them, until it is dropped.
+struct One(UnderWay, String);
+
+impl UnderWay {
+    fn begin(&self, task_id: &str) -> Option<One> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (all.len() < MOST_UNDER_WAY && all.insert(task_id.to_owned()))
+            .then(|| One(self.clone(), task_id.to_owned()))
+    }
+}
+
+impl Drop for One {
+    fn drop(&mut self) {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
+    }
+}
 
 impl Worker {
-    pub(super) async fn recover_all(self) {
+    pub(super) async fn recover_all(self, mut stopped: watch::Receiver<bool>) {
         let mut tick = tokio::time::interval(RECOVER_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut fails = false;
+        let (under_way, mut running, mut fails) = (UnderWay::default(), JoinSet::new(), false);
         loop {
-            tick.tick().await;
-            match self.recover_some().await {
+            tokio::select! {
+                biased;
+                _ = stopped.wait_for(|stopped| *stopped) => break,
+                _ = tick.tick() => {}
+            }
+            while running.try_join_next().is_some() {}
+            match self.recover_some(&under_way, &mut running).await {
                 Ok(()) => fails = false,
                 Err(error) => {
                     if !std::mem::replace(&mut fails, true) {
@@ -38,18 +72,29 @@ impl Worker {
                 }
             }
         }
+        while running.join_next().await.is_some() {}
     }
 
-    async fn recover_some(&self) -> Result<(), Error> {
-        let silent = self.record.silent(self.now(), MOST).await?;
-        let each = silent.iter().map(|task_id| async move {
-            if let Err(error) = self.recover(task_id).await {
-                tracing::debug!(task_id, %error, "a task whose worker is gone cannot be settled now");
+    /// Begins to settle whatever is not heard of any more. Nothing is waited for here: one that takes long holds up no other.
+    async fn recover_some(&self, under_way: &UnderWay, running: &mut JoinSet<()>) -> Result<(), Error> {
+        let (now, mut last) = (self.now(), None);
+        loop {
+            // All pages: those that nobody here can settle do not hide the others.
+            let page = self.record.silent(now, last.as_ref(), MOST).await?;
+            for (_, task_id) in &page {
+                let Some(one) = under_way.begin(task_id) else { continue };
+                let worker = self.clone();
+                running.spawn(async move {
+                    if let Err(error) = worker.recover(&one.1).await {
+                        tracing::debug!(task_id = one.1, %error, "a task whose worker is gone cannot be settled now");
+                    }
+                });
             }
-        });
-        // One after the other would let one that waits for locks hold up all.
-        join_all(each).await;
-        Ok(())
+            if page.len() < MOST as usize {
+                return Ok(());
+            }
+            last = page.into_iter().next_back();
+        }
     }
 
     async fn recover(&self, task_id: &str) -> Result<(), Error> {
@@ -62,18 +107,33 @@ impl Worker {
         let here = self.executors.at(&config.place());
         let fenced = FENCED.contains(&config.executor.as_str());
         if execution.phase == Phase::Prepared || !fenced {
-            let begin = Begin { worker: self.name.clone(), grants: Vec::new(), lease_until: self.now() };
-            return self.reviews.recover(task_id, &begin, false).await.map(drop);
+            self.give_up(&task).await?;
+            if let Some(executor) = here {
+                executor.forget(task_id, execution.attempt).await;
+            }
+            return Ok(());
         }
         // Whoever has its place finds out.
         let Some(executor) = here.filter(|executor| executor.fence() == Fence::Fenced) else { return Ok(()) };
-        let Some(locks) = take(&self.locks, &self.name, task_id, attempt, config, self.lease_ms).await?
-        else {
+        let Some(stash) = self.stash_of(&task).await? else {
+            tracing::error!(task_id, "what was kept to undo it is gone: nobody can tell what was left");
+            self.give_up(&task).await?;
+            executor.forget(task_id, changed_by(&task)).await;
             return Ok(());
         };
-        let done = self.settle(&task, executor, &locks).await;
+        let taken =
+            take(&self.locks, &self.name, task_id, attempt, config, self.lease_ms, PATIENCE_MS).await?;
+        let none = || Some((Locks::none(&self.name, task_id, attempt)?, Instant::now()));
+        let Some((locks, since)) = taken.or_else(none) else { return Ok(()) };
+        let done = self.settle(&task, executor, &stash, &locks, since).await;
         locks.release(&self.locks).await;
         done
+    }
+
+    /// Nothing was begun, or nobody can find out what was.
+    async fn give_up(&self, task: &StoredTask) -> Result<(), Error> {
+        let begin = Begin { worker: self.name.clone(), grants: Vec::new(), lease_until: self.now() };
+        self.reviews.recover(&task.review.task_id, &begin, false).await.map(drop)
     }
 
     /// Whether nobody holds a lock any more as this attempt.
@@ -97,27 +157,51 @@ impl Worker {
         &self,
         task: &StoredTask,
         executor: &Arc<dyn Executor>,
+        stash: &[u8],
         locks: &Locks,
+        since: Instant,
     ) -> Result<(), Error> {
         let task_id = task.review.task_id.as_str();
-        let stash = self.stash_of(task).await?;
         let grants = locks.grants();
+        let since = if grants.is_empty() { Instant::now() } else { since };
         let begin = Begin { worker: self.name.clone(), grants, lease_until: self.lease_until() };
         let (attempt, follows) = self.reviews.recover(task_id, &begin, true).await?;
         if follows != Follows::RollBack {
             return Ok(());
         }
-        let kept = self.keep(task_id, attempt, locks);
+        let kept = self.keep(task_id, attempt, locks, since);
         let begun = Begun { task, attempt, locks, executor };
         let output = self.only_followed()?;
         let run = ade_executors::Run { attempt: changed_by(task), ..begun.run(output, &kept) };
-        match executor.settle(&run, &stash).await {
-            Ok(settled) => self.settled(&begun, &run, &stash, settled, &kept).await,
-            // The lease of this attempt ends, and it is tried again.
-            Err(failure) => {
-                tracing::warn!(task_id, error = %self.secrets.hide(&failure.message), "cannot find out what a worker left");
-                Ok(())
+        let mut told = false;
+        loop {
+            let failure = match executor.settle(&run, stash).await {
+                Ok(settled) => return self.settled(&begun, &run, stash, settled, &kept).await,
+                Err(failure) => failure,
+            };
+            if !std::mem::replace(&mut told, true) {
+                let error = self.secrets.hide(&failure.message);
+                tracing::warn!(task_id, error, "cannot find out what a worker left");
             }
+            if kept.is_lost() {
+                // The lease of this attempt ends, and it is tried again.
+                return Ok(());
+            }
+            if !failure.again {
+                let error =
+                    format!("OUTCOME_UNKNOWN: what a worker left cannot be found out: {}", failure.message);
+                let error = self.secrets.hide(&error);
+                let failed =
+                    Failed { code: FailureCode::OutcomeUnknown, error, left: Left::Unknown, again: false };
+                executor.forget(task_id, run.attempt).await;
+                let silence = Said::default();
+                return self
+                    .tell(&kept, || self.reviews.fail(task_id, attempt, &failed, &silence))
+                    .await
+                    .map(drop);
+            }
+            // Somebody is in the way, perhaps that very worker: as soon as it is gone, it is settled.
+            tokio::time::sleep(RECOVER_EVERY).await;
         }
     }
 
@@ -155,9 +239,13 @@ impl Worker {
                     "OUTCOME_UNKNOWN: nothing was heard of {lost} any more; all of it was done, and nobody said so"
                 );
                 let failed = end(FailureCode::OutcomeUnknown, &error, Left::Unknown);
+                begun.executor.forget(task_id, run.attempt).await;
                 self.tell(kept, || self.reviews.fail(task_id, attempt, &failed, &silence)).await.map(drop)
             }
-            _ => self.change_back(begun, run, stash, kept).await,
+            _ => {
+                self.tell(kept, || self.reviews.change_back(task_id, attempt)).await?;
+                self.change_back(begun, run, stash, kept).await
+            }
         }
     }
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use ade_domain::review::Begin;
 use ade_executors::{Executor, Halt, Halted, Run};
+use ade_store::BlobError;
 use ade_store::record::StoredTask;
 use tokio::task::spawn_blocking;
 
 use super::Worker;
-use super::hold::{Kept, take};
+use super::hold::{Kept, PATIENCE_MS, take};
 use super::one::{Begun, MOST_STASHED};
 use crate::Error;
 
@@ -45,6 +46,10 @@ impl Worker {
             }
         };
         self.pass_on(task_id, begun.attempt, &run.output).await;
+        if undone.is_err() && !kept.is_lost() {
+            // Nobody tries it again by itself.
+            begun.executor.forget(task_id, run.attempt).await;
+        }
         let undone = undone.map_err(|failure| self.secrets.hide(&failure.message));
         self.tell(kept, || self.reviews.rolled_back(task_id, begun.attempt, &undone)).await
     }
@@ -53,17 +58,22 @@ impl Worker {
     pub(super) async fn undo(&self, task: &StoredTask, executor: &Arc<dyn Executor>) -> Result<(), Error> {
         let (task_id, attempt) = (task.review.task_id.as_str(), task.review.next_attempt());
         let config = &task.review.config;
-        let Some(locks) = take(&self.locks, &self.name, task_id, attempt, config, self.lease_ms).await?
-        else {
+        let taken =
+            take(&self.locks, &self.name, task_id, attempt, config, self.lease_ms, PATIENCE_MS).await?;
+        let Some((locks, since)) = taken else {
             self.put_off(task_id).await;
             return Ok(());
         };
         let done = async {
-            let stash = self.stash_of(task).await?;
+            let Some((stash, since)) = self.while_held(&locks, since, self.stash_of(task)).await else {
+                return Ok(());
+            };
+            // Without it nothing can be changed back, and the executor says so.
+            let stash = stash?.unwrap_or_default();
             let begin =
                 Begin { worker: self.name.clone(), grants: locks.grants(), lease_until: self.lease_until() };
             let attempt = self.reviews.begin_roll_back(task_id, &begin).await?;
-            let kept = self.keep(task_id, attempt, &locks);
+            let kept = self.keep(task_id, attempt, &locks, since);
             let begun = Begun { task, attempt, locks: &locks, executor };
             let output = self.only_followed()?;
             // What is undone is what the last attempt did that changed something.
@@ -75,14 +85,18 @@ impl Worker {
         done
     }
 
-    /// What was kept to undo it.
-    pub(super) async fn stash_of(&self, task: &StoredTask) -> Result<Vec<u8>, Error> {
+    /// What was kept to undo it: nothing, if it is not there any more.
+    pub(super) async fn stash_of(&self, task: &StoredTask) -> Result<Option<Vec<u8>>, Error> {
         let key = task.review.execution.as_ref().and_then(|execution| execution.stash_key.clone());
-        let Some(key) = key else { return Ok(Vec::new()) };
+        let Some(key) = key else { return Ok(Some(Vec::new())) };
         let blobs = self.blobs.clone();
         let got = spawn_blocking(move || blobs.get(&key, MOST_STASHED)).await;
         let away = |error: String| Error::Record(ade_store::RecordError::Unavailable(error));
-        got.map_err(|error| away(error.to_string()))?.map_err(|error| away(error.to_string()))
+        match got.map_err(|error| away(error.to_string()))? {
+            Ok(stash) => Ok(Some(stash)),
+            Err(BlobError::Missing(_)) => Ok(None),
+            Err(error) => Err(away(error.to_string())),
+        }
     }
 }
 

@@ -77,9 +77,13 @@ impl Review {
     /// What is needed to undo it is saved: from now on something may be changed.
     ///
     /// # Errors
-    /// Another attempt is the present one, or somebody wants it to end.
+    /// Another attempt is the present one, its lease has ended, or somebody wants it to end.
     pub fn started(&mut self, attempt: u64, stash_key: Option<String>, now: Moment) -> Result<(), Refusal> {
         let execution = self.present(attempt, State::Applying)?;
+        // Whoever was stopped for so long holds no locks any more, even if nobody has taken over yet.
+        if execution.lease_until <= now {
+            return Err(Refusal::NotPresent { attempt, now: execution.attempt });
+        }
         if execution.stop.is_some() {
             return Err(Refusal::Stopped);
         }
@@ -199,12 +203,19 @@ impl Review {
         if execution.phase == Phase::Ended || execution.lease_until > now {
             return Err(Refusal::NotLost);
         }
-        let lost = std::mem::replace(&mut execution.worker, begin.worker);
         execution.attempt = attempt;
         execution.lease_until = begin.lease_until;
         execution.grants = begin.grants;
-        let why = format!("nothing was heard of {lost} any more");
+        let why = format!("nothing was heard of {} any more", execution.worker);
         if execution.phase == Phase::Prepared {
+            if execution.stop.is_some() {
+                // Nobody is left who could say that it was stopped, and nobody begins it again.
+                execution.code = Some(FailureCode::Stopped);
+                execution.error =
+                    Some(format!("{why}, and an administrator had stopped it; nothing was changed"));
+                self.end_failed(now)?;
+                return Ok(Follows::Over);
+            }
             self.back(&why, None, now)?;
             return Ok(Follows::Again);
         }
@@ -214,7 +225,9 @@ impl Review {
             execution.error = Some(why.clone());
         }
         if can_settle {
-            execution.phase = Phase::RollingBack;
+            // What is to be done is not known before it is found out: if whoever does so is lost as well, the next one finds the
+            // phase as it was.
+            execution.worker = begin.worker;
             self.record("task.recover", state, None).reason = Some(why);
             return Ok(Follows::RollBack);
         }
@@ -232,6 +245,22 @@ impl Review {
         execution.error = Some(format!("OUTCOME_UNKNOWN: {why}, and nobody knows what it did"));
         self.end_failed(now)?;
         Ok(Follows::Over)
+    }
+
+    /// Whoever recovers has found something that is changed back now.
+    ///
+    /// # Errors
+    /// Another attempt is the present one.
+    pub fn change_back(&mut self, attempt: u64) -> Result<(), Refusal> {
+        let state = self.state;
+        let execution = self.present(attempt, state)?;
+        if execution.phase == Phase::RollingBack {
+            return Ok(());
+        }
+        execution.phase = Phase::RollingBack;
+        let why = execution.error.clone();
+        self.record("task.rolling_back", state, None).reason = why;
+        Ok(())
     }
 
     /// An administrator wants it to end.

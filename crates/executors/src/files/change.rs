@@ -34,6 +34,8 @@ impl Change {
     /// All files or none. The attempt is not over by that: [`Self::end`] is.
     pub(super) fn apply(&self, wanted: &[Wanted]) -> Result<(), Failure> {
         self.may_begin(wanted)?;
+        // If this ends in the middle, nobody else changes anything before it is settled.
+        self.tree.mark(NOTES, &self.key.to_string())?;
         self.forward(wanted).map_err(|failure| self.undo(failure))
     }
 
@@ -126,7 +128,9 @@ impl Change {
     /// All files as they were. If one is as somebody else wanted it, none is touched.
     pub(super) fn roll_back(&self) -> Result<(), Failure> {
         self.go_on().map_err(|failure| Failure { changed: Changed::Something, ..failure })?;
-        self.back().map_err(|error| Failure::after(Changed::Something, error))
+        let done = self.back().map_err(|error| Failure::after(Changed::Something, error));
+        let _ = self.tree.strike(NOTES, &self.key.to_string());
+        done
     }
 
     fn back(&self) -> Result<(), String> {
@@ -170,7 +174,9 @@ impl Change {
 
     /// What the attempt left, which cannot go on any more.
     pub(super) fn settle(&self) -> Result<Settled, Failure> {
-        self.tree.strike(NOTES, &self.key.to_string())?;
+        // From here on that attempt is shut out, and whoever else wants to change something waits until it is decided what becomes
+        // of what it left.
+        self.tree.mark(NOTES, &self.key.to_string())?;
         self.tidy()?;
         let (mut before, mut after) = (true, true);
         for entry in self.changes() {
@@ -183,6 +189,9 @@ impl Change {
             before &= !self.tree.has_folder(folder).unwrap_or(false);
         }
         // A set in which nothing was to be done is as it was.
+        if before {
+            self.tree.strike(NOTES, &self.key.to_string())?;
+        }
         Ok(match (before, after) {
             (true, _) => Settled::Nothing,
             (false, true) => Settled::Everything,

@@ -3,8 +3,9 @@
 //! Nothing outside the root is ever read or written, whatever links there are. The fence is an exclusive lock on the root
 //! (flock on the folder itself), which is also taken to find out what a worker left. A worker that was stopped before it took
 //! the lock, and goes on after it was given up, is shut out by a note: each attempt is noted in the folder `.ade` of the root
-//! when its stash is made, changes nothing unless its note is there, and loses it when it is settled. After every attempt that
-//! has ended, the folder is gone.
+//! when its stash is made, changes nothing unless its note is there, and loses it when it is settled. A note is marked before the
+//! first change: whoever gets the lock and finds a marked note knows that its worker is gone, and waits until that is settled, so
+//! that nothing is built on half a set. After every attempt that has ended, the folder is gone.
 //!
 //! A task may name a command template that decides in the end, still under the lock, whether the files stay: if it does not end
 //! well, all of them are changed back at once.
@@ -19,7 +20,7 @@ mod tree;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use ade_domain::Invalid;
@@ -32,7 +33,7 @@ use crate::{
 use change::Change;
 use parameters::{NOTES, Verify, Wanted, parse};
 use stash::Stash;
-use tree::{Lock, Tree};
+use tree::{Lock, Tree, TreeError};
 
 /// How long others at the same root are waited for, before anything is changed.
 const WAIT: Duration = Duration::from_secs(30);
@@ -115,22 +116,61 @@ impl Files {
 
     /// The tree, once nobody else is at it.
     async fn lock(&self, lock: Lock, wait: Duration, halted: Option<&Halted>) -> Result<Tree, Failure> {
+        self.lock_unless(lock, wait, halted, |_| Ok(None)).await
+    }
+
+    /// The same, once nothing is left that has to be settled first; what the task itself left is not in its way.
+    async fn lock_settled(
+        &self,
+        lock: Lock,
+        wait: Duration,
+        task: Option<&str>,
+        halted: Option<&Halted>,
+    ) -> Result<Tree, Failure> {
+        let task = task.unwrap_or_default().to_owned();
+        self.lock_unless(lock, wait, halted, move |tree| {
+            tree.under_way(NOTES, |noted| Key::attempt_at(&task, noted).is_some())
+        })
+        .await
+    }
+
+    async fn lock_unless<F>(
+        &self,
+        lock: Lock,
+        wait: Duration,
+        halted: Option<&Halted>,
+        in_the_way: F,
+    ) -> Result<Tree, Failure>
+    where
+        F: Fn(&Tree) -> Result<Option<String>, TreeError> + Clone + Send + 'static,
+    {
+        let found = std::sync::Mutex::new(None);
         let ask = async {
             loop {
-                let root = self.root.clone();
-                let asked = blocking(Changed::Nothing, move || Ok(Tree::try_lock(&root, lock)?));
-                if let Some(tree) = asked.await? {
-                    return Ok(tree);
+                let (root, in_the_way) = (self.root.clone(), in_the_way.clone());
+                let asked = blocking(Changed::Nothing, move || {
+                    let Some(tree) = Tree::try_lock(&root, lock)? else { return Ok(Err(None)) };
+                    Ok(in_the_way(&tree)?.map_or(Ok(tree), |noted| Err(Some(noted))))
+                });
+                match asked.await? {
+                    Ok(tree) => return Ok(tree),
+                    Err(noted) => *found.lock().unwrap_or_else(PoisonError::into_inner) = noted,
                 }
                 tokio::time::sleep(ASK_EVERY).await;
             }
         };
         let bounded = async {
             tokio::time::timeout(wait, ask).await.unwrap_or_else(|_| {
-                let seconds = wait.as_secs_f32();
-                Err(Failure::not_now(format!(
-                    "others were at {:?} for {seconds} s; try again later",
-                    self.root
+                let (root, seconds) = (&self.root, wait.as_secs_f32());
+                let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
+                Err(Failure::not_now(found.map_or_else(
+                    || format!("others were at {root:?} for {seconds} s; try again later"),
+                    |noted| {
+                        format!(
+                            "a worker that is gone left changes in {root:?} that are not settled; they will be by a worker \
+                             with this root, unless its task is over: then remove {NOTES}/{noted} there"
+                        )
+                    },
                 )))
             })
         };
@@ -184,7 +224,7 @@ impl Executor for Files {
             let (wanted, verifier) = self.wanted(parameters)?;
             let notes = verifier.map(|by| format!("verified by the template {}", by.template));
             let notes = notes.into_iter().collect();
-            let tree = self.lock(Lock::Shared, WAIT_TO_LOOK, None).await?;
+            let tree = self.lock_settled(Lock::Shared, WAIT_TO_LOOK, None, None).await?;
             blocking(Changed::Nothing, move || Ok(preview::preview(&tree, &wanted, notes))).await
         })
     }
@@ -193,7 +233,7 @@ impl Executor for Files {
         Box::pin(async {
             let ((wanted, _), key) = (self.wanted(&run.parameters)?, Key::of(run));
             let approved = run.approved.clone();
-            let tree = self.lock(Lock::Exclusive, WAIT, Some(&run.halted)).await?;
+            let tree = self.lock_settled(Lock::Exclusive, WAIT, Some(&key.task), Some(&run.halted)).await?;
             blocking(Changed::Nothing, move || {
                 let stash = Stash::make(&tree, &wanted).map_err(Failure::not_now)?;
                 // Between the worker's last look and this lock somebody else may have been at the files.
@@ -204,8 +244,11 @@ impl Executor for Files {
                     ));
                 }
                 let bytes = stash.to_bytes().map_err(|error| Failure::refused(error.to_string()))?;
-                // Earlier attempts at the same task are over; some had no chance to strike themselves out.
-                tree.note(NOTES, &key.to_string(), |other| Key::is_of(&key.task, other))?;
+                // Earlier attempts at the same task are over; some had no chance to strike themselves out. Later ones are not:
+                // whoever was stopped for long is in nobody's way when it goes on.
+                let earlier =
+                    |other: &str| Key::attempt_at(&key.task, other).is_some_and(|one| one < key.attempt);
+                tree.note(NOTES, &key.to_string(), earlier)?;
                 Ok(bytes)
             })
             .await
@@ -215,8 +258,9 @@ impl Executor for Files {
     fn apply<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<(), Failure>> {
         Box::pin(async {
             let ((wanted, verifier), stash) = (self.wanted(&run.parameters)?, read(stash).await?);
-            let tree = self.lock(Lock::Exclusive, WAIT, Some(&run.halted)).await?;
-            let change = Change::new(tree, Key::of(run), stash, run.halted.clone(), self.pause());
+            let key = Key::of(run);
+            let tree = self.lock_settled(Lock::Exclusive, WAIT, Some(&key.task), Some(&run.halted)).await?;
+            let change = Change::new(tree, key, stash, run.halted.clone(), self.pause());
             let goes_on = verifier.is_some();
             // Whoever does not wait for this any more does not end it: it ends by itself, under its lock.
             let (change, done) = blocking(Changed::Something, move || {
@@ -263,6 +307,19 @@ impl Executor for Files {
         })
     }
 
+    fn forget<'a>(&'a self, task_id: &'a str, attempt: u64) -> Work<'a, ()> {
+        Box::pin(async move {
+            let key = Key::new(task_id, attempt);
+            let struck = async {
+                let tree = self.lock(Lock::Exclusive, WAIT, None).await?;
+                blocking(Changed::Nothing, move || Ok(tree.strike(NOTES, &key.to_string())?)).await
+            };
+            if let Err(error) = struck.await {
+                tracing::warn!(task_id, attempt, root = self.root, %error, "the note of an attempt is left over");
+            }
+        })
+    }
+
     fn fence(&self) -> Fence {
         Fence::Fenced
     }
@@ -303,21 +360,26 @@ struct Key {
 
 impl Key {
     fn of(run: &Run) -> Self {
+        Self::new(&run.task_id, run.attempt)
+    }
+
+    fn new(task_id: &str, attempt: u64) -> Self {
         let plain = |id: &str| {
             (1..=64).contains(&id.len())
                 && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
         };
-        let task = if plain(&run.task_id) {
-            run.task_id.clone()
+        let task = if plain(task_id) {
+            task_id.to_owned()
         } else {
-            Digest::of_bytes(run.task_id.as_bytes()).to_string()
+            Digest::of_bytes(task_id.as_bytes()).to_string()
         };
-        Self { task, attempt: run.attempt }
+        Self { task, attempt }
     }
 
-    /// Whether a key is one of this task.
-    fn is_of(task: &str, key: &str) -> bool {
-        key.rsplit_once('-').is_some_and(|(of, _)| of == task)
+    /// Which attempt a key is, if it is one at this task.
+    fn attempt_at(task: &str, key: &str) -> Option<u64> {
+        let (of, attempt) = key.rsplit_once('-')?;
+        attempt.parse().ok().filter(|_| of == task)
     }
 }
 

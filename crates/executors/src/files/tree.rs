@@ -264,33 +264,70 @@ impl Tree {
         fsync(&folder).map_err(io_error(path))
     }
 
+    /// Every note, and whether it is marked.
+    fn notes(&self, notes: &str) -> Result<Vec<(String, bool)>, TreeError> {
+        let fail = io_error(notes);
+        let Some(folder) = self.folder(notes)? else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for entry in Dir::read_from(&folder).map_err(&fail)? {
+            let entry = entry.map_err(&fail)?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            if name == "." || name == ".." {
+                continue;
+            }
+            match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(about) => found.push((name.to_owned(), about.st_size > 0)),
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(fail(errno)),
+            }
+        }
+        Ok(found)
+    }
+
     /// Notes a name in a folder of the root that is for notes only, and strikes out those that are over.
     pub(super) fn note(&self, notes: &str, name: &str, over: impl Fn(&str) -> bool) -> Result<(), TreeError> {
+        for (noted, _) in self.notes(notes)?.iter().filter(|(noted, _)| over(noted)) {
+            let folder = self.folder(notes)?.ok_or_else(|| io_error(notes)(Errno::NOENT))?;
+            remove(&folder, noted).map_err(io_error(notes))?;
+        }
+        self.write_note(notes, name, b"")
+    }
+
+    /// Marks a note: what is noted is under way, and nothing else may be done before it is struck out.
+    pub(super) fn mark(&self, notes: &str, name: &str) -> Result<(), TreeError> {
+        self.write_note(notes, name, b"under way\n")
+    }
+
+    fn write_note(&self, notes: &str, name: &str, text: &[u8]) -> Result<(), TreeError> {
         let fail = io_error(notes);
         match mkdirat(&self.root, notes, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(fail(errno)),
         }
         let folder = self.folder(notes)?.ok_or_else(|| fail(Errno::NOENT))?;
-        for entry in Dir::read_from(&folder).map_err(&fail)? {
-            let entry = entry.map_err(&fail)?;
-            let noted = entry.file_name().to_str().unwrap_or_default();
-            if over(noted) {
-                remove(&folder, noted).map_err(&fail)?;
-            }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(&folder, name, flags, Mode::from_raw_mode(0o600)).map_err(&fail)?;
+        if text.is_empty() {
+            return Ok(());
         }
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        openat(&folder, name, flags, Mode::from_raw_mode(0o600)).map(drop).map_err(fail)
+        let mut file = File::from(file);
+        let written = file.write_all(text).and_then(|()| file.sync_all());
+        written.map_err(|source| TreeError::Io { path: notes.to_owned(), source })
     }
 
-    /// Whether a name is noted.
+    /// Whether a name is noted, and not marked.
     pub(super) fn is_noted(&self, notes: &str, name: &str) -> Result<bool, TreeError> {
-        let Some(folder) = self.folder(notes)? else { return Ok(false) };
-        match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(_) => Ok(true),
-            Err(Errno::NOENT) => Ok(false),
-            Err(errno) => Err(io_error(notes)(errno)),
-        }
+        Ok(self.notes(notes)?.iter().any(|(noted, marked)| noted == name && !marked))
+    }
+
+    /// A marked note that is none of these.
+    pub(super) fn under_way(
+        &self,
+        notes: &str,
+        own: impl Fn(&str) -> bool,
+    ) -> Result<Option<String>, TreeError> {
+        let all = self.notes(notes)?;
+        Ok(all.into_iter().find(|(noted, marked)| *marked && !own(noted)).map(|(noted, _)| noted))
     }
 
     /// Strikes out a name, and the folder with the last one.

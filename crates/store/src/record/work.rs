@@ -15,6 +15,8 @@ use super::{Record, RecordError, StoredTask, Work};
 
 /// Bytes of what is said about one task that the record keeps for those who follow; all of it is a blob.
 const MOST_LOGGED: u64 = 1_048_576;
+/// The id before all others.
+const BEFORE_ALL: &str = "00000000-0000-0000-0000-000000000000";
 /// Where the order of what is forced begins.
 const FORCED: u64 = 1_000;
 const UNDO: u64 = 2_000;
@@ -240,13 +242,13 @@ impl Record {
         .await
     }
 
-    /// Whoever claimed a task tries it again not before `until`, and neither does anybody else.
+    /// Whoever claimed a task tries it again not before `until`, and neither does anybody else; whether it has it still.
     ///
     /// # Errors
     /// The record is away.
-    pub async fn put_off(&self, task_id: &str, by: &str, until: Moment) -> Result<(), RecordError> {
+    pub async fn put_off(&self, task_id: &str, by: &str, until: Moment) -> Result<bool, RecordError> {
         let (task_id, by) = (task_id.to_owned(), by.to_owned());
-        self.work(Work::Do(Doing::PutOff { task_id, by, until })).await.map(drop)
+        Ok(self.work(Work::Do(Doing::PutOff { task_id, by, until })).await? > 0)
     }
 
     /// Whoever carries a task out is alive until `until`.
@@ -300,17 +302,27 @@ impl Record {
         .await
     }
 
-    /// Tasks whose worker was not heard of until its lease ended, the longest silent first.
+    /// Tasks whose worker was not heard of until its lease ended, the longest silent first; from `after` on, if a page came before.
+    /// Each with the end of its lease.
     ///
     /// # Errors
     /// The record is away.
-    pub async fn silent(&self, now: Moment, limit: u32) -> Result<Vec<String>, RecordError> {
+    pub async fn silent(
+        &self,
+        now: Moment,
+        after: Option<&(Moment, String)>,
+        limit: u32,
+    ) -> Result<Vec<(Moment, String)>, RecordError> {
         let sql = format!(
-            "SELECT task_id::text FROM tasks WHERE lease_until <= moment($1) ORDER BY lease_until LIMIT {limit}"
+            "SELECT micros(lease_until), task_id::text FROM tasks WHERE lease_until <= moment($1) \
+             AND (lease_until > moment($2) OR (lease_until = moment($2) AND task_id > $3::uuid)) \
+             ORDER BY lease_until, task_id LIMIT {limit}"
         );
+        let first = (Moment::from_micros(0), BEFORE_ALL.to_owned());
+        let (from, id) = after.unwrap_or(&first);
         self.read(async |link| {
-            let rows = link.rows(&sql, &[now.into()]).await?;
-            rows.iter().map(|row| row.text(0).map(str::to_owned)).collect()
+            let rows = link.rows(&sql, &[now.into(), (*from).into(), id.as_str().into()]).await?;
+            rows.iter().map(|row| Ok((row.moment(0)?, row.text(1)?.to_owned()))).collect()
         })
         .await
     }

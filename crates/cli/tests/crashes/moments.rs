@@ -1,0 +1,155 @@
+//! The moments of a task at which something happens to whoever carries it out. Each is reached for certain or waited for with
+//! open eyes; nothing here depends on how long something takes.
+
+use std::fs::File;
+use std::thread;
+
+use ade_testkit::Dice;
+use ade_testkit::people::text;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::jobs::{Job, Set, counter, small, wide};
+use super::site::{Blocked, PATIENCE, Site, attempt, phase};
+
+/// A moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Moment {
+    /// A worker waits for the locks: it is approved still.
+    Waiting,
+    /// It holds its locks, and what it will change is not kept yet.
+    Prepared,
+    /// What it will change is kept, and nothing is changed.
+    Started,
+    /// Some files are changed.
+    Between,
+    /// All files are changed, and nobody has said so.
+    Changed,
+    /// A command has done something and goes on.
+    Running,
+}
+
+pub(crate) const MOMENTS: [Moment; 6] =
+    [Moment::Waiting, Moment::Prepared, Moment::Started, Moment::Between, Moment::Changed, Moment::Running];
+
+/// What was met.
+pub(crate) struct Met {
+    pub(crate) job: Job,
+    /// The attempt that was under way; 0: none yet.
+    pub(crate) attempt: u64,
+    /// When.
+    pub(crate) at: Instant,
+    /// Whoever else holds a lock that it needs.
+    pub(crate) blocked: Option<Blocked>,
+    /// The root is held by the test.
+    pub(crate) held: Option<File>,
+    /// Who was at it.
+    pub(crate) by: String,
+}
+
+impl Moment {
+    /// Proposes a task on a resource, and does something to whoever carries it out at this moment.
+    pub(crate) async fn strike(
+        self,
+        site: &Site,
+        name: &str,
+        on: &str,
+        dice: &mut Dice,
+        strike: impl Fn(&str) + Send + Sync,
+    ) -> Met {
+        match self {
+            Self::Waiting => {
+                let (lock, set) = (Job::lock_of(on), small(site, name, dice));
+                let blocked = Some(site.block(&lock).await);
+                let job = Job::files(site, set, on).await;
+                let by = site.waiter(&lock, &job.id).await;
+                strike(&by);
+                Met { job, attempt: 0, at: Instant::now(), blocked, held: None, by }
+            }
+            Self::Prepared => {
+                let held = Some(site.hold_root());
+                let job = Job::files(site, small(site, name, dice), on).await;
+                let now = site.execution("it is prepared", &job.id, |now| phase(now) == "PREPARED").await;
+                let by = text(&now, "agent_id");
+                strike(&by);
+                Met { job, attempt: attempt(&now), at: Instant::now(), blocked: None, held, by }
+            }
+            Self::Started => {
+                let (job, now, held) = started(site, small(site, name, dice), on).await;
+                let by = text(&now, "agent_id");
+                strike(&by);
+                Met { job, attempt: attempt(&now), at: Instant::now(), blocked: None, held: Some(held), by }
+            }
+            Self::Between | Self::Changed => {
+                let (job, now, held) = started(site, wide(site, name), on).await;
+                let by = text(&now, "agent_id");
+                let set = job.set().expect("files");
+                let changed = set.watch(self == Self::Changed);
+                spin(changed, held, || strike(&by));
+                Met { attempt: attempt(&now), at: Instant::now(), blocked: None, held: None, by, job }
+            }
+            Self::Running => {
+                let job = Job::command(site, on).await;
+                let ran = || async {
+                    if job.written(site) > 0 { Ok(()) } else { Err("nothing is written".to_owned()) }
+                };
+                let ran = ade_testkit::wait::until("the command runs", PATIENCE, ran).await;
+                ran.unwrap_or_else(|error| site.fail(&error.to_string()));
+                let now = site.execution("it is begun", &job.id, |now| attempt(now) > 0).await;
+                let by = text(&now, "agent_id");
+                strike(&by);
+                Met { attempt: attempt(&now), at: Instant::now(), blocked: None, held: None, by, job }
+            }
+        }
+    }
+}
+
+/// A task whose worker has kept what it will change, has said so, and waits for the root, which the test holds.
+pub(crate) async fn started(site: &Site, set: Set, on: &str) -> (Job, Value, File) {
+    let held = site.hold_root();
+    let job = Job::files(site, set, on).await;
+    let now = site.execution("it is prepared", &job.id, |now| phase(now) == "PREPARED").await;
+    let note = site.note(&job.id, attempt(&now));
+    // The note is made while the worker holds the root: whoever asks then is the next.
+    let held = tokio::task::block_in_place(|| {
+        drop(held);
+        watch("it is kept", || note.exists());
+        site.hold_root()
+    });
+    let started = |now: &Value| matches!(phase(now).as_str(), "STARTED" | "ENDED");
+    let now = site.execution("it is started", &job.id, started).await;
+    (job, now, held)
+}
+
+/// Gives the root back, and does something as soon as something is seen.
+pub(crate) fn spin(seen: impl Fn() -> bool, held: File, then: impl Fn()) {
+    tokio::task::block_in_place(|| {
+        drop(held);
+        watch("the files are changed", seen);
+        then();
+    });
+}
+
+/// Looks without a pause: what is looked for lasts for milliseconds.
+fn watch(what: &str, seen: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !seen() {
+        assert!(begun.elapsed() < PATIENCE, "waited too long until {what}");
+        thread::yield_now();
+    }
+}
+
+/// What else is proposed in a round.
+pub(crate) async fn others(site: &Site, name: &str, on: &str, count: u64, dice: &mut Dice) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for number in 0..1 + dice.below(2) {
+        let own = format!("{name}-own-{number}");
+        jobs.push(Job::files(site, small(site, &own, dice), &own).await);
+    }
+    let beside = format!("{name}-beside");
+    jobs.push(Job::files(site, small(site, &beside, dice), on).await);
+    jobs.push(Job::command(site, &format!("{name}-command")).await);
+    jobs.push(Job::noop(site).await);
+    jobs.push(Job::files(site, counter(site, count), "counter").await);
+    jobs
+}
