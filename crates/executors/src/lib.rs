@@ -137,6 +137,11 @@ pub trait Executor: Send + Sync {
     /// Whether a worker that lost its lease can still change something.
     fn fence(&self) -> Fence;
 
+    /// Whether there is nothing to be carried out: then nothing needs to be kept, and nobody needs to know that it began.
+    fn changes_nothing(&self) -> bool {
+        false
+    }
+
     /// Whether there is a way back at all for these parameters.
     fn can_roll_back(&self, parameters: &Parameters) -> bool;
 }

@@ -82,22 +82,19 @@ struct Inner {
     kept: Vec<u8>,
     new: Vec<u8>,
     bytes: u64,
-    file: Option<(PathBuf, File)>,
+    /// Where all of it is to be kept, and the file once there is more than memory keeps.
+    whole: Option<PathBuf>,
+    file: Option<File>,
     broken: Option<String>,
 }
 
 impl Output {
-    /// In memory, with all of it in a new file, if there is one.
-    ///
-    /// # Errors
-    /// The file cannot be made.
-    pub fn new(secrets: Secrets, whole: Option<&Path>) -> io::Result<Self> {
-        let file = match whole {
-            Some(path) => Some((path.to_owned(), File::create_new(path)?)),
-            None => None,
-        };
+    /// In memory, and as soon as that is more than is kept there, all of it in a new file, if one is named.
+    #[must_use]
+    pub fn new(secrets: Secrets, whole: Option<&Path>) -> Self {
         let (waiting, kept, new) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self(Arc::new(Mutex::new(Inner { secrets, waiting, kept, new, bytes: 0, file, broken: None }))))
+        let (whole, file, broken) = (whole.map(Path::to_owned), None, None);
+        Self(Arc::new(Mutex::new(Inner { secrets, waiting, kept, new, bytes: 0, whole, file, broken })))
     }
 
     /// Says something. Never blocks for long, never fails: what cannot be written is missing in the file, and the end says so.
@@ -122,20 +119,20 @@ impl Output {
         String::from_utf8_lossy(whole).into_owned()
     }
 
-    /// Nothing more is said: the beginning, how many bytes there were, and the file with all of them.
+    /// Nothing more is said: the beginning, how many bytes there were, and the file with all of them, if that was more.
     ///
     /// # Errors
     /// Some of it could not be written to the file.
     pub fn finish(&self) -> io::Result<(String, u64, Option<PathBuf>)> {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         inner.pass(true);
-        if let Some((_, file)) = &mut inner.file {
+        if let Some(file) = &mut inner.file {
             file.sync_all()?;
         }
         if let Some(broken) = &inner.broken {
             return Err(io::Error::other(broken.clone()));
         }
-        let file = inner.file.as_ref().map(|(path, _)| path.clone());
+        let file = inner.whole.clone().filter(|_| inner.file.is_some());
         Ok((String::from_utf8_lossy(&inner.kept).into_owned(), inner.bytes, file))
     }
 }
@@ -146,12 +143,22 @@ impl Inner {
         let passed = self.secrets.pass(&mut waiting, end);
         self.waiting = waiting;
         let room = KEPT.saturating_sub(self.kept.len()).min(passed.len());
+        if room < passed.len() && self.broken.is_none() && self.file.is_none() {
+            let begun = self.whole.as_ref().map(|path| {
+                let mut file = File::create_new(path)?;
+                file.write_all(&self.kept).map(|()| file)
+            });
+            match begun.transpose() {
+                Ok(file) => self.file = file,
+                Err(error) => self.broken = Some(error.to_string()),
+            }
+        }
         self.kept.extend_from_slice(passed.get(..room).unwrap_or_default());
         self.new.extend_from_slice(&passed);
         let over = self.new.len().saturating_sub(FOLLOWED);
         self.new.drain(..over);
         let room = usize::try_from(MOST.saturating_sub(self.bytes)).unwrap_or(usize::MAX).min(passed.len());
-        if let (Some((_, file)), None) = (&mut self.file, &self.broken)
+        if let (Some(file), None) = (&mut self.file, &self.broken)
             && let Err(error) = file.write_all(passed.get(..room).unwrap_or_default())
         {
             self.broken = Some(error.to_string());
@@ -169,7 +176,7 @@ mod tests {
         let text = "a secret-one and secret-one-more, sec";
         let secrets = Secrets::new(["secret-one".to_owned(), "secret-one-more".to_owned(), String::new()]);
         for size in 1..text.len() {
-            let output = Output::new(secrets.clone(), None).expect("no file");
+            let output = Output::new(secrets.clone(), None);
             text.as_bytes().chunks(size).for_each(|part| output.say(part));
             let (kept, bytes, _) = output.finish().expect("no file");
             assert_eq!(kept, "a *** and ***, sec");
@@ -182,13 +189,18 @@ mod tests {
     fn what_is_too_long_is_cut_and_counted() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("whole");
-        let output = Output::new(Secrets::default(), Some(&path)).expect("a file");
+        let output = Output::new(Secrets::default(), Some(&path));
         for _ in 0..3 {
             output.say(&[b'x'; KEPT]);
         }
         let (kept, bytes, _) = output.finish().expect("written");
         assert_eq!((kept.len(), bytes), (KEPT, 3 * KEPT as u64));
         assert_eq!(std::fs::metadata(&path).expect("there").len(), bytes);
-        assert!(Output::new(Secrets::default(), Some(&path)).is_err(), "nothing is written over");
+        let another = Output::new(Secrets::default(), Some(&path));
+        another.say(&[b'y'; KEPT + 1]);
+        assert!(another.finish().is_err(), "nothing is written over");
+        let short = Output::new(Secrets::default(), Some(&folder.path().join("short")));
+        short.say(b"short");
+        assert_eq!(short.finish().expect("kept"), ("short".to_owned(), 5, None));
     }
 }

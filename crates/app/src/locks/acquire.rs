@@ -46,6 +46,11 @@ impl LockService {
         if let Err(retry_at) = self.coordination.admit(agent, locks).await? {
             return Err(LockError::RateLimited { retry_at });
         }
+        self.acquire_unmetered(request).await
+    }
+
+    /// The same for what was approved: how often people may ask has nothing to do with it.
+    pub(crate) async fn acquire_unmetered(&self, request: Request) -> Result<Acquired, LockError> {
         let wait_ms = match request.patience {
             Patience::None => 0,
             Patience::HeldOpen { ms } | Patience::Ticket { ms } => ms,

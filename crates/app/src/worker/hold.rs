@@ -150,7 +150,7 @@ pub(crate) async fn take(
         purpose: format!("apply task {task_id}").as_str().into(),
     };
     let asked_at = Instant::now();
-    match locks.acquire(request).await {
+    match locks.acquire_unmetered(request).await {
         Ok(Acquired::Granted(granted)) => {
             let (held, modes) = granted
                 .into_iter()

@@ -103,7 +103,7 @@ impl Worker {
         let attempt = self.reviews.begin(task_id, review.revision, &begin).await?;
         let kept = self.keep(task_id, attempt, locks, since);
         let begun = Begun { task: &task, attempt, locks, executor };
-        let output = self.output(task_id, attempt)?;
+        let output = self.output(task_id, attempt);
         let run = begun.run(output.clone(), &kept);
         let outcome = match again {
             Err(failure) => Err(Ended { failure, stash: Vec::new() }),
@@ -114,6 +114,9 @@ impl Worker {
 
     /// Saves what is needed to undo it, says so, and begins.
     async fn carry_out(&self, begun: &Begun<'_>, run: &Run, kept: &Kept) -> Result<(), Ended> {
+        if begun.executor.changes_nothing() {
+            return Ok(());
+        }
         let nothing = |failure| Ended { failure, stash: Vec::new() };
         let (executor, task_id) = (begun.executor, begun.task.review.task_id.as_str());
         let stash = executor.stash(run).await.map_err(nothing)?;
@@ -247,17 +250,14 @@ impl Worker {
         put.map_err(|error| unkept(error.to_string()))?.map(Some).map_err(|error| unkept(error.to_string()))
     }
 
-    pub(super) fn output(&self, task_id: &str, attempt: u64) -> Result<Output, Error> {
+    pub(super) fn output(&self, task_id: &str, attempt: u64) -> Output {
         let file = self.blobs.unfinished(&format!("output-{task_id}-{attempt}-{}", uuid::Uuid::new_v4()));
-        Output::new(self.secrets.clone(), Some(&file)).map_err(|error| {
-            Error::Record(ade_store::RecordError::Unavailable(format!("{}: {error}", file.display())))
-        })
+        Output::new(self.secrets.clone(), Some(&file))
     }
 
     /// For changing back, whose words are in the log alone: there is nothing to be kept, and no file that would be left over.
-    pub(super) fn only_followed(&self) -> Result<Output, Error> {
-        let output = Output::new(self.secrets.clone(), None);
-        output.map_err(|error| Error::Record(ade_store::RecordError::Unavailable(error.to_string())))
+    pub(super) fn only_followed(&self) -> Output {
+        Output::new(self.secrets.clone(), None)
     }
 
     pub(super) async fn finish_output(&self, task_id: &str, attempt: u64, output: &Output) -> Said {
@@ -270,21 +270,17 @@ impl Worker {
                 return Said { text: Some(format!("(not kept: {error})")), key: None };
             }
         };
-        let Some(file) = file else { return Said { text: Some(text), key: None } };
+        let text = Some(text).filter(|text| !text.is_empty());
+        let Some(file) = file else { return Said { text, key: None } };
+        tracing::debug!(task_id, bytes, "what a task said is kept as a blob");
         let (blobs, key) = (self.blobs.clone(), format!("output/{task_id}/{attempt}"));
-        let whole = bytes <= text.len() as u64;
-        let kept = spawn_blocking(move || {
-            if whole {
-                return std::fs::remove_file(&file).map(|()| None).map_err(|error| error.to_string());
-            }
-            blobs.keep(&file, &key).map(|()| Some(key)).map_err(|error| error.to_string())
-        })
-        .await;
-        match kept.map_err(|error| error.to_string()).and_then(|kept| kept) {
-            Ok(key) => Said { text: Some(text).filter(|text| !text.is_empty()), key },
+        let kept = spawn_blocking(move || blobs.keep(&file, &key).map(|()| key)).await;
+        match kept.map_err(|error| error.to_string()).and_then(|kept| kept.map_err(|error| error.to_string()))
+        {
+            Ok(key) => Said { text, key: Some(key) },
             Err(error) => {
                 tracing::warn!(task_id, %error, "what a task said was not kept whole");
-                Said { text: Some(text), key: None }
+                Said { text, key: None }
             }
         }
     }

@@ -171,7 +171,7 @@ impl Worker {
         }
         let kept = self.keep(task_id, attempt, locks, since);
         let begun = Begun { task, attempt, locks, executor };
-        let output = self.only_followed()?;
+        let output = self.only_followed();
         let run = ade_executors::Run { attempt: changed_by(task), ..begun.run(output, &kept) };
         let mut told = false;
         loop {

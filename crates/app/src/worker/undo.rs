@@ -75,7 +75,7 @@ impl Worker {
             let attempt = self.reviews.begin_roll_back(task_id, &begin).await?;
             let kept = self.keep(task_id, attempt, &locks, since);
             let begun = Begun { task, attempt, locks: &locks, executor };
-            let output = self.only_followed()?;
+            let output = self.only_followed();
             // What is undone is what the last attempt did that changed something.
             let run = Run { attempt: changed_by(task), ..begun.run(output, &kept) };
             self.change_back(&begun, &run, &stash, &kept).await

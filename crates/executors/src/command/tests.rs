@@ -44,7 +44,7 @@ fn run(arguments: &Value, secrets: Secrets) -> (Stop, Run) {
     let parameters =
         json!({ "template": "t", "arguments": arguments }).as_object().expect("an object").clone();
     let (halt, halted) = Halted::new();
-    let output = Output::new(secrets, None).expect("no file");
+    let output = Output::new(secrets, None);
     let tokens = vec![("resource:a:b".to_owned(), 41), ("resource:c:d".to_owned(), 7)];
     (halt, Run { task_id: "task".to_owned(), attempt: 3, parameters, approved: None, tokens, output, halted })
 }

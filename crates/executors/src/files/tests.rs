@@ -54,7 +54,7 @@ impl Place {
         let parameters = json!({ "root": self.files.root, "files": files.into() });
         let parameters = parameters.as_object().expect("an object").clone();
         let (halt, halted) = Halted::new();
-        let output = Output::new(Secrets::default(), None).expect("no file");
+        let output = Output::new(Secrets::default(), None);
         let (task_id, attempt, tokens) = ("0192-task".to_owned(), 3, Vec::new());
         (halt, Run { task_id, attempt, parameters, approved: None, tokens, output, halted })
     }

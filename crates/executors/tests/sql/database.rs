@@ -101,7 +101,7 @@ pub(crate) fn run(statements: &[&str], back: &[&str]) -> (watch::Sender<Option<H
         attempt: 1,
         parameters: parameters(statements, back),
         tokens: Vec::new(),
-        output: Output::new(Secrets::default(), None).expect("no file"),
+        output: Output::new(Secrets::default(), None),
         halted,
     };
     (halt, run)
