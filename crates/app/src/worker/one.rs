@@ -153,17 +153,25 @@ impl Worker {
         work: impl Future<Output = T>,
     ) -> T {
         let task_id = begun.task.review.task_id.as_str();
-        let follow = async {
-            let mut tick = tokio::time::interval(Duration::from_millis(250));
-            loop {
-                tick.tick().await;
-                self.pass_on(task_id, begun.attempt, output).await;
+        let mut tick = tokio::time::interval(Duration::from_millis(250));
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                _ = tick.tick() => {}
             }
-        };
-        tokio::select! {
-            biased;
-            done = work => done,
-            never = follow => never,
+            let passing = self.pass_on(task_id, begun.attempt, output);
+            tokio::pin!(passing);
+            tokio::select! {
+                biased;
+                done = &mut work => {
+                    // What was taken out to be passed on would be lost if nobody waited for it.
+                    passing.await;
+                    return done;
+                }
+                () = &mut passing => {}
+            }
         }
     }
 
