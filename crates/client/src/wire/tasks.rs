@@ -163,7 +163,7 @@ pub struct TaskRequest {
     pub description: Option<String>,
     /// Who carries it out: `agent` or `noop`; `agent`, unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(pattern = "^(agent|noop)$"))]
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(agent|command|files|http|noop|sql)$"))]
     pub executor: Option<String>,
     /// What the executor needs to know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
