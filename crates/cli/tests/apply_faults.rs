@@ -202,8 +202,9 @@ impl Drill {
     async fn round(&mut self, name: &str, moment: Moment, fault: Fault, dice: &mut Dice) {
         let what = format!("{name}: {fault:?} at {moment:?}");
         let on = format!("{name}-shared");
-        let mut jobs = others(&self.site, name, &on, self.count, dice).await;
-        let agent = Job::agent(&self.site, dice.below(2) == 0).await;
+        let dies = dice.below(2) == 0;
+        let others = others(&self.site, name, &on, self.count, dice);
+        let (mut jobs, agent) = tokio::join!(others, Job::agent(&self.site, dies));
         let claimed = self.claim(&agent).await;
         let site = &self.site;
         let strike = |by: &str| match fault {

@@ -145,17 +145,18 @@ fn watch(what: &str, seen: impl Fn() -> bool) {
     }
 }
 
-/// What else is proposed in a round.
+/// What else is proposed in a round, all at the same time; the one that counts is the last.
 pub(crate) async fn others(site: &Site, name: &str, on: &str, count: u64, dice: &mut Dice) -> Vec<Job> {
-    let mut jobs = Vec::new();
-    for number in 0..1 + dice.below(2) {
-        let own = format!("{name}-own-{number}");
-        jobs.push(Job::files(site, small(site, &own, dice), &own).await);
-    }
-    let beside = format!("{name}-beside");
-    jobs.push(Job::files(site, small(site, &beside, dice), on).await);
-    jobs.push(Job::command(site, &format!("{name}-command")).await);
-    jobs.push(Job::noop(site).await);
-    jobs.push(Job::files(site, counter(site, count), "counter").await);
-    jobs
+    let mut set = |of: &str| small(site, &format!("{name}-{of}"), dice);
+    let (one, two, beside) = (set("one"), set("two"), set("beside"));
+    let [own, other, command] = ["one", "two", "command"].map(|of| format!("{name}-{of}"));
+    let jobs = tokio::join!(
+        Job::files(site, one, &own),
+        Job::files(site, two, &other),
+        Job::files(site, beside, on),
+        Job::command(site, &command),
+        Job::noop(site),
+        Job::files(site, counter(site, count), "counter"),
+    );
+    vec![jobs.0, jobs.1, jobs.2, jobs.3, jobs.4, jobs.5]
 }

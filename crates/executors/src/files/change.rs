@@ -26,12 +26,18 @@ pub(super) struct Change<'a> {
 impl Change<'_> {
     /// All files or none.
     pub(super) fn apply(self, wanted: &[Wanted]) -> Result<(), Failure> {
+        if !self.tree.is_noted(NOTES, &self.key.to_string())? {
+            // A note that somebody else has marked stays: what it is about is not decided yet.
+            return Err(Failure::refused(
+                "this attempt was settled by another worker; nothing was changed by this one",
+            ));
+        }
         let done = self.may_begin(wanted).and_then(|()| {
             // If this ends in the middle, nobody else changes anything before it is settled.
             self.tree.mark(NOTES, &self.key.to_string())?;
             self.all_or_none(wanted)
         });
-        // One that stays is in nobody's way: it is only good for this attempt, which is over.
+        // One that stays is in nobody's way for longer than until it is settled.
         let _ = self.tree.strike(NOTES, &self.key.to_string());
         done
     }
@@ -46,7 +52,7 @@ impl Change<'_> {
         })
     }
 
-    /// Nothing was changed since it was kept, and nobody has settled this attempt meanwhile.
+    /// Nothing was changed since it was kept.
     fn may_begin(&self, wanted: &[Wanted]) -> Result<(), Failure> {
         self.go_on()?;
         let hash = |file: &Wanted| file.content.as_ref().map(|content| Digest::of_bytes(content.as_bytes()));
@@ -54,11 +60,6 @@ impl Change<'_> {
         let asked = wanted.iter().map(|file| (&file.path, hash(file)));
         if !asked.eq(self.stash.entries.iter().map(|entry| (&entry.path, kept(entry)))) {
             return Err(Failure::refused("what was kept before the change belongs to other files"));
-        }
-        if !self.tree.is_noted(NOTES, &self.key.to_string())? {
-            return Err(Failure::refused(
-                "this attempt was settled by another worker; nothing was changed by this one",
-            ));
         }
         let moved =
             |path: &str| Failure::not_now(format!("{path:?} was changed meanwhile; nothing was changed"));
