@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::thread;
+use std::time::Duration;
 
 use ade_testkit::Dice;
 use ade_testkit::people::text;
@@ -136,12 +137,12 @@ pub(crate) fn spin(seen: impl Fn() -> bool, held: File, then: impl Fn()) {
     });
 }
 
-/// Looks without a pause: what is looked for lasts for milliseconds.
+/// Looks again and again: what is looked for lasts for milliseconds, and nobody tells of it.
 fn watch(what: &str, seen: impl Fn() -> bool) {
     let begun = Instant::now();
     while !seen() {
         assert!(begun.elapsed() < PATIENCE, "waited too long until {what}");
-        thread::yield_now();
+        thread::park_timeout(Duration::from_micros(100));
     }
 }
 
