@@ -17,7 +17,7 @@ use ade_testkit::people::text;
 use ade_testkit::wait::until;
 use ade_testkit::{Dice, effort};
 use crashes::jobs::{Found, Job, Kind, wide};
-use crashes::moments::{MOMENTS, Met, Moment, others, spin, started};
+use crashes::moments::{MOMENTS, Met, Moment, beside, others, spin, started};
 use crashes::site::{LEASE, PATIENCE, Site, attempt, tree};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -211,7 +211,7 @@ impl Drill {
         let what = format!("{name}: {fault:?} at {moment:?}");
         let on = format!("{name}-shared");
         let dies = dice.below(2) == 0;
-        let others = others(&self.site, name, &on, self.count, dice);
+        let others = others(&self.site, name, self.count, dice);
         let (mut jobs, agent) = tokio::join!(others, Job::agent(&self.site, dies));
         let claimed = self.claim(&agent).await;
         let site = &self.site;
@@ -227,7 +227,7 @@ impl Drill {
             _ => met.job.set().map(|set| set.look().unwrap_or_else(|error| site.fail(&error))),
         };
         let mut late = self.come_back(&what, met.at, fault, &met).await;
-        let Met { job, attempt, blocked, held, .. } = met;
+        let Met { job, attempt, blocked, held, beside: waiting, .. } = met;
         if let Some(blocked) = blocked {
             blocked.release().await;
             late = late.max(Instant::now());
@@ -239,8 +239,12 @@ impl Drill {
         drop(held);
         self.end_agent(&agent, claimed).await;
         self.settled(&what, &job, attempt, late, fault).await;
+        let waiting = match waiting {
+            Some(waiting) => waiting,
+            None => Job::files(&self.site, beside(&self.site, name, dice), &on).await,
+        };
         let counted = jobs.len();
-        jobs.extend([job, agent]);
+        jobs.extend([job, agent, waiting]);
         let ended = self.ended(&what, &jobs).await;
         let victim = &ended[counted];
         self.count += u64::from(text(&ended[counted - 1], "state") == "COMPLETED");

@@ -188,13 +188,17 @@ impl Worker {
                 return Ok(());
             }
             if !failure.again {
-                let error = format!("OUTCOME_UNKNOWN: what a worker left cannot be found out: {}", failure.message);
+                let error =
+                    format!("OUTCOME_UNKNOWN: what a worker left cannot be found out: {}", failure.message);
                 let error = self.secrets.hide(&error);
                 let failed =
                     Failed { code: FailureCode::OutcomeUnknown, error, left: Left::Unknown, again: false };
                 executor.forget(task_id, run.attempt).await;
                 let silence = Said::default();
-                return self.tell(&kept, || self.reviews.fail(task_id, attempt, &failed, &silence)).await.map(drop);
+                return self
+                    .tell(&kept, || self.reviews.fail(task_id, attempt, &failed, &silence))
+                    .await
+                    .map(drop);
             }
             // Somebody is in the way, perhaps that very worker: as soon as it is gone, it is settled.
             tokio::time::sleep(RECOVER_EVERY).await;

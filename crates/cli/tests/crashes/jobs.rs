@@ -81,7 +81,10 @@ impl Set {
 
     /// Another set: the last file of this one, from how it was to something else.
     pub(crate) fn last_as(&self, content: &str) -> Self {
-        let last = self.files.last().map(|(path, before, _)| (path.clone(), before.clone(), Some(content.to_owned())));
+        let last = self
+            .files
+            .last()
+            .map(|(path, before, _)| (path.clone(), before.clone(), Some(content.to_owned())));
         Self { files: last.into_iter().collect() }
     }
 

@@ -202,7 +202,8 @@ impl Review {
             if execution.stop.is_some() {
                 // Nobody is left who could say that it was stopped, and nobody begins it again.
                 execution.code = Some(FailureCode::Stopped);
-                execution.error = Some(format!("{why}, and an administrator had stopped it; nothing was changed"));
+                execution.error =
+                    Some(format!("{why}, and an administrator had stopped it; nothing was changed"));
                 self.end_failed(now)?;
                 return Ok(Follows::Over);
             }

@@ -202,7 +202,8 @@ impl Executor for Files {
                 let bytes = stash.to_bytes().map_err(|error| Failure::refused(error.to_string()))?;
                 // Earlier attempts at the same task are over; some had no chance to strike themselves out. Later ones are not:
                 // whoever was stopped for long is in nobody's way when it goes on.
-                let earlier = |other: &str| Key::attempt_at(&key.task, other).is_some_and(|one| one < key.attempt);
+                let earlier =
+                    |other: &str| Key::attempt_at(&key.task, other).is_some_and(|one| one < key.attempt);
                 tree.note(NOTES, &key.to_string(), earlier)?;
                 Ok(bytes)
             })
@@ -214,8 +215,7 @@ impl Executor for Files {
         Box::pin(async {
             let (wanted, stash) = (self.wanted(&run.parameters)?, read(stash).await?);
             let key = Key::of(run);
-            let tree =
-                self.lock_settled(Lock::Exclusive, WAIT, Some(&key.task), Some(&run.halted)).await?;
+            let tree = self.lock_settled(Lock::Exclusive, WAIT, Some(&key.task), Some(&run.halted)).await?;
             let (halted, pause) = (run.halted.clone(), self.pause());
             // Whoever does not wait for this any more does not end it: it ends by itself, under its lock.
             blocking(Changed::Something, move || {
@@ -254,7 +254,8 @@ impl Executor for Files {
         Box::pin(async move {
             let (root, key) = (self.root.clone(), Key::new(task_id, attempt));
             // At once, whoever is at the root: somebody who waits for nothing else must not wait for it.
-            let struck = blocking(Changed::Nothing, move || Ok(Tree::strike_at(&root, NOTES, &key.to_string())?));
+            let struck =
+                blocking(Changed::Nothing, move || Ok(Tree::strike_at(&root, NOTES, &key.to_string())?));
             if let Err(error) = struck.await {
                 tracing::warn!(task_id, attempt, root = self.root, %error, "the note of an attempt is left over");
             }
@@ -309,8 +310,11 @@ impl Key {
             (1..=64).contains(&id.len())
                 && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
         };
-        let task =
-            if plain(task_id) { task_id.to_owned() } else { Digest::of_bytes(task_id.as_bytes()).to_string() };
+        let task = if plain(task_id) {
+            task_id.to_owned()
+        } else {
+            Digest::of_bytes(task_id.as_bytes()).to_string()
+        };
         Self { task, attempt }
     }
 

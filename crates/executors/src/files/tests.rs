@@ -568,7 +568,10 @@ async fn nothing_is_built_on_what_is_not_settled() {
     let stash = place.files.stash(&run).await.expect("kept");
     // Both are written beside their places; one is put into it.
     let failure = place.dying(3).apply(&run, &stash).await.expect_err("gone");
-    assert_eq!((failure.changed, place.read("a"), place.read("b")), (Changed::Something, "new a".into(), "old b".into()));
+    assert_eq!(
+        (failure.changed, place.read("a"), place.read("b")),
+        (Changed::Something, "new a".into(), "old b".into())
+    );
     let (_halt, other) = place.run(json!([{ "path": "b", "content": "of another" }]));
     let other = Run { task_id: "another".to_owned(), attempt: 1, ..other };
     let soon = Duration::from_millis(200);
