@@ -126,10 +126,11 @@ pub trait Executor: Send + Sync {
     fn roll_back<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<(), Failure>>;
 
     /// Finds out what an attempt left whose worker is gone, or whose last answer was lost, and shuts that attempt out. Nothing
-    /// of it can happen afterwards. Only asked of executors with a fence.
+    /// of it can happen afterwards. Unless nothing was left, it is rolled back or [forgotten](Self::forget) then: others may have
+    /// to wait for that. Only asked of executors with a fence.
     fn settle<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<Settled, Failure>>;
 
-    /// Nothing comes of an attempt that has kept what it will change: whatever else it left for itself may go.
+    /// Nothing more comes of an attempt that has kept what it will change: whatever else it left for itself may go.
     fn forget<'a>(&'a self, _task_id: &'a str, _attempt: u64) -> Work<'a, ()> {
         Box::pin(async {})
     }

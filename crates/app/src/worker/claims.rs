@@ -9,6 +9,8 @@ use super::{MOST_AT_ONCE, Worker};
 
 /// How long a task rests whose locks were not to be had, or that cannot be tried now.
 const REST_MS: u64 = 1_000;
+/// How long a claim keeps others away at most without being renewed.
+const CLAIM_MS: u64 = 15_000;
 
 impl Worker {
     /// As many as there are free slots, of which one is given.
@@ -25,8 +27,12 @@ impl Worker {
             free.push(more);
         }
         let (now, most) = (self.now(), u32::try_from(free.len()).unwrap_or(u32::MAX));
-        let found = self.record.claim(places, &[], &self.name, now, self.lease_until(), most).await?;
+        let found = self.record.claim(places, &[], &self.name, now, self.claim_until(), most).await?;
         Ok(found.into_iter().zip(free).collect())
+    }
+
+    fn claim_until(&self) -> ade_domain::Moment {
+        self.now().plus_ms(self.lease_ms.min(CLAIM_MS))
     }
 
     /// Keeps others away from a task that is tried, as long as it takes; whoever is killed meanwhile is in nobody's way for longer
@@ -34,7 +40,7 @@ impl Worker {
     pub(super) async fn stay_at(&self, task_id: &str) -> std::convert::Infallible {
         loop {
             tokio::time::sleep(self.beat()).await;
-            match self.record.put_off(task_id, &self.name, self.lease_until()).await {
+            match self.record.put_off(task_id, &self.name, self.claim_until()).await {
                 Ok(true) => {}
                 // It has begun: from now on its lease keeps others away.
                 Ok(false) => return std::future::pending().await,

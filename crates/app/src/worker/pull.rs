@@ -120,7 +120,8 @@ impl Pulls {
     ) -> Result<Option<StoredTask>, Error> {
         let by = format!("agent {agent}");
         let now = self.clock.now();
-        let found = self.record.claim(places, types, &by, now, now.plus_ms(CLAIM_MS), 1).await?;
+        let until = now.plus_ms(self.lease_ms.min(CLAIM_MS));
+        let found = self.record.claim(places, types, &by, now, until, 1).await?;
         let Some(task_id) = found.first() else { return Ok(None) };
         match self.begin(agent, task_id, caller).await {
             Ok(Some(task)) => Ok(Some(task)),

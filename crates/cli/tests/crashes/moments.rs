@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::thread;
+use std::time::Duration;
 
 use ade_testkit::Dice;
 use ade_testkit::people::text;
@@ -45,6 +46,8 @@ pub(crate) struct Met {
     pub(crate) held: Option<File>,
     /// Who was at it.
     pub(crate) by: String,
+    /// Another task that waits for the same resource; nothing: it is to be proposed afterwards.
+    pub(crate) beside: Option<Job>,
 }
 
 impl Moment {
@@ -57,6 +60,8 @@ impl Moment {
         dice: &mut Dice,
         strike: impl Fn(&str) + Send + Sync,
     ) -> Met {
+        // Not before the one that is met has the resource: it would wait for the root, which the test holds.
+        let waits = async |set: Set| Some(Job::files(site, set, on).await);
         match self {
             Self::Waiting => {
                 let (lock, set) = (Job::lock_of(on), small(site, name, dice));
@@ -64,29 +69,30 @@ impl Moment {
                 let job = Job::files(site, set, on).await;
                 let by = site.waiter(&lock, &job.id).await;
                 strike(&by);
-                Met { job, attempt: 0, at: Instant::now(), blocked, held: None, by }
+                Met { job, attempt: 0, at: Instant::now(), blocked, held: None, by, beside: None }
             }
             Self::Prepared => {
                 let held = Some(site.hold_root());
                 let job = Job::files(site, small(site, name, dice), on).await;
                 let now = site.execution("it is prepared", &job.id, |now| phase(now) == "PREPARED").await;
-                let by = text(&now, "agent_id");
+                let (by, beside) = (text(&now, "agent_id"), waits(beside(site, name, dice)).await);
                 strike(&by);
-                Met { job, attempt: attempt(&now), at: Instant::now(), blocked: None, held, by }
+                Met { job, attempt: attempt(&now), at: Instant::now(), blocked: None, held, by, beside }
             }
             Self::Started => {
                 let (job, now, held) = started(site, small(site, name, dice), on).await;
-                let by = text(&now, "agent_id");
+                let (by, beside) = (text(&now, "agent_id"), waits(beside(site, name, dice)).await);
                 strike(&by);
-                Met { job, attempt: attempt(&now), at: Instant::now(), blocked: None, held: Some(held), by }
+                let (attempt, held) = (attempt(&now), Some(held));
+                Met { job, attempt, at: Instant::now(), blocked: None, held, by, beside }
             }
             Self::Between | Self::Changed => {
                 let (job, now, held) = started(site, wide(site, name), on).await;
-                let by = text(&now, "agent_id");
+                let (by, beside) = (text(&now, "agent_id"), waits(beside(site, name, dice)).await);
                 let set = job.set().expect("files");
                 let changed = set.watch(self == Self::Changed);
                 spin(changed, held, || strike(&by));
-                Met { attempt: attempt(&now), at: Instant::now(), blocked: None, held: None, by, job }
+                Met { attempt: attempt(&now), at: Instant::now(), blocked: None, held: None, by, beside, job }
             }
             Self::Running => {
                 let job = Job::command(site, on).await;
@@ -98,7 +104,8 @@ impl Moment {
                 let now = site.execution("it is begun", &job.id, |now| attempt(now) > 0).await;
                 let by = text(&now, "agent_id");
                 strike(&by);
-                Met { attempt: attempt(&now), at: Instant::now(), blocked: None, held: None, by, job }
+                let (attempt, beside) = (attempt(&now), None);
+                Met { attempt, at: Instant::now(), blocked: None, held: None, by, beside, job }
             }
         }
     }
@@ -130,26 +137,31 @@ pub(crate) fn spin(seen: impl Fn() -> bool, held: File, then: impl Fn()) {
     });
 }
 
-/// Looks without a pause: what is looked for lasts for milliseconds.
+/// Looks again and again: what is looked for lasts for milliseconds, and nobody tells of it.
 fn watch(what: &str, seen: impl Fn() -> bool) {
     let begun = Instant::now();
     while !seen() {
         assert!(begun.elapsed() < PATIENCE, "waited too long until {what}");
-        thread::yield_now();
+        thread::park_timeout(Duration::from_micros(100));
     }
 }
 
-/// What else is proposed in a round.
-pub(crate) async fn others(site: &Site, name: &str, on: &str, count: u64, dice: &mut Dice) -> Vec<Job> {
-    let mut jobs = Vec::new();
-    for number in 0..1 + dice.below(2) {
-        let own = format!("{name}-own-{number}");
-        jobs.push(Job::files(site, small(site, &own, dice), &own).await);
-    }
-    let beside = format!("{name}-beside");
-    jobs.push(Job::files(site, small(site, &beside, dice), on).await);
-    jobs.push(Job::command(site, &format!("{name}-command")).await);
-    jobs.push(Job::noop(site).await);
-    jobs.push(Job::files(site, counter(site, count), "counter").await);
-    jobs
+/// The files of the task that waits for the resource of the one that is met.
+pub(crate) fn beside(site: &Site, name: &str, dice: &mut Dice) -> Set {
+    small(site, &format!("{name}-beside"), dice)
+}
+
+/// What else is proposed in a round, all at the same time; the one that counts is the last.
+pub(crate) async fn others(site: &Site, name: &str, count: u64, dice: &mut Dice) -> Vec<Job> {
+    let mut set = |of: &str| small(site, &format!("{name}-{of}"), dice);
+    let (one, two) = (set("one"), set("two"));
+    let [own, other, command] = ["one", "two", "command"].map(|of| format!("{name}-{of}"));
+    let jobs = tokio::join!(
+        Job::files(site, one, &own),
+        Job::files(site, two, &other),
+        Job::command(site, &command),
+        Job::noop(site),
+        Job::files(site, counter(site, count), "counter"),
+    );
+    vec![jobs.0, jobs.1, jobs.2, jobs.3, jobs.4]
 }

@@ -15,8 +15,8 @@ use ade_testkit::{Ade, Api, Office, Person, Postgres, Redis, Worker};
 use serde_json::{Value, json};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_ade");
-/// The shortest that can be configured.
-pub(crate) const LEASE: Duration = Duration::from_secs(1);
+/// Short, and still long enough that nobody loses it because the machine is busy.
+pub(crate) const LEASE: Duration = Duration::from_secs(2);
 /// Far beyond what anything here takes, also on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The agent that asks for work.

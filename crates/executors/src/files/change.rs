@@ -24,15 +24,24 @@ pub(super) struct Change {
     pause: Pause,
     /// Whether a file came into its place, or went.
     touched: Cell<bool>,
+    /// Whether its note was there when it began: only then is it this one's to take away.
+    noted: Cell<bool>,
 }
 
 impl Change {
     pub(super) const fn new(tree: Tree, key: Key, stash: Stash, halted: Halted, pause: Pause) -> Self {
-        Self { tree, key, stash, halted, pause, touched: Cell::new(false) }
+        Self { tree, key, stash, halted, pause, touched: Cell::new(false), noted: Cell::new(false) }
     }
 
     /// All files or none. The attempt is not over by that: [`Self::end`] is.
     pub(super) fn apply(&self, wanted: &[Wanted]) -> Result<(), Failure> {
+        if !self.tree.is_noted(NOTES, &self.key.to_string())? {
+            // A note that somebody else has marked stays: what it is about is not decided yet.
+            return Err(Failure::refused(
+                "this attempt was settled by another worker; nothing was changed by this one",
+            ));
+        }
+        self.noted.set(true);
         self.may_begin(wanted)?;
         // If this ends in the middle, nobody else changes anything before it is settled.
         self.tree.mark(NOTES, &self.key.to_string())?;
@@ -41,8 +50,10 @@ impl Change {
 
     /// Nothing more happens in this attempt.
     pub(super) fn end(&self) {
-        // A note that stays is in nobody's way: it is only good for this attempt, which is over.
-        let _ = self.tree.strike(NOTES, &self.key.to_string());
+        if self.noted.get() {
+            // One that stays is in nobody's way for longer than until it is settled.
+            let _ = self.tree.strike(NOTES, &self.key.to_string());
+        }
     }
 
     /// Changes back at once what failed for this reason, and says so.
@@ -60,7 +71,7 @@ impl Change {
         }
     }
 
-    /// Nothing was changed since it was kept, and nobody has settled this attempt meanwhile.
+    /// Nothing was changed since it was kept.
     fn may_begin(&self, wanted: &[Wanted]) -> Result<(), Failure> {
         self.go_on()?;
         let hash = |file: &Wanted| file.content.as_ref().map(|content| Digest::of_bytes(content.as_bytes()));
@@ -68,11 +79,6 @@ impl Change {
         let asked = wanted.iter().map(|file| (&file.path, hash(file)));
         if !asked.eq(self.stash.entries.iter().map(|entry| (&entry.path, kept(entry)))) {
             return Err(Failure::refused("what was kept before the change belongs to other files"));
-        }
-        if !self.tree.is_noted(NOTES, &self.key.to_string())? {
-            return Err(Failure::refused(
-                "this attempt was settled by another worker; nothing was changed by this one",
-            ));
         }
         let moved =
             |path: &str| Failure::not_now(format!("{path:?} was changed meanwhile; nothing was changed"));

@@ -309,14 +309,20 @@ impl Executor for Files {
 
     fn forget<'a>(&'a self, task_id: &'a str, attempt: u64) -> Work<'a, ()> {
         Box::pin(async move {
-            let key = Key::new(task_id, attempt);
-            let struck = async {
-                let tree = self.lock(Lock::Exclusive, WAIT, None).await?;
-                blocking(Changed::Nothing, move || Ok(tree.strike(NOTES, &key.to_string())?)).await
-            };
+            let (root, key) = (self.root.clone(), Key::new(task_id, attempt));
+            // At once, whoever is at the root: somebody who waits for nothing else must not wait for it.
+            let struck =
+                blocking(Changed::Nothing, move || Ok(Tree::strike_at(&root, NOTES, &key.to_string())?));
             if let Err(error) = struck.await {
                 tracing::warn!(task_id, attempt, root = self.root, %error, "the note of an attempt is left over");
             }
+            // The folder goes with its last note, which takes the lock; nothing depends on when.
+            let files = self.clone();
+            tokio::spawn(async move {
+                if let Ok(tree) = files.lock(Lock::Exclusive, WAIT, None).await {
+                    let _ = blocking(Changed::Nothing, move || Ok(tree.remove_folder(NOTES)?)).await;
+                }
+            });
         })
     }
 

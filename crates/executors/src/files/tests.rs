@@ -46,6 +46,12 @@ impl Place {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("set");
     }
 
+    /// Every note; the folder may stay for a moment after the last.
+    fn noted(&self) -> Vec<std::ffi::OsString> {
+        let notes = fs::read_dir(self.at(NOTES)).into_iter().flatten();
+        notes.map(|note| note.expect("read").file_name()).collect()
+    }
+
     fn read(&self, path: &str) -> String {
         fs::read_to_string(self.at(path)).expect("there")
     }
@@ -152,6 +158,7 @@ async fn files_are_previewed_changed_and_changed_back() {
     );
     assert!(!all.keys().any(|path| path.contains(".ade")), "nothing is left over: {all:?}");
     assert_eq!(files.settle(&run, &stash).await, Ok(Settled::Everything));
+    files.forget(&run.task_id, run.attempt).await;
     let again = files.preview(&run.parameters).await.expect("made");
     assert_eq!(again.errors, ["\"gone.txt\" is to be deleted and is not there"]);
     assert_ne!(again.fingerprint, preview.fingerprint);
@@ -555,4 +562,60 @@ fn roots_are_plain_and_what_is_kept_is_whole() {
     *changed.last_mut().expect("not empty") ^= 1;
     assert!(now(place.files.settle(&run, &changed)).expect_err("refused").message.contains("it was changed"));
     assert!(Path::new(&place.at("a")).exists());
+}
+
+#[tokio::test]
+async fn nothing_is_built_on_what_is_not_settled() {
+    let place = Place::new();
+    place.write("a", "old a", 0o644);
+    place.write("b", "old b", 0o644);
+    let (_halt, run) =
+        place.run(json!([{ "path": "a", "content": "new a" }, { "path": "b", "content": "new b" }]));
+    let stash = place.files.stash(&run).await.expect("kept");
+    // Both are written beside their places; one is put into it.
+    let failure = place.dying(3).apply(&run, &stash).await.expect_err("gone");
+    assert_eq!(
+        (failure.changed, place.read("a"), place.read("b")),
+        (Changed::Something, "new a".into(), "old b".into())
+    );
+    let (_halt, other) = place.run(json!([{ "path": "b", "content": "of another" }]));
+    let other = Run { task_id: "another".to_owned(), attempt: 1, ..other };
+    let soon = Duration::from_millis(200);
+    let waits = async || {
+        let kept = tokio::time::timeout(soon, place.files.stash(&other)).await;
+        let seen = tokio::time::timeout(soon, place.files.preview(&other.parameters)).await;
+        kept.is_err() && seen.is_err()
+    };
+    assert!(waits().await, "somebody was gone in the middle");
+    assert_eq!(place.files.settle(&run, &stash).await.expect("settled"), Settled::Part);
+    place.files.apply(&run, &stash).await.expect_err("whoever wakes late is shut out");
+    assert!(waits().await, "it is not changed back yet");
+    place.files.roll_back(&run, &stash).await.expect("changed back");
+    assert_eq!((place.read("a"), place.read("b")), ("old a".into(), "old b".into()));
+    let kept = place.files.stash(&other).await.expect("nothing is in its way");
+    place.files.apply(&other, &kept).await.expect("changed");
+    assert!(!place.at(NOTES).exists());
+}
+
+#[tokio::test]
+async fn whoever_wakes_late_takes_nobody_s_note() {
+    let place = Place::new();
+    place.write("a", "old", 0o644);
+    let (_halt, early) = place.run(json!([{ "path": "a", "content": "new" }]));
+    let late = Run { attempt: early.attempt + 2, ..early.clone() };
+    let stash = place.files.stash(&late).await.expect("kept");
+    place.files.stash(&early).await.expect("kept, for nothing");
+    place.files.forget(&early.task_id, early.attempt).await;
+    place.files.apply(&late, &stash).await.expect("its note is there");
+    assert!(place.noted().is_empty() && place.read("a") == "new");
+    // What all of it was done by, and nobody decides to undo, is in nobody's way either.
+    let (_halt, next) = place.run(json!([{ "path": "a", "content": "newer" }]));
+    assert_eq!(place.files.settle(&late, &stash).await.expect("settled"), Settled::Everything);
+    place.files.forget(&late.task_id, late.attempt).await;
+    let next = Run { task_id: "next".to_owned(), ..next };
+    let stash = place.files.stash(&next).await.expect("nothing is in its way");
+    place.files.forget(&next.task_id, next.attempt).await;
+    let refused = place.files.apply(&next, &stash).await.expect_err("it was given up");
+    assert_eq!(refused.changed, Changed::Nothing);
+    assert!(place.noted().is_empty() && place.read("a") == "new");
 }

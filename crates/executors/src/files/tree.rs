@@ -330,6 +330,13 @@ impl Tree {
         Ok(all.into_iter().find(|(noted, marked)| *marked && !own(noted)).map(|(noted, _)| noted))
     }
 
+    /// Strikes out a name without the lock of the root: its folder stays.
+    pub(super) fn strike_at(root: &str, notes: &str, name: &str) -> Result<(), TreeError> {
+        let tree = Self { root: open(root, FOLDER, Mode::empty()).map_err(io_error(root))? };
+        let Some(folder) = tree.folder(notes)? else { return Ok(()) };
+        remove(&folder, name).map_err(io_error(notes))
+    }
+
     /// Strikes out a name, and the folder with the last one.
     pub(super) fn strike(&self, notes: &str, name: &str) -> Result<(), TreeError> {
         let Some(folder) = self.folder(notes)? else { return Ok(()) };
