@@ -22,12 +22,14 @@ use crate::failure::{Failure, Kind};
 
 /// How often a client looks what is completed.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// After this, a task is looked at by itself: it may be behind the pages that are read.
+/// How often a client looks at a task by itself that takes long: it may be behind the pages that are read, or have failed.
 const LONG: Duration = Duration::from_secs(1);
+/// So many of those at most; looking must not be what keeps the server busy.
+const LATE_AT_ONCE: usize = 4;
 /// After this without any task completed, something is wrong.
 const TOO_LONG: Duration = Duration::from_secs(60);
 /// Tasks of a page, at least and at most.
-const PAGE: (usize, usize) = (4, 200);
+const PAGE: (usize, usize) = (8, 200);
 /// Resources of a client: more than it has tasks under way, so that none waits for another.
 const RESOURCES: usize = 1_000;
 
@@ -114,6 +116,11 @@ pub(super) fn file(client: usize, number: usize) -> (String, String) {
 impl Shared {
     fn is_over(&self) -> bool {
         *held(&self.over)
+    }
+
+    fn oldest_approved(&self) -> Option<String> {
+        let flights = held(&self.flights);
+        flights.iter().find(|(_, flight)| flight.approved.is_some()).map(|(id, _)| id.clone())
     }
 
     /// Tasks that nobody approved so far.
@@ -251,6 +258,7 @@ async fn approve(link: &mut Link, shared: &Shared) -> Result<(), Failure> {
 /// Looks again and again what is completed, until all is over.
 async fn look(link: &mut Link, mine: &str, shared: &Shared) -> Result<Vec<Lifecycle>, Failure> {
     let (mut all, mut expected, mut progress) = (Vec::new(), 0, Instant::now());
+    let mut looked = Instant::now();
     loop {
         if held(&shared.flights).is_empty() {
             if shared.is_over() {
@@ -262,7 +270,10 @@ async fn look(link: &mut Link, mine: &str, shared: &Shared) -> Result<Vec<Lifecy
         let before = all.len();
         newest(link, mine, expected, shared, &mut all).await?;
         expected = all.len() - before;
-        late(link, shared, &mut all).await?;
+        if looked.elapsed() > LONG {
+            looked = Instant::now();
+            late(link, shared, &mut all).await?;
+        }
         if all.len() > before {
             progress = Instant::now();
         } else if progress.elapsed() > TOO_LONG {
@@ -272,7 +283,8 @@ async fn look(link: &mut Link, mine: &str, shared: &Shared) -> Result<Vec<Lifecy
     }
 }
 
-/// Reads pages, the newest tasks first, as long as they hold nothing but news.
+/// Reads pages, the newest tasks first, back to the oldest that is waited for. They are completed about in the order in which
+/// they were created, so that this is little more than what is new; if one takes long, it is left to whoever looks at it alone.
 async fn newest(
     link: &mut Link,
     mine: &str,
@@ -280,29 +292,33 @@ async fn newest(
     shared: &Shared,
     all: &mut Vec<Lifecycle>,
 ) -> Result<(), Failure> {
-    let mut cursor = String::new();
-    while held(&shared.flights).values().any(|flight| flight.approved.is_some()) {
-        let limit = (2 * expected).clamp(PAGE.0, PAGE.1);
+    let limit = (expected + PAGE.0).min(PAGE.1);
+    let (mut cursor, mut read) = (String::new(), 0);
+    // Ids go by the time at which tasks were created.
+    while let Some(oldest) = shared.oldest_approved()
+        && read <= 2 * limit
+    {
         let page = link.get(&format!("{mine}&limit={limit}{cursor}")).await?.expect(200)?;
         let page: Page<Stands> = page.read()?;
-        let known = all.len();
+        read += page.items.len();
         for task in &page.items {
             shared.see(&task.task_id, all);
         }
-        match page.next_cursor {
-            Some(next) if all.len() - known == page.items.len() => cursor = format!("&cursor={next}"),
+        match (page.next_cursor, page.items.last()) {
+            (Some(next), Some(last)) if last.task_id > oldest => cursor = format!("&cursor={next}"),
             _ => break,
         }
     }
     Ok(())
 }
 
-/// Looks at each that was approved long ago, whatever became of it.
+/// Looks at those that were approved long ago, whatever became of them.
 async fn late(link: &mut Link, shared: &Shared, all: &mut Vec<Lifecycle>) -> Result<(), Failure> {
     let late: Vec<String> = {
         let flights = held(&shared.flights);
         let long = |flight: &Flight| flight.approved.is_some_and(|at| at.elapsed() > LONG);
-        flights.iter().filter(|(_, flight)| long(flight)).map(|(id, _)| id.clone()).collect()
+        let late = flights.iter().filter(|(_, flight)| long(flight)).map(|(id, _)| id.clone());
+        late.take(LATE_AT_ONCE).collect()
     };
     for id in late {
         let task: Stands = link.get(&format!("/api/v1/tasks/{id}")).await?.expect(200)?.read()?;
