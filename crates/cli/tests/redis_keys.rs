@@ -20,11 +20,13 @@ use std::time::Duration;
 use ade_client::wire::{AcquireRequest, AgentRequest, Grant, Mode, Ticket, VerifyRequest};
 use ade_client::{Acquired, Client, Error};
 use ade_keyspace::{Layout, ade as keys};
+use ade_testkit::Office;
 use ade_testkit::api::Api;
 use ade_testkit::effort;
 use ade_testkit::wait::eventually;
 use fleet::{Fleet, LONG, Store, acquire, ask, heartbeat, hold, lock_that, queued, release};
 use observer::{Listener, Observer};
+use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -32,7 +34,7 @@ const CONFIG: &str = "[lock]\nmax_queue = 3\nacquisitions_per_minute = 40\n";
 /// Short, so that even the longest trace of a lease ends within the test.
 const TTL: f64 = 8.0;
 /// May be there when nobody holds, waits or is registered; each ends by itself.
-const LASTING: [&str; 9] = [
+const LASTING: [&str; 10] = [
     "lock.task_fence",
     "lock.resource_fence",
     "lock.task_ended",
@@ -41,6 +43,7 @@ const LASTING: [&str; 9] = [
     "lock.ages",
     "lock.deadlock_check",
     "ratelimit.lock_acquire",
+    "ratelimit.endpoint",
     "events.stream",
 ];
 
@@ -218,6 +221,27 @@ impl Round<'_> {
         }
     }
 
+    /// An agent that may do one thing at a time does one, and another one waits for it.
+    async fn capacity(&mut self, api: &Api) {
+        let office = Office { admin: api.clone() };
+        let (who, agent, of) = (self.name("pat"), self.name("bot"), self.name("of"));
+        let pat = office.person(&who, &["author"]).await;
+        let bot = office.agent(&agent, &pat).await;
+        let _ = api.patch(&format!("/agents/{agent}"), &json!({ "max_tasks": 1 })).await.expect(200);
+        let auto = json!({ "risk_below": 101 });
+        office.policy(json!({ "name": of, "task_types": [of], "auto_approve_if": auto })).await;
+        for _ in 0..2 {
+            pat.submitted(json!({ "type": of, "executor": "agent", "parameters": { "agent": agent } })).await;
+        }
+        let claimed = bot.post("/tasks/claim", &json!({})).await.expect(200);
+        self.observer.look();
+        assert_eq!(bot.post("/tasks/claim", &json!({})).await.status, 204, "it does as much as it may");
+        self.observer.look();
+        let task = claimed.get("task").and_then(|task| task.get("task_id")).and_then(|id| id.as_str());
+        let report = json!({ "attempt": 1, "result": "success" });
+        let _ = bot.post(&format!("/tasks/{}/complete", task.expect("an id")), &report).await.expect(200);
+    }
+
     async fn play(&mut self) {
         let api = Api::of(self.fleet.servers.first().expect("one")).await;
         for who in ["ann", "ben"] {
@@ -232,6 +256,7 @@ impl Round<'_> {
         self.task().await;
         self.resource().await;
         self.deadlock().await;
+        self.capacity(&api).await;
         let drained = api.call("POST", &format!("/agents/{}/drain", self.name("ann")), "").await.expect(200);
         assert_eq!(drained.get("status").and_then(serde_json::Value::as_str), Some("draining"));
         self.observer.look();

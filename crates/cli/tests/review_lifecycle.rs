@@ -73,8 +73,11 @@ impl Stage {
         let conditions = json!({ "risk_below": 101 });
         office.policy(json!({ "name": "auto", "task_types": ["auto"], "auto_approve_if": conditions })).await;
         let pat = office.person("pat", &[AUTHOR]).await;
+        let bot = office.agent(BOT, &pat).await;
+        // Many tasks stay under way here.
+        let _ = office.admin.patch(&format!("/agents/{BOT}"), &json!({ "max_tasks": 1000 })).await.expect(200);
         Self {
-            bot: office.agent(BOT, &pat).await,
+            bot,
             pat,
             rex: office.person("rex", &[REVIEWER]).await,
             ada: office.person("ada", &[ADMIN]).await,

@@ -173,7 +173,10 @@ impl Archives {
         limit: u32,
         caller: &Caller,
     ) -> Result<Vec<Archive>, Error> {
-        Self::permit(caller)?;
+        caller.require(Scope::Read)?;
+        if !caller.sees_all() {
+            return Err(Error::Forbidden("archives are for administrators and auditors".to_owned()));
+        }
         Ok(self.record.archives(before, limit).await?)
     }
 

@@ -37,7 +37,7 @@ async fn list(State(app): State<App>, caller: Caller) -> Answer<Json<wire::Page<
     Ok(Json(wire::Page { items: standing.iter().map(told::job).collect(), next_cursor: None }))
 }
 
-/// What was archived (admin)
+/// What was archived (admin, auditor)
 #[utoipa::path(get, path = "/archives", operation_id = "list_archives", tag = "operations", params(PageParams), responses(
     (status = 200, description = "A page of archives, the newest first", body = wire::Page<wire::Archive>),
     Always,

@@ -108,19 +108,19 @@ impl fmt::Debug for Connection {
 /// As the commented file shows it.
 pub(super) const EXAMPLE: &str = "
 # What workers may do; nothing unless it is listed. \"env:NAME\" takes a text from a variable.
-#[executors.files]
-#roots = [\"/srv/app\"]
-#[executors.command.templates.restart]
-#argv = [\"systemctl\", \"restart\", \"{service}\"]
-#preview_argv = [\"systemctl\", \"status\", \"{service}\"]
-#[executors.http]
-#hosts = [\"api.example.com\"]
-#[executors.http.secrets.deploy]
-#host = \"api.example.com\"
-#value = \"env:DEPLOY_TOKEN\"
-#[executors.sql.connections.main]
-#url = \"env:MAIN_DATABASE\"
-#preview_url = \"env:MAIN_DATABASE_READER\"
+# [executors.files]
+# roots = [\"/srv/app\"]
+# [executors.command.templates.restart]
+# argv = [\"systemctl\", \"restart\", \"{service}\"]
+# preview_argv = [\"systemctl\", \"status\", \"{service}\"]
+# [executors.http]
+# hosts = [\"api.example.com\"]
+# [executors.http.secrets.deploy]
+# host = \"api.example.com\"
+# value = \"env:DEPLOY_TOKEN\"
+# [executors.sql.connections.main]
+# url = \"env:MAIN_DATABASE\"
+# preview_url = \"env:MAIN_DATABASE_READER\"
 ";
 
 /// Reads the part of the file.
