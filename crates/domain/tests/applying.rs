@@ -1,6 +1,8 @@
 //! Carrying a task out, searched exhaustively: every order of what workers, recoveries and administrators can say, to a small
 //! depth, for every strategy, with old attempts speaking up at any time.
 
+#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+
 mod office;
 
 use std::collections::BTreeSet;
