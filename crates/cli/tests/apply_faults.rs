@@ -58,8 +58,7 @@ async fn a_worker_that_wakes_late_changes_nothing() {
     let mut dice = Dice::new(effort::seed(), 0);
     for moment in [Moment::Prepared, Moment::Started] {
         let name = format!("{moment:?}").to_lowercase();
-        let stop = |by: &str| site.hand(by).signal(Signal::STOP).expect("stopped");
-        let met = moment.strike(&site, &name, &name, &mut dice, stop).await;
+        let met = moment.strike(&site, &name, &name, &mut dice, |by| site.stop(by)).await;
         drop(met.held);
         let over = site.office.wait_for("somebody else ends it", &met.job.id, Job::is_over).await;
         let set = met.job.set().expect("files");
@@ -218,7 +217,7 @@ impl Drill {
         let site = &self.site;
         let strike = |by: &str| match fault {
             Fault::Kill => site.hand(by).kill().expect("killed"),
-            Fault::Stop => site.hand(by).signal(Signal::STOP).expect("stopped"),
+            Fault::Stop => site.stop(by),
             Fault::Flush => site.redis.as_ref().expect("has one").tell(&["FLUSHALL"]).expect("flushed"),
         };
         let met = moment.strike(site, name, &on, dice, strike).await;

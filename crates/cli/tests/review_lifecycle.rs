@@ -75,7 +75,8 @@ impl Stage {
         let pat = office.person("pat", &[AUTHOR]).await;
         let bot = office.agent(BOT, &pat).await;
         // Many tasks stay under way here.
-        let _ = office.admin.patch(&format!("/agents/{BOT}"), &json!({ "max_tasks": 1000 })).await.expect(200);
+        let _ =
+            office.admin.patch(&format!("/agents/{BOT}"), &json!({ "max_tasks": 1000 })).await.expect(200);
         Self {
             bot,
             pat,

@@ -10,8 +10,9 @@ use ade_client::wire::{AcquireRequest, HeldLock, HoldRequest, LockAsk};
 use ade_testkit::ade::Setup;
 use ade_testkit::guard::Guarded;
 use ade_testkit::people::text;
-use ade_testkit::wait::until;
+use ade_testkit::wait::{eventually, until};
 use ade_testkit::{Ade, Api, Office, Person, Postgres, Redis, Worker};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_ade");
@@ -118,6 +119,25 @@ impl Site {
     pub(crate) fn hand(&self, name: &str) -> &Guarded {
         let worker = self.workers.iter().find(|worker| worker.name() == name).map(Worker::process);
         worker.or_else(|| self.hands().first().copied()).expect("somebody works")
+    }
+
+    /// Stops whoever is called so, and waits until nothing of it runs any more: a signal that was sent has not arrived yet.
+    pub(crate) fn stop(&self, name: &str) {
+        let process = self.hand(name);
+        process.signal(Signal::STOP).expect("stopped");
+        let threads = PathBuf::from(format!("/proc/{}/task", process.pid()));
+        let stopped = || {
+            for thread in std::fs::read_dir(&threads).map_err(|error| error.to_string())?.flatten() {
+                let about = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+                // The state comes after the name, which is in brackets.
+                let state = about.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+                if state != Some('T') {
+                    return Err(about);
+                }
+            }
+            Ok(())
+        };
+        eventually("every thread is stopped", PATIENCE, stopped).expect("stopped");
     }
 
     /// Starts whoever was killed.

@@ -250,10 +250,13 @@ impl Review {
     /// Whoever recovers has found something that is changed back now.
     ///
     /// # Errors
-    /// Another attempt is the present one.
+    /// Another attempt is the present one, or it has recovered nothing.
     pub fn change_back(&mut self, attempt: u64) -> Result<(), Refusal> {
         let state = self.state;
         let execution = self.present(attempt, state)?;
+        if execution.code.is_none() {
+            return Err(Refusal::NotPresent { attempt, now: execution.attempt });
+        }
         if execution.phase == Phase::RollingBack {
             return Ok(());
         }

@@ -132,7 +132,8 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 
 /// Where nothing needs to be said, no body at all will do.
 fn bodies_may_be_missing(operation: &mut Operation) {
-    let nothing_is_needed = matches!(operation.operation_id.as_deref(), Some("cancel_task" | "approve" | "claim_task"));
+    let nothing_is_needed =
+        matches!(operation.operation_id.as_deref(), Some("cancel_task" | "approve" | "claim_task"));
     if let Some(RefOr::T(body)) = operation.request_body.as_mut().filter(|_| nothing_is_needed) {
         body.required = Some(Required::False);
     }
