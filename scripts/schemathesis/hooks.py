@@ -43,6 +43,10 @@ def fetched(noun):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
+    # Whoever may wait for work is told soon that there is none.
+    wait = case.body.get("wait_seconds") if isinstance(case.body, dict) else None
+    if case.path == "/api/v1/tasks/claim" and isinstance(wait, (int, float)) and 0 < wait <= 60:
+        case.body["wait_seconds"] = 0.05
     found = re.match(r"/api/v1/(\w+)/\{(\w+)\}", case.path)
     if not found or found[1] not in LISTS or not case.path_parameters:
         return
