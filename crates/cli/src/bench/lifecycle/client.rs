@@ -20,8 +20,9 @@ use super::super::link::{self, Link};
 use super::place::{Place, author, kind, reviewer};
 use crate::failure::{Failure, Kind};
 
-/// How often a client looks what is completed.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often a client looks what is completed, at most and at least. A list costs the server something, so that a client looks
+/// again when it can expect to see a part of what it waits for, and not more often.
+const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 /// How often a client looks at a task by itself that takes long: it may be behind the pages that are read, or have failed.
 const LONG: Duration = Duration::from_secs(1);
 /// So many of those at most; looking must not be what keeps the server busy.
@@ -168,7 +169,7 @@ impl Client {
         let proposal = Proposal { client: self.number, deed: self.deed, root: &self.root };
         let proposing = propose(&mut self.author, &mut self.created, &proposal, &shared, until);
         let approving = approve(&mut self.reviewer, &shared);
-        let looking = look(&mut self.looks, &mine, &shared);
+        let looking = look(&mut self.looks, &mine, self.window, &shared);
         let ((), (), seen) = tokio::try_join!(proposing, approving, looking)?;
         Ok((self, seen))
     }
@@ -232,33 +233,40 @@ async fn propose(
     Ok(())
 }
 
-/// Looks into the inbox when there is something in it, and answers all of it.
+/// Looks into the inbox when something was submitted, and answers all of it.
 async fn approve(link: &mut Link, shared: &Shared) -> Result<(), Failure> {
     const INBOX: &str = "/api/v1/approvals?reviewer=me&status=PENDING&limit=200";
     loop {
+        if timeout(TOO_LONG, shared.submitted.notified()).await.is_err() {
+            return Err(wrong("tasks do not come to their reviewer".to_owned()));
+        }
+        // Never more than a page: no client has more under way.
         let page: Page<Asked> = link.get(INBOX).await?.expect(200)?.read()?;
-        let nothing = page.items.is_empty();
         for Asked { approval_id, task_id } in page.items {
             if let Some(flight) = held(&shared.flights).get_mut(&task_id) {
                 flight.approved = Some(Instant::now());
             }
             link.post(&format!("/api/v1/approvals/{approval_id}/approve"), "{}").await?.expect(200)?;
         }
-        if nothing {
-            if shared.is_over() && !shared.has_unapproved() {
+        if shared.is_over() {
+            if !shared.has_unapproved() {
                 return Ok(());
             }
-            if timeout(TOO_LONG, shared.submitted.notified()).await.is_err() {
-                return Err(wrong("tasks do not come to their reviewer".to_owned()));
-            }
+            // What was submitted after the inbox was looked into.
+            shared.submitted.notify_one();
         }
     }
 }
 
 /// Looks again and again what is completed, until all is over.
-async fn look(link: &mut Link, mine: &str, shared: &Shared) -> Result<Vec<Lifecycle>, Failure> {
+async fn look(
+    link: &mut Link,
+    mine: &str,
+    window: usize,
+    shared: &Shared,
+) -> Result<Vec<Lifecycle>, Failure> {
     let (mut all, mut expected, mut progress) = (Vec::new(), 0, Instant::now());
-    let mut looked = Instant::now();
+    let (mut looked, mut pause) = (Instant::now(), LOOK_EVERY.0);
     loop {
         if held(&shared.flights).is_empty() {
             if shared.is_over() {
@@ -266,10 +274,13 @@ async fn look(link: &mut Link, mine: &str, shared: &Shared) -> Result<Vec<Lifecy
             }
             progress = Instant::now();
         }
-        sleep(LOOK_EVERY).await;
+        sleep(pause).await;
         let before = all.len();
         newest(link, mine, expected, shared, &mut all).await?;
         expected = all.len() - before;
+        // The last ones are not waited for by the clock of those before.
+        pause = if shared.is_over() || expected > window / 4 { pause / 2 } else { pause * 3 / 2 };
+        pause = pause.clamp(LOOK_EVERY.0, LOOK_EVERY.1);
         if looked.elapsed() > LONG {
             looked = Instant::now();
             late(link, shared, &mut all).await?;

@@ -29,7 +29,7 @@ What is measured, and how:
   noop      Each client proposes tasks that change nothing, and keeps a number of them under way: create, submit, and
             when its reviewer has found the request in the inbox, approve, all over HTTP and each with an answer of its
             own; the worker in the server process carries it out. A lifecycle counts when the client sees the task
-            COMPLETED in the list of its completed tasks, which it looks at every 20 ms.
+            COMPLETED in the list of its completed tasks. It looks as often as it can expect a quarter of them to be new.
   files     The same with tasks that write a small file each, into a folder of its own below one root.
 Both in turns with the bare minimum: as many clients with five transactions of one row each, in the same kind of database,
 through the same driver, without HTTP.
