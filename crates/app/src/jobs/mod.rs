@@ -218,7 +218,7 @@ impl Jobs {
             failures,
             error: done.err(),
         };
-        metrics(job.name, &outcome);
+        tracing::debug!(job = job.name, done = outcome.done, runs = outcome.runs, "a job was done");
         let due_at = due_after(job, failures, ended_at);
         if let Err(error) = self.record.end_job(job.name, &self.name, due_at, outcome).await {
             tracing::warn!(job = job.name, %error, "the end of a job was not written; its lease ends by itself");
@@ -283,10 +283,6 @@ fn due_after(job: Job, failures: u32, now: Moment) -> Moment {
     let least = job.every_ms.min(60_000);
     let rest = least.saturating_mul(1 << failures.min(20)).min(LONGEST_REST_MS);
     now.plus_ms(if failures == 0 { job.every_ms } else { rest })
-}
-
-fn metrics(name: &'static str, outcome: &JobOutcome) {
-    tracing::debug!(job = name, done = outcome.done, runs = outcome.runs, "a job was done");
 }
 
 #[cfg(test)]

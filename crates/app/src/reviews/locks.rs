@@ -11,10 +11,8 @@ use super::Reviews;
 impl Reviews {
     /// The locks of a config, and of the task if there is one already. Where nobody can look, it says so.
     pub(super) async fn lock_preview(&self, config: &Config, task_id: Option<&str>) -> Vec<LockPreview> {
-        let task = task_id.map(|id| (format!("task:{id}"), ResourceMode::Exclusive));
-        let resources = config.resources.iter().map(|one| (format!("resource:{}", one.name()), one.mode));
         // All at once: whoever submits should not wait once for each lock.
-        let looks = task.into_iter().chain(resources).map(|(name, mode)| async move {
+        let looks = config.locks(task_id).into_iter().map(|(name, mode)| async move {
             let found = match (self.locks.as_deref(), name.parse::<LockName>()) {
                 (Some(locks), Ok(lock)) => look(locks, lock, mode).await.map(Some),
                 _ => Ok(None),

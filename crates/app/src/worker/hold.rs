@@ -24,14 +24,6 @@ pub(crate) fn holder_id(task_id: &str, attempt: u64) -> String {
     format!("{task_id}:{attempt}")
 }
 
-/// The locks that carrying a task out needs: its own, and those of its resources.
-#[must_use]
-pub(crate) fn locks_of(task_id: &str, config: &Config) -> Vec<(String, ResourceMode)> {
-    let own = (format!("task:{task_id}"), ResourceMode::Exclusive);
-    let resources = config.resources.iter().map(|one| (format!("resource:{}", one.name()), one.mode));
-    std::iter::once(own).chain(resources).collect()
-}
-
 /// Locks that are held for an attempt. Not given back by itself when it is dropped: then they end with their leases.
 #[derive(Debug, Clone)]
 pub(crate) struct Locks {
@@ -132,7 +124,7 @@ pub(crate) async fn take(
     let holder = Holder::new(agent, Some(&holder_id(task_id, attempt)));
     let holder = holder.map_err(|error| unusable(error.to_string()))?;
     let mut asks = Vec::new();
-    for (name, mode) in locks_of(task_id, config) {
+    for (name, mode) in config.locks(Some(task_id)) {
         let lock: LockName = name.parse().map_err(|error| unusable(format!("{name}: {error}")))?;
         let mode = if mode == ResourceMode::Shared { Mode::Shared } else { Mode::Exclusive };
         asks.push(Ask { lock, mode });

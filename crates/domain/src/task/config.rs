@@ -135,6 +135,14 @@ impl Config {
         format!("can:{capability}")
     }
 
+    /// The locks that carrying it out needs, as they are named: that of the task, if there is one, and those of its resources.
+    #[must_use]
+    pub fn locks(&self, task_id: Option<&str>) -> Vec<(String, ResourceMode)> {
+        let own = task_id.map(|id| (format!("task:{id}"), ResourceMode::Exclusive));
+        let resources = self.resources.iter().map(|one| (format!("resource:{}", one.name()), one.mode));
+        own.into_iter().chain(resources).collect()
+    }
+
     /// What an approval is given for.
     ///
     /// # Errors
