@@ -34,7 +34,7 @@ soak: ## The long campaigns: the same randomised tests, many more rounds (ADE_SE
 	ADE_SOAK=1 cargo test --release --locked --workspace -- --nocapture --test-threads 1
 
 fuzz-api: deps ## The served API against its own description, for longer than `make test` does (ADE_SEED repeats a run)
-	ADE_SOAK=1 cargo test --locked -p ade-cli --test schemathesis -- --nocapture --test-threads 1
+	ADE_SOAK=1 cargo test --locked -p ade-cli --test api schemathesis -- --nocapture --test-threads 1
 
 bench: $(PEERS)/python/ready ## Measure locks, approvals and lifecycles on this machine, beside the bare minimum and beside peers
 	@scripts/deps bench

@@ -1,0 +1,212 @@
+//! A small office on either database: people, rules, a clock, and as many processes as a test wants.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ade_app::reviews::{Draft, Response, Reviews};
+use ade_app::rules::StoredPolicy;
+use ade_app::{Caller, Keep, Made, Rules};
+use ade_domain::Moment;
+use ade_domain::audit::{Body, Walk, Who};
+use ade_domain::people::{AUTHOR, User, UserId};
+use ade_domain::permission::Scope;
+use ade_domain::review::Action;
+use ade_domain::review::policy::Policy;
+use ade_domain::task::{Config, Metadata, Preview, RollbackStrategy};
+use ade_store::Record;
+use ade_store::record::{AuditFilter, Commit, StoredTask, StoredUser, Thing, ThingKind, Write};
+use ade_testkit::{ManualClock, Postgres};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
+
+static SERVER: OnceCell<Postgres> = OnceCell::const_new();
+
+/// People, rules, a clock, and as many processes as a test wants.
+pub(crate) struct Office {
+    pub(crate) record: Record,
+    pub(crate) clock: ManualClock,
+    pub(crate) url: Option<String>,
+    _folder: Option<TempDir>,
+}
+
+impl Office {
+    pub(crate) async fn on_sqlite() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let record = Record::in_folder(folder.path()).await.expect("opens");
+        Self { record, clock: clock(), url: None, _folder: Some(folder) }
+    }
+
+    pub(crate) async fn on_postgres() -> Self {
+        let server = SERVER.get_or_init(|| async { Postgres::start().expect("starts") }).await;
+        let name = format!("t{}", uuid::Uuid::now_v7().simple());
+        server.create_database(&name).expect("created");
+        let url = server.url(&name);
+        let record = Record::on_postgres(&url).await.expect("opens");
+        Self { record, clock: clock(), url: Some(url), _folder: None }
+    }
+
+    pub(crate) fn desk(&self) -> Reviews {
+        Reviews::new(self.record.clone(), Arc::new(self.clock.clone()), None)
+    }
+
+    pub(crate) fn rules(&self) -> Rules {
+        Rules::new(self.record.clone(), Arc::new(self.clock.clone()))
+    }
+
+    pub(crate) async fn task(&self, task_id: &str) -> StoredTask {
+        self.record.task(task_id).await.expect("read").expect("there")
+    }
+
+    /// The same as another process has it.
+    pub(crate) async fn another_desk(&self) -> Reviews {
+        let record = match &self.url {
+            Some(url) => Record::on_postgres(url).await.expect("opens"),
+            None => self.record.clone(),
+        };
+        Reviews::new(record, Arc::new(self.clock.clone()), None)
+    }
+
+    pub(crate) async fn hire(&self, name: &str, roles: &[&str]) {
+        let user = user(name, roles);
+        let user = StoredUser { user, revision: 1, password: None };
+        let writes = vec![Write::User { user: Box::new(user), expected: None }];
+        self.record.commit(Commit { writes, ..Commit::default() }).await.expect("hired");
+    }
+
+    pub(crate) async fn rule(&self, policy: Policy) {
+        let body = json!(StoredPolicy { active: Some(policy.clone()), draft: None });
+        let thing = Thing { kind: ThingKind::Policy, id: policy.name, revision: 1, body };
+        let writes = vec![Write::Thing { thing, expected: None }];
+        self.record.commit(Commit { writes, ..Commit::default() }).await.expect("ruled");
+    }
+
+    /// What the audit log says happened to a task, in order; and the log is whole.
+    pub(crate) async fn told(&self, task_id: Option<&str>) -> Vec<String> {
+        let is_about = |body: &Body| task_id.is_none() || body.task_id.as_deref() == task_id;
+        self.entries().await.into_iter().filter(is_about).map(|body| body.action).collect()
+    }
+
+    /// The audit log, which is whole.
+    pub(crate) async fn entries(&self) -> Vec<Body> {
+        while self.desk().number("test").await.expect("numbered") > 0 {}
+        let (mut walk, mut entries, mut after) = (Walk::new(None), Vec::new(), 0);
+        loop {
+            let page = self.record.audit(&AuditFilter::default(), after, 1_000).await.expect("read");
+            let Some(last) = page.last() else { return entries };
+            after = last.number;
+            for row in &page {
+                let entry = row.entry().expect("as it was written");
+                walk.step(&entry).expect("in order");
+                entries.push(entry.body);
+            }
+        }
+    }
+}
+
+pub(crate) fn clock() -> ManualClock {
+    ManualClock::new(Moment::from_micros(1_794_744_000_000_000).timestamp())
+}
+
+pub(crate) fn user(name: &str, roles: &[&str]) -> User {
+    User {
+        user_id: UserId::new(name),
+        name: name.to_owned(),
+        roles: roles.iter().map(|role| (*role).to_owned()).collect(),
+        manager_id: None,
+        team: None,
+        active: true,
+    }
+}
+
+pub(crate) fn caller(name: &str, roles: &[&str]) -> Caller {
+    let who = Who { user_id: Some(UserId::new(name)), ..Who::default() };
+    let scopes = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Decide, Scope::Admin]);
+    Caller {
+        user: Some(user(name, roles)),
+        agent_id: None,
+        scopes,
+        token_made_by: None,
+        who,
+        if_match: None,
+        ends_at: None,
+        keep: None,
+    }
+}
+
+/// The same caller with a request that may be repeated; what is kept is what was made.
+pub(crate) fn keeping(caller: &Caller, key: &str) -> Caller {
+    let render = |made: Made<'_>| match made {
+        Made::Task(task) | Made::Claim(task) => {
+            (200, json!({ "task": task.review.task_id, "revision": task.review.revision }))
+        }
+        Made::Approval(task, id) => (200, json!({ "approval": id, "state": task.review.state })),
+        Made::Batch(ids, tasks) => (200, json!({ "answered": ids.len(), "tasks": tasks.len() })),
+        Made::Comment(comment) => (201, json!({ "comment": comment.comment_id })),
+        Made::Thing(thing) => (200, json!({ "thing": thing.id, "revision": thing.revision })),
+        Made::User(_) | Made::Token(_) | Made::Restored(..) => (500, json!(null)),
+    };
+    let owner = "test".to_owned();
+    let keep = Keep { owner, key: key.to_owned(), asked: String::new(), render: Arc::new(render) };
+    Caller { keep: Some(keep), ..caller.clone() }
+}
+
+/// The same caller, who saw a revision.
+pub(crate) fn having_seen(caller: &Caller, revision: u64) -> Caller {
+    Caller { if_match: Some(revision), ..caller.clone() }
+}
+
+pub(crate) fn draft(description: &str) -> Draft {
+    let config = Config {
+        task_type: "schema".to_owned(),
+        version: "1".to_owned(),
+        description: description.to_owned(),
+        executor: "noop".to_owned(),
+        parameters: serde_json::Map::new(),
+        resources: Vec::new(),
+        rollback_strategy: RollbackStrategy::Automatic,
+        timeout_seconds: 60,
+        priority: 0,
+    };
+    Draft { config, metadata: Metadata::default(), preview: Preview::none(), predecessor: None }
+}
+
+pub(crate) fn yes() -> Response {
+    Response { action: Action::Approve, reason: None, digest: None }
+}
+
+pub(crate) fn no() -> Response {
+    Response { action: Action::Reject, reason: Some("no".to_owned()), digest: None }
+}
+
+pub(crate) async fn submitted(desk: &Reviews, description: &str) -> StoredTask {
+    let author = caller("ann", &[AUTHOR]);
+    let task = desk.create(draft(description), &author).await.expect("made");
+    desk.submit(&task.review.task_id, &author).await.expect("submitted")
+}
+
+pub(crate) fn request_to<'a>(task: &'a StoredTask, reviewer: &str) -> &'a str {
+    let is_open =
+        |one: &&ade_domain::review::Approval| one.reviewer_id.as_str() == reviewer && one.is_answerable();
+    &task.review.approvals.iter().find(is_open).expect("asked").approval_id
+}
+
+/// Each scenario on SQLite and on PostgreSQL.
+macro_rules! on_both {
+    ($($scenario:ident),+ $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $scenario() {
+                super::$scenario(crate::office::Office::on_sqlite().await).await;
+            })+
+        }
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $scenario() {
+                super::$scenario(crate::office::Office::on_postgres().await).await;
+            })+
+        }
+    };
+}
+
+pub(crate) use on_both;

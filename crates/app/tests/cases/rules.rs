@@ -1,0 +1,346 @@
+//! Policies, delegations, the registry, settings and flags: who changes them, and that they count at the next decision.
+
+use std::time::Duration;
+
+use ade_app::reviews::Batch;
+use ade_app::rules::{DelegationChange, PolicyChange, RegisteredPattern, ResourceChange, StoredPolicy};
+use ade_app::settings::{self, Settings};
+use ade_app::{Caller, Error};
+use ade_domain::glob::Pattern;
+use ade_domain::people::{ADMIN, AUDITOR, AUTHOR, REVIEWER, User, UserId};
+use ade_domain::permission::Scope;
+use ade_domain::review::Refusal;
+use ade_domain::review::delegation::{Delegation, Kind};
+use ade_domain::task::State;
+use ade_store::record::{Commit, StoredUser, Write};
+use serde_json::json;
+
+use crate::office::{Office, caller, having_seen, keeping, on_both, request_to, submitted, user, yes};
+
+on_both!(
+    a_policy_is_drafted_activated_switched_off_and_deleted,
+    of_those_who_want_a_name_one_has_it,
+    only_administrators_make_rules,
+    delegations_are_made_by_their_owner_or_an_administrator,
+    the_registry_is_keyed_by_pattern,
+    a_setting_counts_at_the_next_decision,
+    an_approval_is_good_for_as_long_as_was_said_when_it_was_given,
+    a_flag_switches_batches_off,
+);
+
+fn admin() -> Caller {
+    caller("max", &[ADMIN])
+}
+
+fn named(name: &str) -> PolicyChange {
+    PolicyChange { name: Some(name.to_owned()), ..PolicyChange::default() }
+}
+
+async fn a_policy_is_drafted_activated_switched_off_and_deleted(office: Office) {
+    office.hire("ann", &[AUTHOR]).await;
+    office.hire("rob", &[REVIEWER]).await;
+    office.hire("sue", &["dba"]).await;
+    let (rules, desk, max) = (office.rules(), office.desk(), admin());
+    let roles =
+        |role: &str| PolicyChange { required_roles: Some(vec![role.to_owned()]), ..PolicyChange::default() };
+    let made =
+        rules.create_policy(&PolicyChange { ..named("dbs") }, &keeping(&max, "one")).await.expect("made");
+    let id = made.id.clone();
+    assert!(uuid::Uuid::parse_str(&id).is_ok_and(|id| id.get_version_num() == 7));
+    assert_eq!(rules.policy(&id, &max).await, Ok(made.clone()));
+    assert_eq!(rules.policies(&max).await, Ok(vec![made]));
+    rules.update_policy(&id, &roles("dba"), &max).await.expect("a draft");
+    let asked = async || {
+        let task = submitted(&desk, "something").await;
+        request_to(&task, "rob");
+        task.review.requirements.iter().map(|one| one.policy.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(asked().await, ["default"], "a draft does not count");
+    let stale = rules.activate_policy(&id, &having_seen(&max, 1)).await;
+    assert_eq!(stale, Err(Error::Stale { now: 2 }));
+    let now = rules.activate_policy(&id, &having_seen(&max, 2)).await.expect("in force");
+    let again = rules.activate_policy(&id, &max).await.expect("as it is");
+    assert_eq!(now, again, "nothing is drafted, so nothing changes");
+    let task = submitted(&desk, "something").await;
+    request_to(&task, "sue");
+    // A draft beside what is in force.
+    let now = rules.update_policy(&id, &roles("nobody"), &max).await.expect("a draft");
+    let policy: StoredPolicy = now.read().expect("a policy");
+    assert_eq!(policy.active.expect("in force").required_roles, ["dba"]);
+    assert_eq!(policy.draft.expect("drafted").required_roles, ["nobody"]);
+    request_to(&submitted(&desk, "something").await, "sue");
+    let off = PolicyChange { active: Some(false), ..PolicyChange::default() };
+    let now = rules.update_policy(&id, &off, &max).await.expect("switched off");
+    let policy: StoredPolicy = now.read().expect("a policy");
+    assert_eq!(
+        (policy.active, policy.draft.expect("kept").required_roles),
+        (None, vec!["nobody".to_owned()])
+    );
+    assert_eq!(asked().await, ["default"]);
+    let on = PolicyChange { active: Some(true), ..roles("dba") };
+    let now = rules.update_policy(&id, &on, &max).await.expect("at once");
+    request_to(&submitted(&desk, "something").await, "sue");
+    assert_eq!(
+        rules.delete_policy(&id, &having_seen(&max, 1)).await,
+        Err(Error::Stale { now: now.revision })
+    );
+    rules.delete_policy(&id, &max).await.expect("deleted");
+    assert_eq!(asked().await, ["default"]);
+    assert_eq!(rules.policy(&id, &max).await, Err(Error::NotFound("policy")));
+    assert_eq!(rules.policies(&max).await, Ok(Vec::new()));
+    let told: Vec<String> =
+        office.told(None).await.into_iter().filter(|action| action.starts_with("policy.")).collect();
+    let steps = ["create", "update", "activate", "update", "update", "update", "delete"];
+    assert_eq!(told, steps.map(|step| format!("policy.{step}")));
+    let entries = office.entries().await;
+    let entry = entries.iter().find(|entry| entry.action == "policy.activate").expect("told");
+    assert_eq!((entry.object_id.as_str(), entry.revision), (id.as_str(), Some(3)));
+    assert_eq!(entry.details["after"]["active"]["required_roles"], json!(["dba"]));
+}
+
+async fn of_those_who_want_a_name_one_has_it(office: Office) {
+    let (rules, max) = (office.rules(), admin());
+    let mut racers = Vec::new();
+    for _ in 0..8 {
+        let rules = rules.clone();
+        racers.push(tokio::spawn(async move { rules.create_policy(&named("mine"), &admin()).await }));
+    }
+    let mut made = Vec::new();
+    for racer in racers {
+        match racer.await.expect("no panic") {
+            Ok(thing) => made.push(thing.id),
+            Err(error) => assert_eq!(error, Error::Exists("a policy with the name mine".to_owned())),
+        }
+    }
+    assert_eq!(made.len(), 1);
+    let other = rules.create_policy(&named("other"), &max).await.expect("made").id;
+    let taken = rules.update_policy(&other, &named("mine"), &max).await;
+    assert_eq!(taken, Err(Error::Exists("a policy with the name mine".to_owned())));
+    // A name that is in force is taken as long as it is, also while another one is drafted.
+    rules.activate_policy(&made[0], &max).await.expect("in force");
+    rules.update_policy(&made[0], &named("later"), &max).await.expect("drafted");
+    for name in ["mine", "later"] {
+        assert!(matches!(rules.create_policy(&named(name), &max).await, Err(Error::Exists(_))), "{name}");
+    }
+    rules.activate_policy(&made[0], &max).await.expect("in force");
+    rules.update_policy(&other, &named("mine"), &max).await.expect("free again");
+    rules.delete_policy(&made[0], &max).await.expect("deleted");
+    rules.create_policy(&named("later"), &max).await.expect("free again");
+    for name in ["", " "] {
+        let refused = rules.create_policy(&named(name), &max).await;
+        assert!(matches!(&refused, Err(Error::Invalid(faults)) if faults[0].pointer == "/name"));
+    }
+}
+
+async fn only_administrators_make_rules(office: Office) {
+    let rules = office.rules();
+    let forbidden = Error::Forbidden("only an administrator may do this".to_owned());
+    let mut agent = admin();
+    agent.agent_id = Some("robot".to_owned());
+    let mut without = admin();
+    without.scopes.remove(&Scope::Admin);
+    let resource =
+        ResourceChange { pattern: Some(Pattern::new("db:*")), criticality: Some(80), dependents: None };
+    for (who, why) in [
+        (caller("rob", &[REVIEWER, AUTHOR, AUDITOR]), forbidden.clone()),
+        (agent, forbidden),
+        (without, Error::Scope(Scope::Admin)),
+    ] {
+        assert_eq!(rules.create_policy(&named("x"), &who).await, Err(why.clone()));
+        assert_eq!(rules.create_resource(&resource, &who).await, Err(why.clone()));
+        assert_eq!(rules.set("approval:validity", json!(60), &who).await, Err(why.clone()));
+        assert_eq!(rules.switch("batch_approvals", false, &who).await, Err(why));
+    }
+    let bootstrap = Caller { user: None, ..admin() };
+    rules.create_policy(&named("x"), &bootstrap).await.expect("the bootstrap token administers");
+    assert!(rules.policies(&caller("eve", &[])).await.is_ok_and(|all| all.len() == 1), "everybody looks");
+}
+
+async fn delegations_are_made_by_their_owner_or_an_administrator(office: Office) {
+    for name in ["rob", "sue", "eve"] {
+        office.hire(name, &[REVIEWER]).await;
+    }
+    let gone = StoredUser { user: User { active: false, ..user("old", &[]) }, revision: 1, password: None };
+    let writes = vec![Write::User { user: Box::new(gone), expected: None }];
+    office.record.commit(Commit { writes, ..Commit::default() }).await.expect("hired and fired");
+    let (rules, rob, sue) = (office.rules(), caller("rob", &[REVIEWER]), caller("sue", &[REVIEWER]));
+    let to = |owner: Option<&str>, to: &str| DelegationChange {
+        owner_id: owner.map(UserId::new),
+        delegate_to: Some(UserId::new(to)),
+        ..DelegationChange::default()
+    };
+    let made = rules.create_delegation(&to(None, "sue"), &rob).await.expect("its own");
+    let delegation: Delegation = made.read().expect("a delegation");
+    assert_eq!((&delegation.delegation_id, delegation.owner_id.as_str()), (&made.id, "rob"));
+    assert!(delegation.active && delegation.cascade && delegation.kind == Kind::Delegate);
+    let forbidden = Err(Error::Refused(Refusal::Forbidden));
+    assert_eq!(rules.create_delegation(&to(Some("rob"), "eve"), &sue).await, forbidden);
+    let others = rules.create_delegation(&to(Some("eve"), "sue"), &admin()).await.expect("an administrator");
+    // Whoever finds a token that may not decide lets nobody else decide with it, and neither does an agent.
+    let mut without = rob.clone();
+    without.scopes.remove(&Scope::Decide);
+    assert_eq!(rules.create_delegation(&to(None, "eve"), &without).await, Err(Error::Scope(Scope::Decide)));
+    let mut agent = rob.clone();
+    agent.agent_id = Some("robot".to_owned());
+    assert_eq!(rules.create_delegation(&to(None, "eve"), &agent).await, forbidden);
+    for (change, pointer) in [
+        (to(None, "rob"), "/delegate_to"),
+        (to(None, "nobody"), "/delegate_to"),
+        (to(None, "old"), "/delegate_to"),
+        (DelegationChange::default(), "/delegate_to"),
+    ] {
+        let refused = rules.create_delegation(&change, &rob).await;
+        assert!(
+            matches!(&refused, Err(Error::Invalid(faults)) if faults[0].pointer == pointer),
+            "{refused:?}"
+        );
+    }
+    let unknown = rules.create_delegation(&to(Some("nobody"), "eve"), &admin()).await;
+    assert!(matches!(&unknown, Err(Error::Invalid(faults)) if faults[0].pointer == "/owner_id"));
+    // Seen by its owner and by whom it leads to.
+    let ids = async |who: &Caller| {
+        let all = rules.delegations(who).await.expect("listed");
+        all.into_iter().map(|thing| thing.id).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&rob).await, std::slice::from_ref(&made.id));
+    assert_eq!(ids(&sue).await, [made.id.clone(), others.id.clone()]);
+    assert_eq!(ids(&caller("vera", &[AUDITOR])).await.len(), 2);
+    assert_eq!(rules.delegation(&others.id, &rob).await, Err(Error::NotFound("delegation")));
+    let off = DelegationChange { active: Some(false), ..DelegationChange::default() };
+    assert_eq!(rules.update_delegation(&made.id, &off, &sue).await, forbidden);
+    assert_eq!(
+        rules.update_delegation(&made.id, &off, &having_seen(&rob, 9)).await,
+        Err(Error::Stale { now: 1 })
+    );
+    let now = rules.update_delegation(&made.id, &off, &rob).await.expect("its own");
+    assert!(!now.read::<Delegation>().expect("a delegation").active);
+    let given = rules.update_delegation(&made.id, &to(Some("eve"), "sue"), &rob).await;
+    assert!(matches!(given, Err(Error::Forbidden(_))), "nobody gives a delegation to somebody else");
+    assert_eq!(rules.delete_delegation(&made.id, &sue).await, Err(Error::Refused(Refusal::Forbidden)));
+    rules.delete_delegation(&made.id, &rob).await.expect("its own");
+    let told = office.told(None).await;
+    assert_eq!(told, ["create", "create", "update", "delete"].map(|step| format!("delegation.{step}")));
+}
+
+async fn the_registry_is_keyed_by_pattern(office: Office) {
+    office.hire("ann", &[AUTHOR]).await;
+    let (rules, max) = (office.rules(), admin());
+    let new = |pattern: &str, criticality: u8, dependents: &[&str]| ResourceChange {
+        pattern: Some(Pattern::new(pattern)),
+        criticality: Some(criticality),
+        dependents: Some(dependents.iter().map(|one| (*one).to_owned()).collect()),
+    };
+    let made = rules.create_resource(&new("db:*", 80, &["service:a"]), &max).await.expect("made");
+    assert_eq!(made.id, "db:*");
+    let twice = rules.create_resource(&new("db:*", 1, &[]), &max).await;
+    assert_eq!(twice, Err(Error::Exists("the resource db:*".to_owned())));
+    for (change, pointer) in [
+        (new("", 1, &[]), "/pattern"),
+        (new("x", 101, &[]), "/criticality"),
+        (new("x", 1, &["plain"]), "/dependents/0"),
+        (new("x", 1, &["a:b"; 1_001]), "/dependents"),
+    ] {
+        let refused = rules.create_resource(&change, &max).await;
+        assert!(
+            matches!(&refused, Err(Error::Invalid(faults)) if faults[0].pointer == pointer),
+            "{refused:?}"
+        );
+    }
+    let higher = ResourceChange { criticality: Some(90), ..ResourceChange::default() };
+    let now = rules.update_resource("db:*", &higher, &having_seen(&max, 1)).await.expect("changed");
+    let registered: RegisteredPattern = now.read().expect("registered");
+    assert_eq!((registered.criticality, registered.dependents.len()), (90, 1));
+    assert!(rules.update_resource("db:*", &new("y", 1, &[]), &max).await.is_err());
+    assert_eq!(rules.resources(&caller("ann", &[AUTHOR])).await, Ok(vec![now]));
+    rules.delete_resource("db:*", &max).await.expect("deleted");
+    assert_eq!(rules.resource("db:*", &max).await, Err(Error::NotFound("resource")));
+    let told = office.told(None).await;
+    assert_eq!(told, ["create", "update", "delete"].map(|step| format!("resource.{step}")));
+}
+
+async fn a_setting_counts_at_the_next_decision(office: Office) {
+    office.hire("ann", &[AUTHOR]).await;
+    office.hire("rob", &[REVIEWER]).await;
+    let (rules, desk, other, max) = (office.rules(), office.desk(), office.another_desk().await, admin());
+    let all = rules.settings(&max).await.expect("listed");
+    let names: Vec<&str> = all.iter().map(|thing| thing.id.as_str()).collect();
+    assert_eq!(names, settings::names().collect::<Vec<_>>());
+    assert!(all.iter().all(|thing| thing.revision == 0 && settings::check(&thing.id, &thing.body).is_ok()));
+    let wait = |task: &ade_store::record::StoredTask| {
+        let one = &task.review.approvals[0];
+        one.due_at.ms_since(one.created_at) / 1_000
+    };
+    assert_eq!(wait(&submitted(&desk, "one").await), 48 * 3_600);
+    let set = rules.set("approval:default_timeout", json!(600), &having_seen(&max, 0)).await.expect("set");
+    assert_eq!((set.revision, &set.body), (1, &json!(600)));
+    assert_eq!(rules.setting("approval:default_timeout", &max).await, Ok(set));
+    assert_eq!(wait(&submitted(&other, "two").await), 600);
+    rules.set("approval:max_timeout", json!(60), &max).await.expect("set");
+    assert_eq!(wait(&submitted(&other, "three").await), 60, "never longer than the longest");
+    let low = json!({ "medium": 98, "high": 99, "critical": 100 });
+    rules.set("risk:thresholds", low, &max).await.expect("set");
+    let task = submitted(&other, "four").await;
+    assert_eq!(json!(task.review.risk)["level"], "LOW");
+    let stale = rules.set("approval:max_timeout", json!(61), &having_seen(&max, 0)).await;
+    assert_eq!(stale, Err(Error::Stale { now: 1 }));
+    for (name, value) in [
+        ("approval:validity", json!(0)),
+        ("approval:validity", json!("7d")),
+        ("risk:thresholds", json!({ "medium": 50, "high": 50, "critical": 75 })),
+        ("risk:thresholds", json!({ "medium": 25, "high": 50 })),
+        ("risk:thresholds", json!([25, 50, 75])),
+    ] {
+        let refused = rules.set(name, value, &max).await;
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{name}: {refused:?}");
+    }
+    assert_eq!(rules.set("approval:nothing", json!(1), &max).await, Err(Error::NotFound("setting")));
+    assert_eq!(rules.switch("nothing", true, &max).await, Err(Error::NotFound("feature")));
+    let entries = office.entries().await;
+    let entry = entries.iter().find(|entry| entry.action == "config.set").expect("told");
+    assert_eq!(json!(entry.details), json!({ "before": 172_800, "after": 600 }));
+    let loaded = Settings::load(&office.record).await.expect("loaded");
+    assert_eq!((loaded.approval_default_timeout, loaded.due_after_ms()), (600, 60_000));
+}
+
+async fn an_approval_is_good_for_as_long_as_was_said_when_it_was_given(office: Office) {
+    office.hire("ann", &[AUTHOR]).await;
+    office.hire("rob", &[REVIEWER]).await;
+    let (rules, desk, max, rob) = (office.rules(), office.desk(), admin(), caller("rob", &[REVIEWER]));
+    rules.set("approval:validity", json!(600), &max).await.expect("set");
+    let mut ends = Vec::new();
+    for validity in [600, 1_200] {
+        rules.set("approval:validity", json!(validity), &max).await.expect("set");
+        let task = submitted(&desk, "one").await;
+        ends.push(desk.respond(request_to(&task, "rob"), &yes(), &rob).await.expect("approved"));
+    }
+    let lasts = |number: usize| {
+        let ends_at = ends[number].approval_ends_at.expect("approved");
+        ends_at.ms_since(ends[number].review.since[&State::Approved]) / 1_000
+    };
+    assert_eq!((lasts(0), lasts(1)), (600, 1_200));
+    office.clock.advance(Duration::from_secs(600));
+    assert_eq!(desk.work_off().await, Ok(1));
+    let first = office.task(&ends[0].review.task_id).await;
+    assert_eq!((first.review.state, first.approval_ends_at), (State::Reviewing, None));
+    assert_eq!(office.task(&ends[1].review.task_id).await.review.state, State::Approved);
+}
+
+async fn a_flag_switches_batches_off(office: Office) {
+    office.hire("ann", &[AUTHOR]).await;
+    office.hire("rob", &[REVIEWER]).await;
+    let (rules, desk, other) = (office.rules(), office.desk(), office.another_desk().await);
+    let features = rules.features(&admin()).await.expect("listed");
+    let features: Vec<(&str, bool)> =
+        features.iter().map(|one| (one.id.as_str(), one.body == json!(true))).collect();
+    assert_eq!(features, [("auto_approve_low_risk", false), ("batch_approvals", true)]);
+    let task = submitted(&desk, "one").await;
+    let approval_ids = vec![request_to(&task, "rob").to_owned()];
+    let batch = Batch { approval_ids, response: yes(), skip_validation: false, apply_immediately: false };
+    let rob = caller("rob", &[REVIEWER]);
+    rules.switch("batch_approvals", false, &admin()).await.expect("off");
+    assert_eq!(other.respond_to_all(&batch, &rob).await, Err(Error::Disabled("batch_approvals")));
+    let on = rules.switch("batch_approvals", true, &admin()).await.expect("on");
+    assert_eq!((on.revision, &on.body), (2, &json!(true)));
+    assert!(other.respond_to_all(&batch, &rob).await.is_ok());
+    assert_eq!(office.told(None).await.iter().filter(|action| *action == "feature.set").count(), 2);
+}

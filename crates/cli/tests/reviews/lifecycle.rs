@@ -1,0 +1,407 @@
+//! The lifecycle through HTTP, on both records: every row of the table, carried out by an agent that asks for work, and a
+//! refusal with the state and what it allows for everything that is not in the table.
+
+use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
+use ade_domain::task::{State, TABLE, Verb, allowed, next};
+use ade_testkit::api::Answer;
+use ade_testkit::people::text;
+use ade_testkit::{House, Office, Person};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+/// States that a task can be in after the transaction that brought it there.
+const REACHED: [State; 8] = [
+    State::Draft,
+    State::Reviewing,
+    State::Approved,
+    State::Applying,
+    State::Completed,
+    State::Failed,
+    State::Rejected,
+    State::Cancelled,
+];
+
+/// What somebody does; everything else happens by itself, or is done by whoever applies.
+const DRIVEN: [Verb; 13] = [
+    Verb::Modify,
+    Verb::Delete,
+    Verb::Submit,
+    Verb::Approve,
+    Verb::Reject,
+    Verb::Revoke,
+    Verb::Override,
+    Verb::ConfirmOverride,
+    Verb::ForceApply,
+    Verb::Cancel,
+    Verb::Resubmit,
+    Verb::Comment,
+    Verb::Stop,
+];
+
+/// What follows from something else: a submission, an executor, time.
+const BY_ITSELF: [Verb; 3] = [Verb::Assign, Verb::GoStale, Verb::Expire];
+
+/// What whoever carries it out says: refused for another reason where it does not fit.
+const CARRIED_OUT: [Verb; 3] = [Verb::BeginApply, Verb::Complete, Verb::Fail];
+
+/// What needs something that can be undone, or that fails before it changes anything: driven where files are changed.
+const OF_WORKERS: [Verb; 2] = [Verb::Retry, Verb::RollBack];
+
+/// The agent that carries tasks out here.
+const BOT: &str = "bot";
+
+struct Stage {
+    office: Office,
+    pat: Person,
+    rex: Person,
+    ada: Person,
+    abe: Person,
+    bot: Person,
+}
+
+impl Stage {
+    async fn of(house: &House) -> Self {
+        let office = house.office().await;
+        // Nobody is asked about these.
+        let conditions = json!({ "risk_below": 101 });
+        office.policy(json!({ "name": "auto", "task_types": ["auto"], "auto_approve_if": conditions })).await;
+        let pat = office.person("pat", &[AUTHOR]).await;
+        let bot = office.agent(BOT, &pat).await;
+        // Many tasks stay under way here.
+        let _ =
+            office.admin.patch(&format!("/agents/{BOT}"), &json!({ "max_tasks": 1000 })).await.expect(200);
+        Self {
+            bot,
+            pat,
+            rex: office.person("rex", &[REVIEWER]).await,
+            ada: office.person("ada", &[ADMIN]).await,
+            abe: office.person("abe", &[ADMIN]).await,
+            office,
+        }
+    }
+
+    /// A task in a state.
+    async fn task_in(&self, state: State) -> String {
+        // Each has a type of its own, so that the agent is given this one.
+        let of_its_own = json!({ "type": Uuid::new_v4().to_string(), "executor": "agent", "parameters": { "agent": BOT } });
+        if state == State::Draft {
+            return self.pat.draft(of_its_own).await;
+        }
+        let id = self.pat.submitted(of_its_own).await;
+        match state {
+            State::Reviewing => {}
+            State::Approved => drop(self.does(Verb::Approve, &id).await.expect(200)),
+            State::Rejected => drop(self.does(Verb::Reject, &id).await.expect(200)),
+            State::Cancelled => drop(self.does(Verb::Cancel, &id).await.expect(200)),
+            State::Applying => {
+                let _ = self.does(Verb::Approve, &id).await.expect(200);
+                let _ = self.does(Verb::BeginApply, &id).await.expect(200);
+            }
+            State::Completed | State::Failed => {
+                let _ = self.does(Verb::Approve, &id).await.expect(200);
+                let _ = self.does(Verb::BeginApply, &id).await.expect(200);
+                let verb = if state == State::Failed { Verb::Fail } else { Verb::Complete };
+                let _ = self.does(verb, &id).await.expect(200);
+            }
+            other => panic!("{other} is passed through"),
+        }
+        assert_eq!(self.state(&id).await, state.word());
+        id
+    }
+
+    async fn state(&self, id: &str) -> String {
+        text(&self.office.task(id).await, "state")
+    }
+
+    /// Whoever may do it does it.
+    async fn does(&self, verb: Verb, id: &str) -> Answer {
+        let why = json!({ "reason": "because", });
+        let on = |what: &str| format!("/tasks/{id}/{what}");
+        match verb {
+            Verb::Modify => self.pat.patch(&format!("/tasks/{id}"), &json!({ "description": "other" })).await,
+            Verb::Delete => self.pat.delete(&format!("/tasks/{id}")).await,
+            Verb::Submit => self.pat.post(&on("submit"), &json!({})).await,
+            Verb::Approve => self.rex.answers(&self.office.request(id, "rex").await, "approve").await,
+            Verb::Reject => self.rex.answers(&self.office.request(id, "rex").await, "reject").await,
+            Verb::Revoke => self.rex_or_ada(id).await.post(&on("revoke"), &why).await,
+            Verb::Override => {
+                let body = json!({ "reason": "because", "incident_ticket": "INC-1" });
+                self.ada.post(&on("override"), &body).await
+            }
+            Verb::ConfirmOverride => self.abe.post(&on("override/confirm"), &json!({})).await,
+            Verb::ForceApply => self.ada.post(&on("force-apply"), &why).await,
+            Verb::Cancel => self.pat.post(&on("cancel"), &why).await,
+            Verb::Resubmit => self.pat.post(&on("resubmit"), &json!({})).await,
+            Verb::Comment => self.pat.post(&on("comments"), &json!({ "text": "look" })).await,
+            Verb::Stop => self.ada.post(&on("stop"), &why).await,
+            Verb::RollBack => self.ada.post(&on("rollback"), &why).await,
+            Verb::BeginApply => {
+                let of = text(&self.office.task(id).await["config"], "type");
+                self.bot.post("/tasks/claim", &json!({ "types": [of] })).await
+            }
+            Verb::Complete | Verb::Fail => {
+                let result = if verb == Verb::Fail { "failure" } else { "success" };
+                let body = json!({ "attempt": 1, "result": result, "output": "said", "error": "no" });
+                self.bot.post(&on("complete"), &body).await
+            }
+            other => panic!("{other} is done by nobody"),
+        }
+    }
+
+    /// Who approved takes it back, else an administrator.
+    async fn rex_or_ada(&self, id: &str) -> &Person {
+        let approved = self.office.requests(id).await.iter().any(|one| text(one, "status") == "APPROVED");
+        if approved { &self.rex } else { &self.ada }
+    }
+}
+
+async fn every_row_and_nothing_else(house: &House) {
+    let stage = Stage::of(house).await;
+    for state in REACHED {
+        for verb in DRIVEN {
+            let decided = matches!(verb, Verb::Approve | Verb::Reject) && state != State::Reviewing;
+            if decided && state == State::Draft {
+                // There is no request that could be answered.
+                continue;
+            }
+            let id = stage.task_in(state).await;
+            if (state, verb) == (State::Reviewing, Verb::ConfirmOverride) {
+                let _ = stage.does(verb, &id).await.problem(409, "NO_OVERRIDE");
+                let _ = stage.does(Verb::Override, &id).await.expect(200);
+            }
+            let before = stage.office.task(&id).await;
+            let answer = stage.does(verb, &id).await;
+            match next(state, verb) {
+                Ok(_) if verb == Verb::Delete => {
+                    assert_eq!(answer.status, 204);
+                    let _ =
+                        stage.office.admin.get(&format!("/tasks/{id}")).await.problem(404, "TASK_NOT_FOUND");
+                }
+                Ok(to) => {
+                    assert!(answer.status < 300, "{verb} in {state}: {}", answer.text());
+                    // A submission passes through SUBMITTED to what it leads to.
+                    let to = if verb == Verb::Submit { State::Reviewing } else { to };
+                    let now = stage.office.task(&id).await;
+                    assert_eq!(now["state"], to.word(), "{verb} in {state}");
+                    let words: Vec<&str> = allowed(to).iter().map(|verb| verb.word()).collect();
+                    assert_eq!(now["allowed"], json!(words));
+                    assert!(now["metadata"]["since"].get(to.word()).is_some(), "{now}");
+                }
+                Err(_) if decided => {
+                    let refused = answer.problem(409, "ALREADY_DECIDED");
+                    assert_eq!(refused["state"], state.word());
+                    assert_eq!(stage.office.task(&id).await, before);
+                }
+                Err(refusal) => {
+                    let refused = answer.problem(409, "INVALID_TRANSITION");
+                    assert_eq!(refused["state"], state.word(), "{verb} in {state}");
+                    let words: Vec<&str> = refusal.allowed.iter().map(|verb| verb.word()).collect();
+                    assert_eq!(refused["allowed"], json!(words), "{verb} in {state}");
+                    assert_eq!(stage.office.task(&id).await, before);
+                }
+            }
+        }
+    }
+    what_workers_say(&stage).await;
+    submissions(&stage).await;
+    one_record_for_each_step(&stage).await;
+    changes_are_asked_for(&stage).await;
+    an_approval_ends(&stage).await;
+}
+
+/// Whoever carries a task out is heard only while it does, and only as the present attempt.
+async fn what_workers_say(stage: &Stage) {
+    for state in REACHED.into_iter().filter(|state| *state != State::Applying) {
+        let id = stage.task_in(state).await;
+        let before = stage.office.task(&id).await;
+        if state != State::Approved {
+            let nothing = stage.does(Verb::BeginApply, &id).await;
+            assert_eq!(nothing.status, 204, "nothing is given out in {state}: {}", nothing.text());
+        }
+        // The same again is answered the same; anything else does not count any more.
+        let ends = [(Verb::Complete, State::Completed), (Verb::Fail, State::Failed)];
+        for (verb, same) in ends {
+            let answer = stage.does(verb, &id).await;
+            if same == state {
+                assert_eq!(answer.expect(200), before);
+            } else {
+                let _ = answer.problem(409, "NOT_PRESENT");
+            }
+        }
+        let body = json!({ "attempt": 1, "text": "still there" });
+        let _ = stage
+            .bot
+            .post(&format!("/tasks/{id}/heartbeat"), &json!({ "attempt": 1 }))
+            .await
+            .problem(409, "NOT_PRESENT");
+        let _ = stage.bot.post(&format!("/tasks/{id}/logs"), &body).await.problem(409, "NOT_PRESENT");
+        let rolled = stage.does(Verb::RollBack, &id).await;
+        let code = if state == State::Failed { "NOTHING_TO_ROLL_BACK" } else { "INVALID_TRANSITION" };
+        let _ = rolled.problem(409, code);
+        assert_eq!(stage.office.task(&id).await, before, "what is refused changes nothing");
+    }
+    an_agent_from_claim_to_end(stage).await;
+    what_is_stopped_is_told(stage).await;
+}
+
+async fn an_agent_from_claim_to_end(stage: &Stage) {
+    let id = stage.task_in(State::Approved).await;
+    let claim = stage.does(Verb::BeginApply, &id).await.expect(200);
+    assert_eq!((&claim["attempt"], &claim["task"]["task_id"]), (&json!(1), &json!(id)));
+    let grants = claim["grants"].as_array().expect("a list");
+    assert!(grants.iter().any(|one| one["lock"] == format!("task:{id}") && one["fencing_token"].is_u64()));
+    let (attempt, on) = (json!({ "attempt": 1 }), |what: &str| format!("/tasks/{id}/{what}"));
+    let alive = stage.bot.post(&on("heartbeat"), &attempt).await.expect(200);
+    assert_eq!(alive["stop"], false);
+    for line in ["one", "two"] {
+        let said = stage.bot.post(&on("logs"), &json!({ "attempt": 1, "text": line })).await;
+        assert_eq!(said.status, 204, "{}", said.text());
+    }
+    let told = stage.pat.get(&on("logs?after=1")).await.expect(200);
+    assert_eq!((&told["items"][0]["text"], &told["items"][1]), (&json!("two"), &Value::Null));
+    // Somebody else says nothing about it, and another attempt neither.
+    let _ = stage.pat.post(&on("heartbeat"), &json!({ "attempt": 2 })).await.problem(409, "NOT_PRESENT");
+    let _ = stage
+        .rex
+        .post(&on("complete"), &json!({ "attempt": 1, "result": "success" }))
+        .await
+        .problem(403, "FORBIDDEN");
+    let done = stage.does(Verb::Complete, &id).await.expect(200);
+    assert_eq!((&done["state"], &done["execution"]["result"]), (&json!("COMPLETED"), &json!("success")));
+    assert_eq!(stage.pat.get(&on("execution")).await.expect(200), done["execution"]);
+    let lock = stage.office.admin.get(&format!("/locks/task:{id}")).await.expect(200);
+    assert_eq!(lock["holders"], json!([]), "its locks are free");
+}
+
+async fn what_is_stopped_is_told(stage: &Stage) {
+    let id = stage.task_in(State::Applying).await;
+    let refused = stage.pat.post(&format!("/tasks/{id}/stop"), &json!({ "reason": "mine" })).await;
+    assert_eq!(refused.status, 403, "{}", refused.text());
+    let _ = stage.ada.post(&format!("/tasks/{id}/stop"), &json!({})).await.problem(422, "REASON_REQUIRED");
+    let asked = stage.does(Verb::Stop, &id).await.expect(202);
+    assert_eq!(asked["execution"]["stop"]["by"], "ada");
+    let alive = stage.bot.post(&format!("/tasks/{id}/heartbeat"), &json!({ "attempt": 1 })).await.expect(200);
+    assert_eq!(alive["stop"], true);
+    let body = json!({ "attempt": 1, "result": "cancelled" });
+    let ended = stage.bot.post(&format!("/tasks/{id}/complete"), &body).await.expect(200);
+    assert_eq!((&ended["state"], &ended["execution"]["result"]), (&json!("FAILED"), &json!("cancelled")));
+}
+
+/// Both ways out of SUBMITTED, and that it was passed through.
+async fn submissions(stage: &Stage) {
+    for (kind, to) in [("note", State::Reviewing), ("auto", State::Approved)] {
+        let id = stage.pat.submitted(json!({ "type": kind })).await;
+        let task = stage.office.task(&id).await;
+        assert_eq!(task["state"], to.word());
+        assert!(task["metadata"]["since"].get("SUBMITTED").is_some());
+        assert_eq!(task["auto_approved"].is_string(), to == State::Approved);
+    }
+}
+
+/// One entry of the audit log for each transition, with from and to.
+async fn one_record_for_each_step(stage: &Stage) {
+    let id = stage.task_in(State::Approved).await;
+    let _ = stage.does(Verb::Modify, &id).await.expect(200);
+    let statuses = |all: Vec<Value>| all.iter().map(|one| text(one, "status")).collect::<Vec<_>>();
+    assert_eq!(statuses(stage.office.requests(&id).await), ["INVALIDATED", "PENDING"]);
+    let _ = stage.does(Verb::Override, &id).await.expect(200);
+    let confirmed = stage.does(Verb::ConfirmOverride, &id).await.expect(200);
+    assert_eq!(confirmed["requirements"][0]["status"], "OVERRIDDEN");
+    assert_eq!(statuses(stage.office.requests(&id).await), ["INVALIDATED", "CLOSED"]);
+    let _ = stage.does(Verb::ForceApply, &id).await.expect(200);
+    let revoked =
+        stage.ada.post(&format!("/tasks/{id}/revoke"), &json!({ "reason": "because" })).await.expect(200);
+    assert_eq!((&revoked["state"], &revoked["forced"]), (&json!("REJECTED"), &json!(false)));
+    let copy = stage.does(Verb::Resubmit, &id).await.expect(201);
+    assert_eq!((&copy["state"], &copy["predecessor"]), (&json!("DRAFT"), &json!(id)));
+    let steps = [
+        "task.create DRAFT DRAFT",
+        "task.submit DRAFT SUBMITTED",
+        "task.assign SUBMITTED REVIEWING",
+        "approval.request REVIEWING REVIEWING",
+        "approval.approve REVIEWING REVIEWING",
+        "task.approve REVIEWING APPROVED",
+        "task.modify APPROVED REVIEWING",
+        "approval.request REVIEWING REVIEWING",
+        "task.override REVIEWING REVIEWING",
+        "task.confirm_override REVIEWING APPROVED",
+        "task.force_apply APPROVED APPROVED",
+        "task.revoke APPROVED REJECTED",
+        "task.resubmit REJECTED REJECTED",
+    ];
+    // Entries get their numbers a moment later.
+    let look = || async {
+        let all = stage.office.audit(&format!("task={id}")).await;
+        let told: Vec<String> =
+            all.iter().map(|one| ["action", "from", "to"].map(|field| text(one, field)).join(" ")).collect();
+        if told.len() >= steps.len() { Ok(told) } else { Err(told.join(", ")) }
+    };
+    let long = std::time::Duration::from_secs(60);
+    let told = ade_testkit::wait::until("every entry has its number", long, look).await.expect("they have");
+    assert_eq!(told, steps);
+    let verdict = stage.office.admin.get("/audit/verify").await.expect(200);
+    assert_eq!(verdict["valid"], true);
+}
+
+/// Who asks for changes blocks the approval until the author changes something.
+async fn changes_are_asked_for(stage: &Stage) {
+    let policy = stage
+        .office
+        .policy(json!({ "name": "two", "task_types": ["two"], "reviewers": ["rex", "ada"] }))
+        .await;
+    let id = stage.pat.submitted(json!({ "type": "two" })).await;
+    let (rex, ada) = (stage.office.request(&id, "rex").await, stage.office.request(&id, "ada").await);
+    let asked = stage.rex.answers(&rex, "request-changes").await.expect(200);
+    assert_eq!((&asked["status"], &asked["task_state"]), (&json!("CHANGES_REQUESTED"), &json!("REVIEWING")));
+    let _ = stage.ada.answers(&ada, "approve").await.expect(200);
+    assert_eq!(stage.state(&id).await, "REVIEWING", "one asked for changes");
+    for how in ["reject", "request-changes"] {
+        let refused = stage.rex.post(&format!("/approvals/{rex}/{how}"), &json!({ "reason": " " })).await;
+        let _ = refused.problem(422, "REASON_REQUIRED");
+    }
+    let _ = stage.does(Verb::Modify, &id).await.expect(200);
+    let _ = stage.ada.answers(&ada, "approve").await.problem(409, "NOT_ANSWERABLE");
+    let again = stage.office.request(&id, "ada").await;
+    let _ = stage.ada.answers(&again, "approve").await.expect(200);
+    assert_eq!(stage.state(&id).await, "APPROVED");
+    assert_eq!(
+        stage.office.admin.delete(&format!("/policies/{}", text(&policy, "policy_id"))).await.status,
+        204
+    );
+}
+
+/// An approval that is not used ends, and people are asked again.
+async fn an_approval_ends(stage: &Stage) {
+    stage.office.set("approval:validity", json!(1)).await;
+    let id = stage.task_in(State::Approved).await;
+    let ended = stage.office.wait_for("the approval ends", &id, |task| task["state"] == "REVIEWING").await;
+    assert_eq!(ended["requirements"][0]["needed"], 1);
+    let requests = stage.office.requests(&id).await;
+    let statuses: Vec<String> = requests.iter().map(|one| text(one, "status")).collect();
+    assert_eq!(statuses, ["INVALIDATED", "PENDING"]);
+    let old = text(requests.first().expect("the old one"), "approval_id");
+    let _ = stage.rex.answers(&old, "approve").await.problem(409, "NOT_ANSWERABLE");
+    stage.office.set("approval:validity", json!(3_600)).await;
+    let _ = stage.does(Verb::Approve, &id).await.expect(200);
+    assert_eq!(stage.state(&id).await, "APPROVED");
+}
+
+#[test]
+fn what_is_in_the_table_is_driven_here_or_where_files_are_changed() {
+    for (from, verb, to) in TABLE {
+        let by_hand = REACHED.contains(from) && DRIVEN.contains(verb);
+        let on_the_way = *from == State::Submitted || BY_ITSELF.contains(verb);
+        let worker = CARRIED_OUT.contains(verb) || OF_WORKERS.contains(verb);
+        assert!(by_hand || on_the_way || worker, "{from} {verb} {to}");
+    }
+}
+
+#[tokio::test]
+async fn every_row_embedded() {
+    every_row_and_nothing_else(&House::embedded(env!("CARGO_BIN_EXE_ade"))).await;
+}
+
+#[tokio::test]
+async fn every_row_on_postgres() {
+    every_row_and_nothing_else(&House::distributed(env!("CARGO_BIN_EXE_ade"), 2)).await;
+}

@@ -1,0 +1,202 @@
+//! A small office to review in: people with roles and managers, policies, delegations, and a task.
+
+use ade_domain::Moment;
+use ade_domain::people::{AuthorSet, People, User, UserId};
+use ade_domain::permission::parts_of;
+use ade_domain::review::assign::{Assignment, NoQuorum, Question, assign};
+use ade_domain::review::delegation::{Conditions, Delegation, Kind};
+use ade_domain::review::policy::{Policy, default_policy};
+use ade_domain::review::risk::{Facts, Registered, Thresholds, assess};
+use ade_domain::review::{Action, Actor, Answer, Plan, Refusal, Review};
+use ade_domain::task::{Config, Resource, ResourceMode, RollbackStrategy};
+
+pub(crate) fn id(text: &str) -> UserId {
+    UserId::new(text)
+}
+
+pub(crate) fn user(name: &str, roles: &[&str], manager: Option<&str>) -> User {
+    User {
+        user_id: id(name),
+        name: name.to_owned(),
+        roles: roles.iter().map(|role| (*role).to_owned()).collect(),
+        manager_id: manager.map(id),
+        team: None,
+        active: true,
+    }
+}
+
+pub(crate) fn delegation(owner: &str, to: &str, conditions: Conditions) -> Delegation {
+    Delegation {
+        delegation_id: format!("{owner}-{to}"),
+        owner_id: id(owner),
+        delegate_to: id(to),
+        kind: Kind::Delegate,
+        conditions,
+        cascade: true,
+        active: true,
+        valid_from: None,
+        valid_until: None,
+    }
+}
+
+pub(crate) fn policy(name: &str, min_approvers: u32, roles: &[&str]) -> Policy {
+    let required_roles = roles.iter().map(|role| (*role).to_owned()).collect();
+    Policy { name: name.to_owned(), min_approvers, required_roles, ..default_policy() }
+}
+
+pub(crate) fn config(task_type: &str, resources: &[&str]) -> Config {
+    let resource = |name: &&str| {
+        let (resource_type, id) = name.split_once(':').expect("type:id");
+        Resource { resource_type: resource_type.to_owned(), id: id.to_owned(), mode: ResourceMode::Exclusive }
+    };
+    Config {
+        task_type: task_type.to_owned(),
+        version: "1".to_owned(),
+        description: "a change".to_owned(),
+        executor: "noop".to_owned(),
+        parameters: serde_json::Map::new(),
+        resources: resources.iter().map(resource).collect(),
+        rollback_strategy: RollbackStrategy::Automatic,
+        timeout_seconds: 60,
+        priority: 50,
+    }
+}
+
+/// Everything that a review is decided by, besides the review.
+#[derive(Debug, Clone)]
+pub(crate) struct Office {
+    pub(crate) users: Vec<User>,
+    pub(crate) policies: Vec<Policy>,
+    pub(crate) delegations: Vec<Delegation>,
+    /// What the registry says about every resource.
+    pub(crate) criticality: u8,
+    /// There is a backlog, and the task is of level LOW.
+    pub(crate) low_risk_passes: bool,
+    pub(crate) now: Moment,
+    pub(crate) ids: u64,
+}
+
+impl Office {
+    pub(crate) fn new(users: Vec<User>) -> Self {
+        let now = Moment::from_micros(1_794_744_000_000_000);
+        Self {
+            users,
+            policies: Vec::new(),
+            delegations: Vec::new(),
+            criticality: 50,
+            low_risk_passes: false,
+            now,
+            ids: 0,
+        }
+    }
+
+    pub(crate) fn people(&self) -> People {
+        self.users.iter().cloned().collect()
+    }
+
+    pub(crate) fn actor(&self, name: &str) -> Actor {
+        let people = self.people();
+        let user = people.get(&id(name)).expect("somebody of the office");
+        Actor {
+            user: Some(id(name)),
+            parts: parts_of(user),
+            token_made_by: None,
+            by_agent: false,
+            administers: true,
+        }
+    }
+
+    pub(crate) fn draft(&self, author: &str, config: Config) -> Review {
+        let digest = config.digest().expect("plain");
+        Review::draft("task", config, digest, id(author), AuthorSet::default(), self.now)
+    }
+
+    pub(crate) fn assignment(&self, review: &Review, config: &Config) -> Result<Assignment, NoQuorum> {
+        let (people, default_policy) = (self.people(), default_policy());
+        assign(&Question {
+            config,
+            risk: self.risk(config).score,
+            author: people.get(&review.author_id),
+            author_set: &review.author_set,
+            people: &people,
+            policies: &self.policies,
+            default_policy: &default_policy,
+            delegations: &self.delegations,
+            low_risk_passes: self.low_risk_passes,
+            now: self.now,
+        })
+    }
+
+    pub(crate) fn risk(&self, config: &Config) -> ade_domain::review::risk::Risk {
+        let registered = |resource: &Resource| Registered {
+            resource: resource.name(),
+            criticality: Some(self.criticality),
+            dependents: Vec::new(),
+        };
+        let facts =
+            Facts { resources: config.resources.iter().map(registered).collect(), ..Facts::default() };
+        assess(&facts, Thresholds::default())
+    }
+
+    /// Runs something with a plan for a config.
+    pub(crate) fn plan<T>(
+        &mut self,
+        review: &Review,
+        config: &Config,
+        with: impl FnOnce(Plan<'_>, Moment) -> T,
+    ) -> T {
+        let (risk, assignment, now) = (self.risk(config), self.assignment(review, config), self.now);
+        let ids = &mut self.ids;
+        let mut next = || {
+            *ids += 1;
+            format!("a{ids}")
+        };
+        let plan = Plan { risk, fingerprint: None, assignment, due_after_ms: 1_000, ids: &mut next };
+        with(plan, now)
+    }
+
+    pub(crate) fn submit(&mut self, review: &mut Review, by: &str) -> Result<(), Refusal> {
+        let (actor, config) = (self.actor(by), review.config.clone());
+        let mut changed = review.clone();
+        let outcome = self.plan(review, &config, |plan, now| changed.submit(plan, &actor, now));
+        outcome.map(|()| *review = changed)
+    }
+
+    pub(crate) fn modify(&mut self, review: &mut Review, config: &Config, by: &str) -> Result<(), Refusal> {
+        let (actor, digest) = (self.actor(by), config.digest().expect("plain"));
+        let mut changed = review.clone();
+        let outcome =
+            self.plan(review, config, |plan, now| changed.modify(config.clone(), digest, plan, &actor, now));
+        outcome.map(|()| *review = changed)
+    }
+
+    pub(crate) fn answer(
+        &self,
+        review: &mut Review,
+        of: &str,
+        action: Action,
+        by: &str,
+    ) -> Result<(), Refusal> {
+        let open = review.approvals.iter().rev().find(|approval| approval.reviewer_id == id(of));
+        let approval_id =
+            open.map(|approval| approval.approval_id.clone()).ok_or(Refusal::UnknownApproval)?;
+        let answer = Answer {
+            approval_id: &approval_id,
+            action,
+            reason: Some("because"),
+            digest: Some(review.digest),
+        };
+        let mut changed = review.clone();
+        changed.respond(&answer, &self.actor(by), self.now).map(|()| *review = changed)
+    }
+}
+
+/// Who is asked, and can still answer.
+pub(crate) fn asked(review: &Review) -> Vec<&str> {
+    review
+        .approvals
+        .iter()
+        .filter(|approval| approval.is_answerable())
+        .map(|approval| approval.reviewer_id.as_str())
+        .collect()
+}

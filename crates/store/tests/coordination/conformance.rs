@@ -1,0 +1,110 @@
+//! Every backend does what every backend must do: in this process, on Redis, behind Sentinel, on a cluster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ade_domain::Moment;
+use ade_store::{Coordination, Embedded, OnRedis, embedded, redis};
+use ade_testkit::conformance::{self, Setting, Stage, Task};
+use ade_testkit::{ManualClock, Redis, RedisCluster, RedisSentinel};
+use tempfile::TempDir;
+
+struct InProcess {
+    backend: Arc<Embedded>,
+    clock: ManualClock,
+    _folder: TempDir,
+}
+
+impl InProcess {
+    fn open(Setting { rules, max_named_agents }: Setting) -> Self {
+        let clock = ManualClock::new(Moment::from_micros(1_794_744_000_000_000).timestamp());
+        let folder = tempfile::tempdir().expect("folder");
+        // Small, so that scenarios also run while snapshots are written.
+        let options = embedded::Options { rules, max_named_agents, snapshot_after_bytes: 2_048 };
+        let backend = Embedded::open(folder.path(), options, Arc::new(clock.clone())).expect("opened");
+        Self { backend: Arc::new(backend), clock, _folder: folder }
+    }
+}
+
+impl Stage for InProcess {
+    fn coordination(&self) -> Arc<dyn Coordination> {
+        self.backend.clone()
+    }
+
+    fn pass(&self, ms: u64) -> Task<'_, ()> {
+        self.clock.advance(Duration::from_millis(ms));
+        Box::pin(async {})
+    }
+
+    fn passes_at_once(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test]
+async fn in_process() {
+    conformance::run_all(Arc::new(|setting| {
+        Box::pin(async move { Arc::new(InProcess::open(setting)) as Arc<dyn Stage> })
+    }))
+    .await;
+}
+
+struct Remote {
+    backend: OnRedis,
+}
+
+impl Stage for Remote {
+    fn coordination(&self) -> Arc<dyn Coordination> {
+        Arc::new(self.backend.clone())
+    }
+
+    /// A real clock cannot be moved: it passes.
+    fn pass(&self, ms: u64) -> Task<'_, ()> {
+        Box::pin(tokio::time::sleep(Duration::from_millis(ms)))
+    }
+}
+
+/// Every scenario on a server of that address, which is empty at its beginning.
+async fn on(url: &str, clear: impl Fn() + Send + Sync + 'static) {
+    let (url, clear) = (url.to_owned(), Arc::new(clear));
+    conformance::run_all(Arc::new(move |Setting { rules, max_named_agents }: Setting| {
+        let (url, clear) = (url.clone(), Arc::clone(&clear));
+        Box::pin(async move {
+            clear();
+            // Every scenario connects anew; waiting out the differences of clocks has tests of its own.
+            let max_clock_skew = Duration::ZERO;
+            let options =
+                redis::Options { rules, max_named_agents, max_clock_skew, ..redis::Options::default() };
+            let url = url.parse().expect("a URL");
+            let backend = OnRedis::open(&url, options).await.expect("connects");
+            Arc::new(Remote { backend }) as Arc<dyn Stage>
+        })
+    }))
+    .await;
+}
+
+fn flush(server: &Redis) {
+    let mut link = server.connect().expect("connects");
+    ::redis::cmd("FLUSHALL").exec(&mut link).expect("flushed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_redis() {
+    let server = Redis::start().expect("starts");
+    let url = server.url();
+    on(&url, move || flush(&server)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_sentinel() {
+    let sentinel = RedisSentinel::start().expect("starts");
+    let url = sentinel.url();
+    on(&url, move || flush(&sentinel.servers[0])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_cluster() {
+    let cluster = RedisCluster::start().expect("starts");
+    let url = cluster.url();
+    on(&url, move || cluster.nodes.iter().take(3).for_each(flush)).await;
+}

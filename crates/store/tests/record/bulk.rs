@@ -1,0 +1,223 @@
+//! What is loaded in bulk is what commits would have written and a sequencer numbered, column by column, on both databases.
+
+use std::collections::BTreeSet;
+
+use ade_domain::audit::{Body, Walk, Who};
+use ade_domain::people::AuthorSet;
+use ade_domain::review::{Approval, RequestStatus, Review};
+use ade_domain::task::{Config, Metadata, Preview, Resource, ResourceMode, RollbackStrategy, State};
+use ade_store::Record;
+use ade_store::record::{AsRead, AuditFilter, Bare, Commit, Event, Loader, Place, StoredTask, Write};
+use serde_json::json;
+use sqlx::{AssertSqlSafe, ConnectOptions};
+
+use crate::opened::{at, id, person};
+
+const TABLES: [&str; 5] = ["tasks", "task_marks", "approvals", "audit", "events"];
+
+fn task(state: State) -> StoredTask {
+    let resource = |id: &str| Resource {
+        resource_type: "database".to_owned(),
+        id: id.to_owned(),
+        mode: ResourceMode::Exclusive,
+    };
+    let config = Config {
+        task_type: "schema".to_owned(),
+        version: "1".to_owned(),
+        description: "ünï \"{}\" \n\t\\N \\ \r".to_owned(),
+        executor: "noop".to_owned(),
+        parameters: json!({ "a": [1, 2.5, null, "x\ty"] }).as_object().cloned().expect("an object"),
+        resources: vec![resource("orders"), resource("users"), resource("orders")],
+        rollback_strategy: RollbackStrategy::Manual,
+        timeout_seconds: 60,
+        priority: 7,
+    };
+    let digest = config.digest().expect("canonical");
+    let mut review = Review::draft(id(), config, digest, person("ann"), AuthorSet::default(), at(0));
+    review.records.clear();
+    review.state = state;
+    review.since.insert(state, at(9));
+    let approval = |reviewer: &str, responded_at| Approval {
+        approval_id: id(),
+        task_id: review.task_id.clone(),
+        revision: 2,
+        reviewer_id: person(reviewer),
+        reviewer_name: "Rob".to_owned(),
+        policies: vec!["default".to_owned()],
+        stands_for: BTreeSet::from([person(reviewer)]),
+        delegation_chain: Vec::new(),
+        follows: None,
+        status: RequestStatus::Approved,
+        priority: ade_domain::review::policy::Priority::Normal,
+        score: 610,
+        delegated_to: None,
+        created_at: at(1),
+        due_at: at(100),
+        escalation_level: 0,
+        raised: 0,
+        digest,
+        fingerprint: None,
+        responded_at,
+        response_action: None,
+        response_reason: None,
+        reviewed_by: None,
+        why: vec!["because".to_owned()],
+    };
+    let approvals = vec![approval("rob", Some(at(8))), approval("sue", None)];
+    review.approvals = approvals;
+    let metadata = Metadata { tags: vec!["urgent".to_owned(), "q\\3".to_owned()], ..Metadata::default() };
+    StoredTask {
+        review,
+        metadata,
+        preview: Preview::none(),
+        predecessor: None,
+        lock_preview: Vec::new(),
+        approval_ends_at: Some(at(500)),
+        as_read: AsRead::default(),
+    }
+}
+
+fn entry(task: &StoredTask, actor: Option<&str>) -> Body {
+    Body {
+        entry_id: id(),
+        at: at(9),
+        who: Who { user_id: actor.map(person), ..Who::default() },
+        action: "task.complete".to_owned(),
+        object_type: "task".to_owned(),
+        object_id: task.review.task_id.clone(),
+        task_id: Some(task.review.task_id.clone()),
+        from: Some(State::Draft),
+        to: Some(task.review.state),
+        revision: Some(2),
+        digest: Some(task.review.digest),
+        reason: Some("ünï\n\\".to_owned()),
+        ticket: None,
+        details: serde_json::Map::new(),
+    }
+}
+
+fn event(task: &StoredTask) -> Event {
+    Event {
+        event_id: id(),
+        kind: "task:complete".to_owned(),
+        at: at(9),
+        task_id: Some(task.review.task_id.clone()),
+        tell: vec!["ann".to_owned()],
+        data: json!({ "a": 1.5 }),
+    }
+}
+
+/// Some tasks in several states, with what is told of each.
+fn some() -> (Vec<StoredTask>, Vec<Body>, Vec<Event>) {
+    let tasks: Vec<_> =
+        [State::Completed, State::Approved, State::Draft, State::Failed].map(task).into_iter().collect();
+    let entries = tasks.iter().flat_map(|task| [entry(task, Some("ann")), entry(task, None)]).collect();
+    let events = tasks.iter().map(event).collect();
+    (tasks, entries, events)
+}
+
+async fn commit(record: &Record, tasks: &[StoredTask], audit: &[Body], events: &[Event]) {
+    let write = |task: &StoredTask| Write::Task {
+        task: Box::new(task.clone()),
+        expected: None,
+        approval_ends_at: task.approval_ends_at,
+        at: at(100),
+    };
+    let writes = tasks.iter().map(write).collect();
+    let commit = Commit { writes, audit: audit.to_vec(), events: events.to_vec(), answer: None };
+    record.commit(commit).await.expect("new");
+    while record.number("here", at(100), 1_000, 100).await.expect("numbered") > 0 {}
+}
+
+async fn load(mut loader: Loader, tasks: &[StoredTask], audit: &[Body], events: &[Event]) {
+    loader.prepare_month(at(0)).await.expect("made");
+    let mut chain = loader.chain().await.expect("read");
+    // In two parts: the chain goes on.
+    for (tasks, audit, events) in
+        [(&tasks[..1], &audit[..2], &events[..1]), (&tasks[1..], &audit[2..], &events[1..])]
+    {
+        let rows = chain.rows(tasks, audit.to_vec(), events).expect("JSON");
+        loader.write(&rows).await.expect("written");
+    }
+    loader.finish().await.expect("finished");
+}
+
+/// Goes on as if nothing had been special, and everything is found.
+async fn serves(record: &Record, task: &StoredTask) {
+    assert_eq!(record.task(&task.review.task_id).await.expect("read").as_ref(), Some(task));
+    let another = self::task(State::Reviewing);
+    let audit = [entry(&another, Some("ann"))];
+    commit(record, std::slice::from_ref(&another), &audit, &[event(&another)]).await;
+    let mut walk = Walk::new(None);
+    let entries = record.audit(&AuditFilter::default(), 0, 100).await.expect("read");
+    assert_eq!(entries.len(), 9);
+    for row in &entries {
+        walk.step(&row.entry().expect("as it was written")).expect("follows the one before");
+    }
+    assert_eq!(record.events(0, 100).await.expect("read").len(), 5);
+}
+
+async fn sqlite_rows(folder: &std::path::Path, table: &str) -> Vec<String> {
+    let file = folder.join("record.sqlite3");
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file).read_only(true);
+    let mut link = options.connect().await.expect("opens");
+    let columns: String =
+        sqlx::query_scalar("SELECT group_concat('\"' || name || '\"') FROM pragma_table_info($1)")
+            .bind(table)
+            .fetch_one(&mut link)
+            .await
+            .expect("columns");
+    let sql = format!("SELECT json_array({columns}) AS line FROM {table} ORDER BY line");
+    sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(&mut link).await.expect("rows")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_sqlite_it_is_the_same_column_by_column() {
+    let (one, other) = (crate::opened::on_sqlite().await, tempfile::tempdir().expect("a folder"));
+    let (tasks, audit, events) = some();
+    commit(&one.record, &tasks, &audit, &events).await;
+    load(Loader::in_folder(other.path()).await.expect("opens"), &tasks, &audit, &events).await;
+    for table in TABLES {
+        let rows = sqlite_rows(one.folder.as_ref().expect("on SQLite").path(), table).await;
+        assert!(!rows.is_empty());
+        assert_eq!(rows, sqlite_rows(other.path(), table).await, "{table}");
+    }
+    serves(&Record::in_folder(other.path()).await.expect("opens"), &tasks[0]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgresql_it_is_the_same_column_by_column() {
+    let (one, other) = (crate::opened::on_postgres().await, crate::opened::on_postgres().await);
+    let (tasks, audit, events) = some();
+    commit(&one.record, &tasks, &audit, &events).await;
+    let url = &other.database.as_ref().expect("on PostgreSQL").1;
+    load(Loader::on_postgres(url).await.expect("opens"), &tasks, &audit, &events).await;
+    let server = crate::opened::server().await;
+    for table in TABLES {
+        let sql = format!("SELECT row_to_json(t)::text AS line FROM {table} t ORDER BY line");
+        let rows = |opened: &crate::opened::Opened| {
+            let name = &opened.database.as_ref().expect("on PostgreSQL").0;
+            server.psql(name, &sql).expect("rows")
+        };
+        assert!(!rows(&one).is_empty());
+        assert_eq!(rows(&one), rows(&other), "{table}");
+    }
+    serves(&other.record, &tasks[0]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn measurements_take_place_in_an_empty_database_alone() {
+    let server = crate::opened::server().await;
+    let url = server.create_database(&format!("t{}", id().replace('-', ""))).expect("created");
+    let place = Place::find(&url).await.expect("reached").expect("it is empty");
+    assert!(place.settings.contains("fsync"), "{}", place.settings);
+    let within = place.make(1).await.expect("made");
+    let bare = Bare::on_postgres(&within, 2).await.expect("made");
+    bare.insert(&id(), "{}").await.expect("inserted");
+    bare.close().await;
+    let loader = Loader::on_postgres(&within).await.expect("opens");
+    loader.finish().await.expect("finished");
+    assert!(Place::find(&url).await.expect("reached").is_none(), "there is something in it");
+    place.remove(1).await.expect("removed");
+    assert!(Place::find(&url).await.expect("reached").is_some(), "nothing is left behind");
+}
