@@ -6,9 +6,10 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ade_domain::Moment;
 use ade_domain::review::{Begin, Follows};
-use ade_domain::task::{Failed, FailureCode, Left, Output as Said, Phase, RollbackStrategy};
-use ade_executors::{Executor, Fence, Settled};
+use ade_domain::task::{Execution, Failed, FailureCode, Left, Output as Said, Phase, RollbackStrategy};
+use ade_executors::{Executor, Fence, Halt, Settled};
 use ade_store::record::StoredTask;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -29,6 +30,9 @@ const FENCED: [&str; 3] = ["files", "sql", "noop"];
 /// How long whoever recovers waits for locks that others have taken meanwhile. What was left half is worse for them than that it
 /// is changed back under their eyes: then the fence alone has to do.
 const PATIENCE_MS: u64 = 1_000;
+
+/// How long after an administrator stopped a task it is still tried to find out what its worker left, which is gone.
+const GIVEN_UP_AFTER_MS: u64 = 60_000;
 
 /// What is being settled here, so that nothing is tried twice at the same time.
 #[derive(Debug, Clone, Default)]
@@ -114,7 +118,16 @@ impl Worker {
             return Ok(());
         }
         // Whoever has its place finds out.
-        let Some(executor) = here.filter(|executor| executor.fence() == Fence::Fenced) else { return Ok(()) };
+        let Some(executor) = here.filter(|executor| executor.fence() == Fence::Fenced) else {
+            if is_given_up(execution, self.now()) {
+                tracing::error!(
+                    task_id,
+                    "an administrator stopped it, and nobody is left who could find out what was left"
+                );
+                self.give_up(&task).await?;
+            }
+            return Ok(());
+        };
         let Some(stash) = self.stash_of(&task).await? else {
             tracing::error!(task_id, "what was kept to undo it is gone: nobody can tell what was left");
             self.give_up(&task).await?;
@@ -172,7 +185,9 @@ impl Worker {
         let kept = self.keep(task_id, attempt, locks, since);
         let begun = Begun { task, attempt, locks, executor };
         let output = self.only_followed();
-        let run = ade_executors::Run { attempt: changed_by(task), ..begun.run(output, &kept) };
+        // That somebody wants it to end does not end this: it has ended. That the lease is lost does.
+        let (_halt, halted) = kept.halted.another();
+        let run = ade_executors::Run { attempt: changed_by(task), halted, ..begun.run(output, &kept) };
         let mut told = false;
         loop {
             let failure = match executor.settle(&run, stash).await {
@@ -187,22 +202,37 @@ impl Worker {
                 // The lease of this attempt ends, and it is tried again.
                 return Ok(());
             }
-            if !failure.again {
+            if !failure.again || self.is_given_up(task_id, &kept).await? {
                 let error =
                     format!("OUTCOME_UNKNOWN: what a worker left cannot be found out: {}", failure.message);
-                let error = self.secrets.hide(&error);
-                let failed =
-                    Failed { code: FailureCode::OutcomeUnknown, error, left: Left::Unknown, again: false };
                 executor.forget(task_id, run.attempt).await;
-                let silence = Said::default();
-                return self
-                    .tell(&kept, || self.reviews.fail(task_id, attempt, &failed, &silence))
-                    .await
-                    .map(drop);
+                return self.never_found_out(&begun, self.secrets.hide(&error), &kept).await;
             }
             // Somebody is in the way, perhaps that very worker: as soon as it is gone, it is settled.
             tokio::time::sleep(RECOVER_EVERY).await;
         }
+    }
+
+    /// Whether an administrator does not want to wait any longer until it is found out what was left.
+    async fn is_given_up(&self, task_id: &str, kept: &Kept) -> Result<bool, Error> {
+        if kept.halted.now() != Some(Halt::Stopped) {
+            return Ok(false);
+        }
+        let task = self.reviews.look(task_id).await?;
+        let stop = task.review.execution.as_ref().and_then(|execution| execution.stop.as_ref());
+        Ok(stop.is_some_and(|stop| stop.at.plus_ms(GIVEN_UP_AFTER_MS) <= self.now()))
+    }
+
+    /// Says that nobody will know what was left. A task that has failed already is over; what was to be undone is not.
+    async fn never_found_out(&self, begun: &Begun<'_>, error: String, kept: &Kept) -> Result<(), Error> {
+        let (task_id, attempt) = (begun.task.review.task_id.as_str(), begun.attempt);
+        if is_undoing(begun.task) {
+            let failed = Err(error);
+            return self.tell(kept, || self.reviews.rolled_back(task_id, attempt, &failed)).await;
+        }
+        let failed = Failed { code: FailureCode::OutcomeUnknown, error, left: Left::Unknown, again: false };
+        let silence = Said::default();
+        self.tell(kept, || self.reviews.fail(task_id, attempt, &failed, &silence)).await.map(drop)
     }
 
     /// Says how it ended by what was found.
@@ -216,8 +246,7 @@ impl Worker {
     ) -> Result<(), Error> {
         let review = &begun.task.review;
         let (task_id, attempt) = (review.task_id.as_str(), begun.attempt);
-        let before = review.execution.as_ref();
-        let undoing = before.is_some_and(|execution| execution.phase == Phase::RollingBack);
+        let (before, undoing) = (review.execution.as_ref(), is_undoing(begun.task));
         let automatic = review.config.rollback_strategy == RollbackStrategy::Automatic;
         let end = |code, error: &str, left| Failed { code, error: error.to_owned(), left, again: false };
         let silence = Said::default();
@@ -248,4 +277,16 @@ impl Worker {
             }
         }
     }
+}
+
+/// Whether an administrator stopped it so long ago, and its lease ended so long ago, that nobody will find out what was left:
+/// whoever could has not done so.
+fn is_given_up(execution: &Execution, now: Moment) -> bool {
+    let long_ago = |at: Moment| at.plus_ms(GIVEN_UP_AFTER_MS) <= now;
+    execution.stop.as_ref().is_some_and(|stop| long_ago(stop.at)) && long_ago(execution.lease_until)
+}
+
+/// Whether what was changed was being changed back when its worker was lost.
+fn is_undoing(task: &StoredTask) -> bool {
+    task.review.execution.as_ref().is_some_and(|execution| execution.phase == Phase::RollingBack)
 }
