@@ -5,7 +5,7 @@
 use ade_domain::Moment;
 use ade_domain::permission::Scope;
 use ade_domain::review::{Begin, Follows, Refusal};
-use ade_domain::task::{Failed, Output, Phase, Preview, PreviewStatus, State};
+use ade_domain::task::{ExecutionResult, Failed, Output, Phase, Preview, PreviewStatus, State};
 use ade_store::record::{Commit, StoredTask};
 
 use super::{About, MOST_ATTEMPTS, Reviews, new_id};
@@ -30,8 +30,8 @@ impl Reviews {
     pub(crate) async fn begin(&self, task_id: &str, seen: u64, begin: &Begin) -> Result<u64, Error> {
         let task = self
             .change(About::due(task_id), |task, now| {
-                // What was checked before is what is begun.
-                if task.review.revision != seen {
+                // What was checked before is what is begun, while its approval is good.
+                if task.review.revision != seen || !self.is_valid(task) {
                     return Err(Error::Overtaken);
                 }
                 task.review.begin(begin.clone(), now)?;
@@ -39,6 +39,17 @@ impl Reviews {
             })
             .await?;
         Ok(attempt(&task))
+    }
+
+    /// What is stored is not what was approved: that is the end of it.
+    pub(crate) async fn spoiled(&self, task_id: &str, seen: u64, by: &str) -> Result<(), Error> {
+        let task = self.change(About::due(task_id), |task, now| {
+            if task.review.revision != seen {
+                return Err(Error::Overtaken);
+            }
+            Ok(task.review.spoiled(by, now)?)
+        });
+        task.await.map(drop)
     }
 
     /// The same for an agent that asked for work: it begins at once. What it is answered is kept with it.
@@ -51,7 +62,7 @@ impl Reviews {
     ) -> Result<StoredTask, Error> {
         let mut task = self.load(About::due(task_id)).await?;
         let now = self.clock.now();
-        if task.review.revision != seen {
+        if task.review.revision != seen || !self.is_valid(&task) {
             return Err(Error::Overtaken);
         }
         let attempt = task.review.begin(begin.clone(), now)?;
@@ -111,6 +122,21 @@ impl Reviews {
             })
             .await?;
         Ok(follows(&task))
+    }
+
+    /// An agent says how it ended, and whether it held its locks until then.
+    pub(crate) async fn report(
+        &self,
+        task_id: &str,
+        attempt: u64,
+        said: &(ExecutionResult, Option<String>),
+        held: bool,
+        output: &Output,
+    ) -> Result<StoredTask, Error> {
+        self.change(About::due(task_id), |task, now| {
+            Ok(task.review.report(attempt, said.clone(), held, output.clone(), now)?)
+        })
+        .await
     }
 
     /// What was changed was changed back, or could not be.

@@ -77,9 +77,9 @@ impl Worker {
         if !same || review.next_attempt() != before.review.next_attempt() {
             return Ok(());
         }
-        let exact = review.config.digest().ok() == Some(review.digest);
-        if !exact {
-            return Err(Error::invalid("/config", "does not have the digest that was approved"));
+        if !is_exact(&task) {
+            tracing::error!(task_id, "what is stored is not what was approved; it is not carried out");
+            return self.reviews.spoiled(task_id, review.revision, &self.name).await;
         }
         if !self.reviews.is_valid(&task) {
             // The loop over what is due sends it back into review.
@@ -124,6 +124,10 @@ impl Worker {
             // Nothing comes of what was kept.
             executor.forget(task_id, begun.attempt).await;
             return Err(nothing(failure));
+        }
+        if kept.is_lost() {
+            // Whoever was stopped since then begins nothing; if nobody has taken over yet, it is said that nothing was changed.
+            return Err(nothing(halted(Halt::Lost, None)));
         }
         let timeout = Duration::from_secs(begun.task.review.config.timeout_seconds.into());
         kept.within(timeout);
@@ -181,7 +185,7 @@ impl Worker {
             return;
         }
         // Whoever follows misses something; all of it is in the output.
-        if let Err(error) = self.record.say(task_id, attempt, self.now(), &new).await {
+        if let Err(error) = self.record.say(task_id, attempt, self.now(), &new, None).await {
             tracing::debug!(task_id, %error, "what a task says cannot be passed on");
         }
     }
@@ -316,6 +320,11 @@ impl Begun<'_> {
 
 pub(super) fn stash_key(task_id: &str, attempt: u64) -> String {
     format!("stash/{task_id}/{attempt}")
+}
+
+/// Whether what is stored is what was approved.
+pub(super) fn is_exact(task: &StoredTask) -> bool {
+    task.review.config.digest().ok() == Some(task.review.digest)
 }
 
 fn halted(halt: Halt, after: Option<Duration>) -> Failure {

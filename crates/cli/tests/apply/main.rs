@@ -8,7 +8,10 @@
     reason = "helpers of tests fail and tell like tests"
 )]
 
+mod agents;
 mod crashes;
+mod effects;
 mod faults;
 mod files;
+mod outages;
 mod story;

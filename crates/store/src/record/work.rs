@@ -10,7 +10,8 @@ use ade_domain::review::Review;
 use ade_domain::task::{Phase, PreviewStatus, State};
 use serde::{Deserialize, Serialize};
 
-use super::sql::{Arg, Link, SKIP_LOCKED};
+use super::commit::{Answered, keep_answer};
+use super::sql::{Arg, Link, ROW_BY_ROW, SKIP_LOCKED};
 use super::{Record, RecordError, StoredTask, Work};
 
 /// Bytes of what is said about one task that the record keeps for those who follow; all of it is a blob.
@@ -110,7 +111,7 @@ pub(super) enum Doing {
     Claim { places: Vec<String>, types: Vec<String>, by: String, now: Moment, until: Moment, most: u32 },
     PutOff { task_id: String, by: String, until: Moment },
     Renew { task_id: String, attempt: u64, until: Moment },
-    Log { task_id: String, attempt: u64, at: Moment, text: String },
+    Log { task_id: String, attempt: u64, at: Moment, text: String, answer: Option<Answered> },
 }
 
 impl Doing {
@@ -126,7 +127,9 @@ impl Doing {
                 link.run(sql, &args).await
             }
             Self::Renew { task_id, attempt, until } => renew(link, task_id, *attempt, *until).await,
-            Self::Log { task_id, attempt, at, text } => log(link, task_id, *attempt, *at, text).await,
+            Self::Log { task_id, attempt, at, text, answer } => {
+                log(link, task_id, *attempt, *at, text, answer.as_ref()).await
+            }
         }
     }
 }
@@ -191,12 +194,17 @@ async fn log(
     attempt: u64,
     at: Moment,
     text: &str,
+    answer: Option<&Answered>,
 ) -> Result<u64, RecordError> {
-    let present =
-        "SELECT 1::bigint FROM tasks WHERE task_id = $1::uuid AND attempt = $2 AND lease_until IS NOT NULL";
-    if link.rows(present, &[task_id.into(), attempt.into()]).await?.is_empty() {
+    // Of two who speak at once, one waits here for the number that the other takes.
+    let present = format!(
+        "SELECT 1::bigint FROM tasks WHERE task_id = $1::uuid AND attempt = $2 AND lease_until IS NOT NULL{ROW_BY_ROW}"
+    );
+    if link.rows(&present, &[task_id.into(), attempt.into()]).await?.is_empty() {
         return Ok(0);
     }
+    let kept = answer.map(keep_answer).transpose()?;
+    link.run_each(kept.as_slice()).await?;
     let so_far = "SELECT coalesce(max(number), 0)::bigint, coalesce(sum(length(text)), 0)::bigint FROM task_logs \
                   WHERE task_id = $1::uuid";
     let rows = link.rows(so_far, &[task_id.into()]).await?;
@@ -265,19 +273,20 @@ impl Record {
         })
     }
 
-    /// Keeps what an attempt says, for whoever follows; whether it is the present one.
+    /// Keeps what an attempt says, for whoever follows, and what whoever said so is answered; whether it is the present one.
     ///
     /// # Errors
-    /// The record is away.
+    /// The request was answered before, or the record is away.
     pub async fn say(
         &self,
         task_id: &str,
         attempt: u64,
         at: Moment,
         text: &str,
+        answer: Option<Answered>,
     ) -> Result<bool, RecordError> {
         let (task_id, text) = (task_id.to_owned(), text.to_owned());
-        Ok(self.work(Work::Do(Doing::Log { task_id, attempt, at, text })).await? > 0)
+        Ok(self.work(Work::Do(Doing::Log { task_id, attempt, at, text, answer })).await? > 0)
     }
 
     /// What was said while a task was carried out, from the first line after `after`.
