@@ -8,6 +8,7 @@ use ade_domain::review::{Begin, Follows, Refusal};
 use ade_domain::task::{ExecutionResult, Failed, Output, Phase, Preview, PreviewStatus, State};
 use ade_store::record::{Commit, StoredTask};
 
+use super::facts::Seen;
 use super::{About, MOST_ATTEMPTS, Reviews, new_id};
 use crate::{Caller, Error, Made};
 
@@ -184,7 +185,7 @@ impl Reviews {
         }
         let facts = self.facts(&task.review.config.task_type).await?;
         let (now, mut ids) = (self.clock.now(), new_id);
-        let plan = facts.plan_anyway(&task.review, preview, &mut ids, now);
+        let plan = facts.plan_anyway(&task.review, preview, true, &mut ids, now);
         task.review.go_stale(plan, now)?;
         task.preview = preview.clone();
         // Whoever was faster has changed it, and it will be looked at again.
@@ -210,11 +211,11 @@ impl Reviews {
             let (now, mut ids) = (self.clock.now(), new_id);
             if task.review.state == State::Draft {
                 let risk = facts.risk(&task.review.config, preview);
-                let alone = facts.approves_alone(&task.review, risk.score, now);
+                let alone = facts.approves_alone(&task.review, Seen::of(risk.score, preview), now);
                 task.review.assess(risk, alone, now);
                 task.review.previewed();
             } else {
-                let plan = facts.plan_anyway(&task.review, preview, &mut ids, now);
+                let plan = facts.plan_anyway(&task.review, preview, false, &mut ids, now);
                 task.review.go_stale(plan, now)?;
             }
             task.preview = preview.clone();

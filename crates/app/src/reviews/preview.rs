@@ -98,7 +98,9 @@ pub(crate) fn hidden(mut preview: Preview, secrets: &Secrets) -> Preview {
     let hide = |text: &mut String| *text = secrets.hide(text);
     for change in &mut preview.changes {
         hide(&mut change.what);
-        [&mut change.before, &mut change.after, &mut change.diff].into_iter().flatten().for_each(hide);
+        for text in [&mut change.before, &mut change.after, &mut change.diff] {
+            text.iter_mut().for_each(hide);
+        }
     }
     preview.warnings.iter_mut().for_each(hide);
     preview.errors.iter_mut().for_each(hide);

@@ -93,7 +93,9 @@ impl Worker {
             return Ok(());
         };
         if let Ok(now) = &again
-            && now.fingerprint.map(|fingerprint| fingerprint.to_string()) != review.fingerprint
+            && (now.fingerprint.map(|fingerprint| fingerprint.to_string()) != review.fingerprint
+                // What goes wrong on the way may hide a change: whoever approved must have seen it.
+                || (now.went_wrong() && !task.preview.went_wrong()))
         {
             let shown = hidden(now.clone(), &self.secrets);
             return self.reviews.go_stale(task_id, review.revision, &shown).await;
