@@ -43,6 +43,17 @@ pub struct Known {
     pub view: AgentView,
 }
 
+/// Whether an agent takes one more task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// It does.
+    Free,
+    /// It does as much as it may.
+    Full,
+    /// It takes nothing new.
+    Draining,
+}
+
 /// Why an agent cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
@@ -324,7 +335,7 @@ impl AgentService {
 
     /// Whether an agent has room for one more task, as far as can be told without taking one. How much it may do is known in the
     /// record: what coordination has forgotten is told it again first.
-    pub(crate) async fn takes_more(&self, id: &str) -> Result<bool, Error> {
+    pub(crate) async fn room(&self, id: &str) -> Result<Room, Error> {
         let live = self.coordination.agent(id.to_owned()).await.map_err(away)?;
         let stored = self.record.agent(id).await?;
         let draining = stored.as_ref().is_some_and(|stored| stored.draining);
@@ -335,9 +346,12 @@ impl AgentService {
             }
             None => live,
         };
-        let takes =
-            |live: AgentView| live.status != Status::Draining && live.active_tasks < live.max_tasks as usize;
-        Ok(!draining && live.is_none_or(takes))
+        Ok(match live {
+            _ if draining => Room::Draining,
+            Some(live) if live.status == Status::Draining => Room::Draining,
+            Some(live) if live.active_tasks >= live.max_tasks as usize => Room::Full,
+            _ => Room::Free,
+        })
     }
 
     fn permit(&self, known: &Known, caller: &Caller) -> Result<(), Error> {

@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use super::hold::{Locks, PATIENCE_MS, take};
 use super::one::is_exact;
-use crate::agents::AgentService;
+use crate::agents::{AgentService, Room};
 use crate::{Caller, Error, LockService, Made, Reviews};
 
 /// How often an open answer looks for work that it was not told of.
@@ -132,24 +132,41 @@ impl Pulls {
         types: &[String],
         caller: &Caller,
     ) -> Result<Option<StoredTask>, Error> {
+        let now = self.clock.now();
         // Before anything is claimed: whoever has no room keeps nothing from others.
-        if !self.agents.takes_more(agent).await? {
-            return Ok(None);
+        match self.agents.room(agent).await? {
+            Room::Free => {}
+            Room::Draining => return Ok(None),
+            Room::Full => {
+                // What it would have had counts as waiting for it.
+                if let Some(task_id) = self.record.first_ready(places, types, now).await?
+                    && self.has_room(agent, &task_id, self.lease_ms).await?
+                {
+                    self.give_room_back(agent, &task_id).await;
+                }
+                return Ok(None);
+            }
         }
         let by = format!("agent {agent}");
-        let now = self.clock.now();
         let until = now.plus_ms(self.lease_ms.min(CLAIM_MS));
         let found = self.record.claim(places, types, &by, now, until, 1).await?;
         let Some(task_id) = found.first() else { return Ok(None) };
-        let rest_ms = match self.begin(agent, task_id, caller).await {
-            Ok(Tried::Begun(task)) => return Ok(Some(*task)),
-            Ok(Tried::NotNow) => REST_MS,
-            Ok(Tried::NoRoom) => 0,
-            Err(error) if crate::reviews::is_over(&error) || error == Error::Overtaken => return Ok(None),
-            Err(error) => return Err(error),
+        let tried = self.begin(agent, task_id, caller).await;
+        let rest_ms = match &tried {
+            Ok(Tried::NoRoom) | Err(_) => 0,
+            Ok(Tried::NotNow | Tried::Begun(_)) => REST_MS,
         };
-        let _ = self.record.put_off(task_id, &by, self.clock.now().plus_ms(rest_ms)).await?;
-        Ok(None)
+        if let Ok(Tried::Begun(task)) = tried {
+            return Ok(Some(*task));
+        }
+        // If this is not written, the claim ends by itself.
+        if let Err(error) = self.record.put_off(task_id, &by, self.clock.now().plus_ms(rest_ms)).await {
+            tracing::debug!(task_id, %error, "cannot put a task off");
+        }
+        match tried {
+            Err(error) if !crate::reviews::is_over(&error) && error != Error::Overtaken => Err(error),
+            _ => Ok(None),
+        }
     }
 
     async fn begin(&self, agent: &str, task_id: &str, caller: &Caller) -> Result<Tried, Error> {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ade_domain::Moment;
 use ade_domain::review::{Begin, Follows};
-use ade_domain::task::{Execution, Failed, FailureCode, Left, Output as Said, Phase, RollbackStrategy};
+use ade_domain::task::{Failed, FailureCode, Left, Output as Said, Phase, RollbackStrategy};
 use ade_executors::{Executor, Fence, Halt, Settled};
 use ade_store::record::StoredTask;
 use tokio::sync::watch;
@@ -119,7 +119,8 @@ impl Worker {
         }
         // Whoever has its place finds out.
         let Some(executor) = here.filter(|executor| executor.fence() == Fence::Fenced) else {
-            if is_given_up(execution, self.now()) {
+            let stopped_at = execution.stop.as_ref().map(|stop| stop.at);
+            if is_given_up(stopped_at, execution.lease_until, self.now()) {
                 tracing::error!(
                     task_id,
                     "an administrator stopped it, and nobody is left who could find out what was left"
@@ -220,7 +221,8 @@ impl Worker {
         }
         let task = self.reviews.look(task_id).await?;
         let stop = task.review.execution.as_ref().and_then(|execution| execution.stop.as_ref());
-        Ok(stop.is_some_and(|stop| stop.at.plus_ms(GIVEN_UP_AFTER_MS) <= self.now()))
+        // Whoever asks has taken over, when the lease of the one before had ended.
+        Ok(stop.is_some_and(|stop| is_given_up(Some(stop.at), stop.at, self.now())))
     }
 
     /// Says that nobody will know what was left. A task that has failed already is over; what was to be undone is not.
@@ -281,12 +283,27 @@ impl Worker {
 
 /// Whether an administrator stopped it so long ago, and its lease ended so long ago, that nobody will find out what was left:
 /// whoever could has not done so.
-fn is_given_up(execution: &Execution, now: Moment) -> bool {
-    let long_ago = |at: Moment| at.plus_ms(GIVEN_UP_AFTER_MS) <= now;
-    execution.stop.as_ref().is_some_and(|stop| long_ago(stop.at)) && long_ago(execution.lease_until)
+fn is_given_up(stopped_at: Option<Moment>, lease_until: Moment, now: Moment) -> bool {
+    stopped_at.is_some_and(|at| at.max(lease_until).plus_ms(GIVEN_UP_AFTER_MS) <= now)
 }
 
 /// Whether what was changed was being changed back when its worker was lost.
 fn is_undoing(task: &StoredTask) -> bool {
     task.review.execution.as_ref().is_some_and(|execution| execution.phase == Phase::RollingBack)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_waited_for_longer_than_a_minute_after_both() {
+        let (early, late) = (Moment::from_micros(1_000), Moment::from_micros(5_000_000));
+        let after = |moment: Moment, ms: u64| moment.plus_ms(ms);
+        for (stopped_at, lease_until) in [(early, late), (late, early), (late, late)] {
+            assert!(!is_given_up(Some(stopped_at), lease_until, after(late, GIVEN_UP_AFTER_MS - 1)));
+            assert!(is_given_up(Some(stopped_at), lease_until, after(late, GIVEN_UP_AFTER_MS)));
+        }
+        assert!(!is_given_up(None, early, after(late, 10 * GIVEN_UP_AFTER_MS)), "nobody wanted it to end");
+    }
 }

@@ -18,6 +18,8 @@ use tempfile::TempDir;
 const ADE: &str = env!("CARGO_BIN_EXE_ade");
 /// Far beyond what anything takes, also on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
+/// Writes a line, and ends with what it reads.
+const HANG: &str = "echo ran >> \"$1\"; exec cat -- \"$0\"";
 
 /// A root with one file, and a command that ends when somebody writes into its pipe.
 struct Site {
@@ -40,19 +42,27 @@ impl Site {
         self.around.path().join("pipe")
     }
 
+    /// What is there once the command was undone.
+    fn undone(&self) -> PathBuf {
+        self.around.path().join("undone")
+    }
+
     fn ledger(&self) -> PathBuf {
         self.around.path().join("ledger")
     }
 
     fn config(&self, lease_seconds: u32) -> String {
         let (root, blobs) = (self.root(), self.around.path().join("blobs"));
+        let (pipe, ledger) = (self.pipe(), self.ledger());
         format!(
             "[server]\nblobs = {blobs:?}\n[worker]\nlease_seconds = {lease_seconds}\n\
              [executors.files]\nroots = [{root:?}]\n\
              [executors.command.templates.hang]\n\
-             argv = [\"sh\", \"-c\", 'echo ran >> \"$1\"; exec cat -- \"$0\"', {:?}, {:?}]\n",
-            self.pipe(),
-            self.ledger(),
+             argv = [\"sh\", \"-c\", '{HANG}', {pipe:?}, {ledger:?}]\n\
+             [executors.command.templates.undoable]\n\
+             argv = [\"sh\", \"-c\", '{HANG}', {pipe:?}, {ledger:?}]\n\
+             rollback_argv = [\"touch\", {:?}]\n",
+            self.undone(),
         )
     }
 
@@ -224,7 +234,24 @@ async fn a_server_is_killed_while_its_worker_is_at_a_task() {
     let over = office.wait_for("it is changed back", &id, is_over).await;
     assert_eq!((&over["state"], &over["execution"]["rolled_back"]), (&json!("FAILED"), &json!(true)));
     assert_eq!(everything(&site.root()), before);
+    who_lost_its_locks_begins_no_rollback(&site, &town, &office, &pat).await;
     whoever_is_told_to_end_does_so_at_once(&worker, &town.servers[1]);
+}
+
+/// Redis loses everything while a command runs: it is killed, and undoing it is not begun under locks that are not held.
+async fn who_lost_its_locks_begins_no_rollback(site: &Site, town: &Town, office: &Office, pat: &Person) {
+    let ran = site.ran();
+    let id = pat.submitted(json!({ "executor": "command", "parameters": { "template": "undoable" } })).await;
+    site.runs(ran + 1).await;
+    town.redis.tell::<()>(&["FLUSHALL"]).expect("flushed");
+    let over = office.wait_for("it is given up", &id, is_over).await;
+    let execution = &over["execution"];
+    assert_eq!(
+        (&execution["code"], &execution["rolled_back"]),
+        (&json!("LOCKS_LOST"), &json!(false)),
+        "{over}"
+    );
+    assert!(!site.undone().exists(), "{over}");
 }
 
 /// Nothing is under way: nobody needs to be waited for.

@@ -134,14 +134,14 @@ impl Doing {
     }
 }
 
-async fn claim(
+/// Tasks that have work and are claimed by nobody, the first first. `then` is how their rows are treated.
+async fn ready(
     link: &mut Link<'_>,
     (places, types): (&[String], &[String]),
-    by: &str,
     now: Moment,
-    until: Moment,
     most: u32,
-) -> Result<u64, RecordError> {
+    then: &str,
+) -> Result<Vec<String>, RecordError> {
     let of_type = match types.len() {
         0 => String::new(),
         many => {
@@ -156,7 +156,7 @@ async fn claim(
             "SELECT task_id::text, rank, micros(ready_at) FROM tasks \
              WHERE work IS NOT NULL AND place = $1 AND ready_at <= moment($2){of_type} \
              AND (claimed_until IS NULL OR claimed_until <= moment($2)) \
-             ORDER BY rank DESC, ready_at, task_id LIMIT {most}{SKIP_LOCKED}"
+             ORDER BY rank DESC, ready_at, task_id LIMIT {most}{then}"
         );
         let mut args = vec![Arg::from(place.as_str()), now.into()];
         args.extend(types.iter().map(|one| Arg::from(one.as_str())));
@@ -165,8 +165,19 @@ async fn claim(
         }
     }
     found.sort();
+    Ok(found.into_iter().take(most as usize).map(|(.., task_id)| task_id).collect())
+}
+
+async fn claim(
+    link: &mut Link<'_>,
+    of: (&[String], &[String]),
+    by: &str,
+    now: Moment,
+    until: Moment,
+    most: u32,
+) -> Result<u64, RecordError> {
     let mut claimed = 0;
-    for (.., task_id) in found.into_iter().take(most as usize) {
+    for task_id in ready(link, of, now, most, SKIP_LOCKED).await? {
         let args = [task_id.into(), by.into(), until.into()];
         let sql = "UPDATE tasks SET claimed_by = $2, claimed_until = moment($3) WHERE task_id = $1::uuid";
         claimed += link.run(sql, &args).await?;
@@ -248,6 +259,19 @@ impl Record {
             rows.iter().map(|row| row.text(0).map(str::to_owned)).collect()
         })
         .await
+    }
+
+    /// The task that a claim would have now; it is not claimed by this.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn first_ready(
+        &self,
+        places: &[String],
+        types: &[String],
+        now: Moment,
+    ) -> Result<Option<String>, RecordError> {
+        self.read(async |link| Ok(ready(link, (places, types), now, 1, "").await?.into_iter().next())).await
     }
 
     /// Whoever claimed a task tries it again not before `until`, and neither does anybody else; whether it has it still.

@@ -66,6 +66,8 @@ async fn work_is_claimed_by_rank_then_by_age_and_only_where_it_can_be_done(opene
     let ids = |tasks: &[&StoredTask]| -> Vec<String> {
         tasks.iter().map(|task| task.review.task_id.clone()).collect()
     };
+    let first = record.first_ready(&places, &[], at(100)).await.expect("read");
+    assert_eq!(first.as_ref(), Some(&forced.review.task_id), "whoever looks claims nothing");
     let claimed = record.claim(&places, &[], "w", at(100), at(110), 3).await.expect("claimed");
     assert_eq!(claimed, ids(&[&forced, &old, &young]));
     let claimed = record.claim(&places, &[], "v", at(100), at(111), 3).await.expect("claimed");
