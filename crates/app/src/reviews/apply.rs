@@ -27,19 +27,15 @@ impl Reviews {
         self.load(About::due(task_id)).await
     }
 
-    /// A worker holds all locks; the attempt that it has from now on.
-    pub(crate) async fn begin(&self, task_id: &str, seen: u64, begin: &Begin) -> Result<u64, Error> {
-        let task = self
-            .change(About::due(task_id), |task, now| {
-                // What was checked before is what is begun, while its approval is good.
-                if task.review.revision != seen || !self.is_valid(task) {
-                    return Err(Error::Overtaken);
-                }
-                task.review.begin(begin.clone(), now)?;
-                Ok(())
-            })
-            .await?;
-        Ok(attempt(&task))
+    /// A worker holds all locks: the task as it is with the attempt that begins. What was checked before is what is begun, while
+    /// its approval is good; what became another since then is refused by the commit.
+    pub(crate) async fn begin(&self, mut task: StoredTask, begin: Begin) -> Result<StoredTask, Error> {
+        let (task_id, seen, now) = (task.review.task_id.clone(), task.review.revision, self.clock.now());
+        if !self.is_valid(&task) {
+            return Err(Error::Overtaken);
+        }
+        task.review.begin(begin, now)?;
+        self.finish(About::due(&task_id), seen, task, now).await?.ok_or(Error::Overtaken)
     }
 
     /// What is stored is not what was approved: that is the end of it.
@@ -91,21 +87,28 @@ impl Reviews {
         task_id: &str,
         attempt: u64,
         stash_key: Option<String>,
-    ) -> Result<(), Error> {
+    ) -> Result<StoredTask, Error> {
         self.change(About::due(task_id), |task, now| {
             Ok(task.review.started(attempt, stash_key.clone(), now)?)
         })
         .await
-        .map(drop)
     }
 
-    /// It is done.
-    pub(crate) async fn complete(&self, task_id: &str, attempt: u64, output: &Output) -> Result<(), Error> {
-        self.change(About::due(task_id), |task, now| {
-            Ok(task.review.complete(attempt, output.clone(), now)?)
-        })
-        .await
-        .map(drop)
+    /// It is done. `known` is how the task probably is: only if somebody changed it since then, it is read again.
+    pub(crate) async fn complete(
+        &self,
+        known: &StoredTask,
+        attempt: u64,
+        output: &Output,
+    ) -> Result<(), Error> {
+        let about = About::due(&known.review.task_id);
+        let (mut task, seen, now) = (known.clone(), known.review.revision, self.clock.now());
+        task.review.complete(attempt, output.clone(), now)?;
+        if self.finish(about, seen, task, now).await?.is_some() {
+            return Ok(());
+        }
+        let done = self.change(about, |task, now| Ok(task.review.complete(attempt, output.clone(), now)?));
+        done.await.map(drop)
     }
 
     /// It failed; what follows.

@@ -258,7 +258,11 @@ impl Worker {
             Settled::Everything if review.config.executor == "sql" && !undoing => {
                 let output =
                     Said { text: Some(format!("{lost} was gone when this was found out")), key: None };
-                self.tell(kept, || self.reviews.complete(task_id, attempt, &output)).await
+                let complete = async || {
+                    let task = self.reviews.look(task_id).await?;
+                    self.reviews.complete(&task, attempt, &output).await
+                };
+                self.tell(kept, complete).await
             }
             Settled::Nothing if !undoing => {
                 let error = format!("nothing was heard of {lost} any more, and nothing was changed");
