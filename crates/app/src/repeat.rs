@@ -5,8 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_store::record::{Archive, Comment, Commit, StoredAnswer, StoredTask, StoredToken, StoredUser, Thing};
+use ade_store::record::{Comment, Commit, StoredAnswer, StoredTask, StoredToken, StoredUser, Thing};
 use serde_json::Value;
+
+use crate::jobs::Restored;
 
 /// What a use case made or changed: all that an answer is made of.
 #[derive(Debug, Clone, Copy)]
@@ -19,8 +21,8 @@ pub enum Made<'a> {
     Approval(&'a StoredTask, &'a str),
     /// Many requests, each with its task.
     Batch(&'a [String], &'a [StoredTask]),
-    /// What came back from an archive, and how much.
-    Restored(&'a Archive, u64),
+    /// What came back from an archive.
+    Restored(&'a Restored),
     /// A comment.
     Comment(&'a Comment),
     /// A person.

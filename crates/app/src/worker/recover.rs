@@ -29,25 +29,42 @@ const FENCED: [&str; 3] = ["files", "sql", "noop"];
 /// How long whoever recovers waits for locks that others have taken meanwhile. What was left half is worse for them than that it
 /// is changed back under their eyes: then the fence alone has to do.
 const PATIENCE_MS: u64 = 1_000;
+/// How long after the end of a lease what was saved may still be missing without being gone: a shared folder shows a new file
+/// elsewhere later than where it was made.
+const SAVED_MAY_BE_LATE_MS: u64 = 120_000;
+/// Tasks that are remembered as told of.
+const MOST_TOLD: usize = 1_000;
 
-/// What is being settled here, so that nothing is tried twice at the same time.
+/// What is being settled here, so that nothing is tried twice at the same time; and what the log was told of already.
 #[derive(Debug, Clone, Default)]
-struct UnderWay(Arc<Mutex<BTreeSet<String>>>);
+struct UnderWay {
+    now: Arc<Mutex<BTreeSet<String>>>,
+    told: Arc<Mutex<BTreeSet<String>>>,
+}
 
 /// One of them, until it is dropped.
 struct One(UnderWay, String);
 
 impl UnderWay {
     fn begin(&self, task_id: &str) -> Option<One> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         (all.len() < MOST_UNDER_WAY && all.insert(task_id.to_owned()))
             .then(|| One(self.clone(), task_id.to_owned()))
+    }
+
+    /// Whether nobody was told about this attempt before.
+    fn is_news(&self, task_id: &str, attempt: u64) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= MOST_TOLD {
+            told.clear();
+        }
+        told.insert(format!("{task_id} {attempt}"))
     }
 }
 
 impl Drop for One {
     fn drop(&mut self) {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
+        self.0.now.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
     }
 }
 
@@ -85,7 +102,7 @@ impl Worker {
                 let Some(one) = under_way.begin(task_id) else { continue };
                 let worker = self.clone();
                 running.spawn(async move {
-                    if let Err(error) = worker.recover(&one.1).await {
+                    if let Err(error) = worker.recover(&one).await {
                         tracing::debug!(task_id = one.1, %error, "a task whose worker is gone cannot be settled now");
                     }
                 });
@@ -97,7 +114,8 @@ impl Worker {
         }
     }
 
-    async fn recover(&self, task_id: &str) -> Result<(), Error> {
+    async fn recover(&self, one: &One) -> Result<(), Error> {
+        let One(under_way, task_id) = one;
         let task = self.reviews.look(task_id).await?;
         let Some(execution) = &task.review.execution else { return Ok(()) };
         if !self.locks_are_gone(&task).await? {
@@ -115,7 +133,25 @@ impl Worker {
         }
         // Whoever has its place finds out.
         let Some(executor) = here.filter(|executor| executor.fence() == Fence::Fenced) else { return Ok(()) };
-        let Some(stash) = self.stash_of(&task).await? else {
+        let stash = match self.stash_of(&task).await {
+            Err(error) => {
+                if under_way.is_news(task_id, execution.attempt) {
+                    tracing::error!(task_id, %error, "what was kept to undo it cannot be read here; it is tried again, here and elsewhere");
+                }
+                return Ok(());
+            }
+            stash => stash?,
+        };
+        let Some(stash) = stash else {
+            if execution.lease_until.plus_ms(SAVED_MAY_BE_LATE_MS) > self.now() {
+                if under_way.is_news(task_id, execution.attempt) {
+                    tracing::warn!(
+                        task_id,
+                        "what was kept to undo it is not here yet; it is looked for again, here and elsewhere"
+                    );
+                }
+                return Ok(());
+            }
             tracing::error!(task_id, "what was kept to undo it is gone: nobody can tell what was left");
             self.give_up(&task).await?;
             executor.forget(task_id, changed_by(&task)).await;

@@ -8,6 +8,8 @@
     reason = "helpers of tests fail and tell like tests"
 )]
 
+mod archives;
+mod blobs;
 mod crashes;
 mod faults;
 mod files;
