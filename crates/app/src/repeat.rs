@@ -5,7 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_store::record::{Comment, Commit, StoredAnswer, StoredTask, StoredToken, StoredUser, Thing};
+use ade_store::record::{
+    Answered, Comment, Commit, StoredAnswer, StoredTask, StoredToken, StoredUser, Thing,
+};
 use serde_json::Value;
 
 use crate::jobs::Restored;
@@ -23,6 +25,8 @@ pub enum Made<'a> {
     Batch(&'a [String], &'a [StoredTask]),
     /// What came back from an archive.
     Restored(&'a Restored),
+    /// What an agent said was kept.
+    Said,
     /// A comment.
     Comment(&'a Comment),
     /// A person.
@@ -56,10 +60,15 @@ impl fmt::Debug for Keep {
 }
 
 impl Keep {
-    /// Puts the answer into the commit of what it tells of.
-    pub fn add(&self, commit: &mut Commit, made: Made<'_>, now: Moment) {
+    /// The answer, as the record keeps it.
+    pub(crate) fn answer(&self, made: Made<'_>, now: Moment) -> Answered {
         let (status, body) = (self.render)(made);
         let answer = StoredAnswer { asked: self.asked.clone(), status, body };
-        commit.answer = Some((self.owner.clone(), self.key.clone(), now, answer));
+        (self.owner.clone(), self.key.clone(), now, answer)
+    }
+
+    /// Puts the answer into the commit of what it tells of.
+    pub fn add(&self, commit: &mut Commit, made: Made<'_>, now: Moment) {
+        commit.answer = Some(self.answer(made, now));
     }
 }

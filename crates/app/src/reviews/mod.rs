@@ -234,8 +234,11 @@ impl Reviews {
             self.add(&mut commit, Some(seen), &mut task, about.caller, now).await?;
         }
         about.keep(&mut commit, &task, now);
-        let done = self.commit(commit).await?;
-        Ok(Some(task).filter(|_| done))
+        if !self.commit(commit).await? {
+            return Ok(None);
+        }
+        task.is_committed();
+        Ok(Some(task))
     }
 
     /// Commits; whether nobody was faster.

@@ -81,6 +81,17 @@ impl Locks {
         Ok(results.iter().all(|one| one.result.is_ok()))
     }
 
+    /// Whether all of them are held under these tokens.
+    pub(crate) async fn are_held(&self, locks: &LockService) -> Result<bool, ade_store::Unavailable> {
+        for held in &self.held {
+            let by = locks.verify(held.lock.clone(), held.token).await?;
+            if by.is_none_or(|by| by.holder != self.holder) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Since when they are certainly good. How long somebody waited for them is not told: after a while they are renewed.
     async fn since(
         self,
@@ -162,7 +173,6 @@ pub(crate) async fn take(
 pub(super) struct Kept {
     pub(super) halted: Halted,
     timer: watch::Sender<Option<Instant>>,
-    good_until: watch::Receiver<Instant>,
     keeper: AbortHandle,
 }
 
@@ -173,14 +183,9 @@ impl Drop for Kept {
 }
 
 impl Kept {
-    /// Waits until lease or locks are lost.
-    pub(super) async fn lost(&self) {
-        self.halted.until(Halt::Lost).await;
-    }
-
     /// Whether lease or locks are lost, or have ended by our own clock: whoever was stopped finds that out before it goes on.
     pub(super) fn is_lost(&self) -> bool {
-        self.halted.now() == Some(Halt::Lost) || Instant::now() >= *self.good_until.borrow()
+        self.halted.now() == Some(Halt::Lost)
     }
 
     /// From now on, the run may take this long.
@@ -253,9 +258,9 @@ impl Keeper {
 impl Worker {
     /// Begins to keep an attempt alive whose lease and locks were good at `since`.
     pub(super) fn keep(&self, task_id: &str, attempt: u64, locks: &Locks, since: Instant) -> Kept {
-        let (halt, halted) = Halted::new();
         let (timer, times) = watch::channel(None);
         let (good_until, until) = watch::channel(since + Duration::from_millis(self.lease_ms));
+        let (halt, halted) = Halted::within(until);
         let mut beat = interval_at(since + self.beat(), self.beat());
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (worker, task_id, locks) = (self.clone(), task_id.to_owned(), locks.clone());
@@ -280,7 +285,7 @@ impl Worker {
             }
             halt.send_replace(Some(Halt::Lost));
         });
-        Kept { halted, timer, good_until: until, keeper: keeping.abort_handle() }
+        Kept { halted, timer, keeper: keeping.abort_handle() }
     }
 
     /// Does something that may take a while before an attempt begins, and keeps its locks meanwhile. Since when they are good;

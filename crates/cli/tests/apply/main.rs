@@ -8,9 +8,12 @@
     reason = "helpers of tests fail and tell like tests"
 )]
 
+mod agents;
 mod archives;
 mod blobs;
 mod crashes;
+mod effects;
 mod faults;
 mod files;
+mod outages;
 mod story;

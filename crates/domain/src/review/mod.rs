@@ -11,6 +11,7 @@ mod decide;
 pub mod delegation;
 mod move_on;
 pub mod policy;
+mod pull;
 pub mod quorum;
 mod remembered;
 mod request;
@@ -255,6 +256,9 @@ pub enum Refusal {
     /// Somebody wants it to end.
     #[error("an administrator stopped the task: change nothing more, and report it as cancelled")]
     Stopped,
+    /// It takes longer than it may.
+    #[error("the task takes longer than its timeout_seconds: change nothing more, and report it as timeout")]
+    TimedOut,
     /// Its worker is there.
     #[error("nobody needs to take over: whoever carries the task out is heard of")]
     NotLost,

@@ -20,6 +20,7 @@ pub(crate) fn answer(status: u16, made: Made<'_>) -> (u16, Value) {
         }
         Made::Batch(ids, tasks) => value(&convert::batch(ids, tasks)),
         Made::Restored(restored) => value(&jobs::restored(restored)),
+        Made::Said => Value::Null,
         Made::Comment(comment) => value(&convert::comment(comment)),
         Made::User(user) => value(&convert::user(user)),
         Made::Token(token) => value(&convert::token(token, None)),

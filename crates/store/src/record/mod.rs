@@ -38,7 +38,7 @@ pub use archive::{Archive, ArchiveKind, Archived, Leaving, LeftOut};
 pub use bare::{Bare, Place};
 pub use blob_rows::BlobStore;
 pub use bulk::{Chain, Loader, Rows};
-pub use commit::{Commit, Write};
+pub use commit::{Answered, Commit, Write};
 pub use jobs::{JobOutcome, JobRow};
 pub use log::{AuditFilter, Event, Numbered};
 pub use people::{Password, Session, StoredToken, StoredUser};
