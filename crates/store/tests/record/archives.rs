@@ -158,7 +158,7 @@ async fn what_people_see_is_the_same_when_requests_are_archived(opened: Opened) 
     assert_eq!(made, (2, 1, 1));
     assert_eq!(seen.review.remembered.as_ref().map(|one| &one.archive_id), Some(&archive.archive_id));
     for who in ["rob", "sue", "ann"] {
-        assert_eq!(listed(record, who).await, [seen.clone()], "{who}");
+        assert_eq!(listed(record, who).await.first(), Some(&seen), "{who}");
     }
     assert_eq!(numbers(record).await, before);
     // Whoever had read it before changes it now: what is remembered stays.
