@@ -5,6 +5,7 @@
 //! twice does no harm. One that fails is tried again, later each time, and everybody can see it.
 
 mod archive;
+mod tidy;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -219,7 +220,11 @@ impl Jobs {
             error: done.err(),
         };
         tracing::debug!(job = job.name, done = outcome.done, runs = outcome.runs, "a job was done");
-        let due_at = due_after(job, failures, ended_at);
+        let due_at = match outcome.done {
+            // What did not fit into this round is not for the next hour.
+            1.. if job.name == "archive" && self.is_behind().await => ended_at,
+            _ => due_after(job, failures, ended_at),
+        };
         if let Err(error) = self.record.end_job(job.name, &self.name, due_at, outcome).await {
             tracing::warn!(job = job.name, %error, "the end of a job was not written; its lease ends by itself");
         }
@@ -238,7 +243,7 @@ impl Jobs {
                 Err(AgentError::Refused(error)) => Err(error),
                 Err(error) => Err(away(&error)),
             },
-            "archive" => self.archive().await,
+            "archive" => self.archives().archive_old().await,
             "daily_stats" => self.count_yesterday().await,
             "index_repair" => self.tidy().await,
             "lock_cleanup" | "deadlock_detect" => {
