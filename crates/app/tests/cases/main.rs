@@ -8,6 +8,7 @@
 
 mod backlog;
 mod conditions;
+mod jobs;
 mod kept;
 mod leavers;
 mod ledger;
