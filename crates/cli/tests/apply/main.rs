@@ -11,4 +11,6 @@
 mod crashes;
 mod faults;
 mod files;
+mod jobs;
 mod story;
+mod waiting;
