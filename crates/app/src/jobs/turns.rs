@@ -230,3 +230,31 @@ fn is_wanted(row: Option<&JobRow>, called_at: Option<Moment>) -> bool {
 fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_followed_unless_the_job_was_begun_since_or_rests() {
+        let at = |ms| Moment::from_micros(1_794_744_000_000_000).plus_ms(ms);
+        let row = |started_ms: Option<u64>, failures| JobRow {
+            name: "often".to_owned(),
+            due_at: at(1_000),
+            holder: None,
+            until: None,
+            outcome: JobOutcome { started_at: started_ms.map(at), failures, ..JobOutcome::default() },
+        };
+        assert!(!is_wanted(None, None) && !is_wanted(Some(&row(Some(0), 0)), None), "nobody called");
+        assert!(
+            is_wanted(None, Some(at(5))) && is_wanted(Some(&row(None, 0)), Some(at(5))),
+            "it was never done"
+        );
+        assert!(is_wanted(Some(&row(Some(4), 0)), Some(at(5))));
+        assert!(
+            !is_wanted(Some(&row(Some(6), 0)), Some(at(5))),
+            "whoever began then has seen what was there"
+        );
+        assert!(!is_wanted(Some(&row(Some(4), 1)), Some(at(5))), "calls do not shorten its rest");
+    }
+}
