@@ -43,6 +43,17 @@ pub struct Known {
     pub view: AgentView,
 }
 
+/// Whether an agent takes one more task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// It does.
+    Free,
+    /// It does as much as it may.
+    Full,
+    /// It takes nothing new.
+    Draining,
+}
+
 /// Why an agent cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
@@ -189,6 +200,7 @@ impl AgentService {
             version: profile.version.clone(),
             capabilities: profile.capabilities.clone(),
             max_tasks,
+            draining: false,
             // Only what is JSON is stored.
             config: serde_json::from_str(&profile.config).unwrap_or_default(),
             by_name,
@@ -300,12 +312,14 @@ impl AgentService {
         let known = self.known(id).await?;
         self.permit(&known, caller)?;
         let update = change(known.view.profile);
-        if let Some(stored) = self.record.agent(id).await?
-            && let Some(profile) = &update.profile
-        {
-            let max_tasks = update.max_tasks.or(stored.max_tasks);
-            let after = self.stored(id, stored.sponsor_id.clone(), profile, max_tasks, stored.by_name);
-            let after = StoredAgent { revision: stored.revision + 1, ..after };
+        if let Some(stored) = self.record.agent(id).await? {
+            let (max_tasks, sponsor) = (update.max_tasks.or(stored.max_tasks), stored.sponsor_id.clone());
+            let after = match &update.profile {
+                Some(profile) => self.stored(id, sponsor, profile, max_tasks, stored.by_name),
+                None => StoredAgent { max_tasks, ..stored.clone() },
+            };
+            let draining = update.draining.unwrap_or(stored.draining);
+            let after = StoredAgent { revision: stored.revision + 1, draining, ..after };
             self.replace(after, stored.revision, "agent.update", caller).await?;
         }
         let view = match self.coordination.put(id.to_owned(), update.clone(), false).await? {
@@ -317,6 +331,27 @@ impl AgentService {
             }
         };
         Ok(Known { sponsor_id: known.sponsor_id, view })
+    }
+
+    /// Whether an agent has room for one more task, as far as can be told without taking one. How much it may do is known in the
+    /// record: what coordination has forgotten is told it again first.
+    pub(crate) async fn room(&self, id: &str) -> Result<Room, Error> {
+        let live = self.coordination.agent(id.to_owned()).await.map_err(away)?;
+        let stored = self.record.agent(id).await?;
+        let draining = stored.as_ref().is_some_and(|stored| stored.draining);
+        let live = match stored.as_ref().and_then(|stored| forgotten(stored, live.as_ref())) {
+            Some(update) => {
+                let is_new = live.is_none();
+                self.coordination.put(id.to_owned(), update, is_new).await.map_err(away)?.or(live)
+            }
+            None => live,
+        };
+        Ok(match live {
+            _ if draining => Room::Draining,
+            Some(live) if live.status == Status::Draining => Room::Draining,
+            Some(live) if live.active_tasks >= live.max_tasks as usize => Room::Full,
+            _ => Room::Free,
+        })
     }
 
     fn permit(&self, known: &Known, caller: &Caller) -> Result<(), Error> {
@@ -474,25 +509,38 @@ impl AgentService {
     }
 }
 
+/// What the record knows of an agent and coordination does not, if anything.
+fn forgotten(stored: &StoredAgent, live: Option<&AgentView>) -> Option<AgentUpdate> {
+    let max_tasks = stored.max_tasks.filter(|most| live.is_none_or(|live| live.max_tasks != *most));
+    let draining = stored.draining && live.is_none_or(|live| live.status != Status::Draining);
+    let profile = live.is_none().then(|| profile(stored.clone()));
+    let is_known = profile.is_none() && max_tasks.is_none() && !draining;
+    (!is_known).then(|| AgentUpdate { profile, max_tasks, draining: draining.then_some(true) })
+}
+
+fn profile(stored: StoredAgent) -> Profile {
+    Profile {
+        name: stored.name,
+        model: stored.model,
+        version: stored.version,
+        capabilities: stored.capabilities,
+        config: serde_json::Value::Object(stored.config).to_string(),
+    }
+}
+
 /// What is known in both places. Whoever is in the record alone is not alive.
 fn merge(stored: Option<StoredAgent>, live: Option<AgentView>) -> Option<Known> {
     let sponsor_id = stored.as_ref().and_then(|stored| stored.sponsor_id.clone());
     let view = match (live, stored) {
         (Some(view), _) => view,
         (None, Some(stored)) => AgentView {
-            agent_id: stored.agent_id,
-            profile: Profile {
-                name: stored.name,
-                model: stored.model,
-                version: stored.version,
-                capabilities: stored.capabilities,
-                config: serde_json::Value::Object(stored.config).to_string(),
-            },
+            agent_id: stored.agent_id.clone(),
             max_tasks: stored.max_tasks.unwrap_or(USUAL_TASKS),
             active_tasks: 0,
             queued_tasks: 0,
             status: Status::Offline,
             last_heartbeat: stored.seen_at,
+            profile: profile(stored),
         },
         (None, None) => return None,
     };

@@ -2,8 +2,7 @@
 
 use ade_domain::Invalid;
 use ade_domain::task::{
-    AGENT, Config, Digest, Lineage, Metadata, NOOP, Preview, PreviewChange, PreviewStatus, Resource,
-    RollbackStrategy,
+    AGENT, Config, Digest, Lineage, Metadata, NOOP, Preview, PreviewChange, Resource, RollbackStrategy,
 };
 use ade_store::record::StoredTask;
 use serde::Serialize;
@@ -69,7 +68,7 @@ impl SaidPreview {
     fn preview(self) -> Preview {
         let fingerprint = Digest::of(&self);
         let Self { changes, warnings, errors } = self;
-        Preview { status: PreviewStatus::Ready, changes, warnings, errors, fingerprint }
+        Preview { changes, warnings, errors, fingerprint, unverifiable: true, ..Preview::ready() }
     }
 }
 

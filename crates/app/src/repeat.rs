@@ -5,7 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_store::record::{Archive, Comment, Commit, StoredAnswer, StoredTask, StoredToken, StoredUser, Thing};
+use ade_store::record::{
+    Answered, Archive, Comment, Commit, StoredAnswer, StoredTask, StoredToken, StoredUser, Thing,
+};
 use serde_json::Value;
 
 /// What a use case made or changed: all that an answer is made of.
@@ -21,6 +23,8 @@ pub enum Made<'a> {
     Batch(&'a [String], &'a [StoredTask]),
     /// What came back from an archive, and how much.
     Restored(&'a Archive, u64),
+    /// What an agent said was kept.
+    Said,
     /// A comment.
     Comment(&'a Comment),
     /// A person.
@@ -54,10 +58,15 @@ impl fmt::Debug for Keep {
 }
 
 impl Keep {
-    /// Puts the answer into the commit of what it tells of.
-    pub fn add(&self, commit: &mut Commit, made: Made<'_>, now: Moment) {
+    /// The answer, as the record keeps it.
+    pub(crate) fn answer(&self, made: Made<'_>, now: Moment) -> Answered {
         let (status, body) = (self.render)(made);
         let answer = StoredAnswer { asked: self.asked.clone(), status, body };
-        commit.answer = Some((self.owner.clone(), self.key.clone(), now, answer));
+        (self.owner.clone(), self.key.clone(), now, answer)
+    }
+
+    /// Puts the answer into the commit of what it tells of.
+    pub fn add(&self, commit: &mut Commit, made: Made<'_>, now: Moment) {
+        commit.answer = Some(self.answer(made, now));
     }
 }

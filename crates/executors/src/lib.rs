@@ -18,7 +18,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use ade_domain::Invalid;
-use ade_domain::task::{Preview, PreviewChange, PreviewStatus};
+use ade_domain::task::{Preview, PreviewChange};
 use serde_json::{Map, Value};
 
 pub use command::{BadTemplate, Command, CommandLimits, Template};
@@ -194,5 +194,5 @@ pub(crate) fn halt_failure(halt: Halt) -> Failure {
 #[must_use]
 pub fn preview_of(changes: Vec<PreviewChange>, warnings: Vec<String>, errors: Vec<String>) -> Preview {
     let fingerprint = Preview::fingerprint_of(&changes);
-    Preview { status: PreviewStatus::Ready, changes, warnings, errors, fingerprint }
+    Preview { changes, warnings, errors, fingerprint, ..Preview::ready() }
 }

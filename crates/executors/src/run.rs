@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 use crate::{Output, Parameters};
 
@@ -36,35 +37,82 @@ pub struct Run {
     pub halted: Halted,
 }
 
-/// The signal that ends a run early.
+/// The signal that ends a run early. It knows until when the run holds what it needs: whoever was stopped for longer than that
+/// finds out as soon as it goes on, before anybody could tell it.
 #[derive(Debug, Clone)]
-pub struct Halted(watch::Receiver<Option<Halt>>);
+pub struct Halted {
+    told: watch::Receiver<Option<Halt>>,
+    good_until: Option<watch::Receiver<Instant>>,
+}
 
 impl Halted {
     /// A signal, and who gives it.
     #[must_use]
     pub fn new() -> (watch::Sender<Option<Halt>>, Self) {
-        let (give, halted) = watch::channel(None);
-        (give, Self(halted))
+        let (give, told) = watch::channel(None);
+        (give, Self { told, good_until: None })
+    }
+
+    /// The same for a run whose lease and locks are good until a moment, which moves on while they are renewed.
+    #[must_use]
+    pub fn within(good_until: watch::Receiver<Instant>) -> (watch::Sender<Option<Halt>>, Self) {
+        let (give, told) = watch::channel(None);
+        (give, Self { told, good_until: Some(good_until) })
+    }
+
+    /// Another signal for something else that is done under the same lease and locks.
+    #[must_use]
+    pub fn another(&self) -> (watch::Sender<Option<Halt>>, Self) {
+        let (give, told) = watch::channel(None);
+        (give, Self { told, good_until: self.good_until.clone() })
     }
 
     /// Whether the run is to end.
     #[must_use]
     pub fn now(&self) -> Option<Halt> {
-        *self.0.borrow()
+        let is_over = self.good_until.as_ref().is_some_and(|until| *until.borrow() <= Instant::now());
+        if is_over { Some(Halt::Lost) } else { *self.told.borrow() }
     }
 
     /// Waits until the run is to end. If nobody is left who could say so, its worker is gone.
     pub async fn wait(&self) -> Halt {
-        let mut halted = self.0.clone();
-        let halt = halted.wait_for(Option::is_some).await.map(|halt| *halt);
-        halt.ok().flatten().unwrap_or(Halt::Lost)
+        let mut told = self.told.clone();
+        tokio::select! {
+            biased;
+            () = self.is_over() => Halt::Lost,
+            halt = told.wait_for(Option::is_some) => halt.ok().and_then(|halt| *halt).unwrap_or(Halt::Lost),
+        }
     }
 
-    /// Waits until the run is to end for this reason, or nobody is left who could say so.
-    pub async fn until(&self, halt: Halt) {
-        // An error says that nobody is left.
-        let _ = self.0.clone().wait_for(|now| *now == Some(halt)).await;
+    /// Waits until lease or locks are lost, or nobody is left who could say so.
+    pub async fn lost(&self) {
+        let mut told = self.told.clone();
+        tokio::select! {
+            biased;
+            () = self.is_over() => {}
+            // An error says that nobody is left.
+            _ = told.wait_for(|now| *now == Some(Halt::Lost)) => {}
+        }
+    }
+
+    /// Waits until lease or locks are not good any more by our own clock.
+    async fn is_over(&self) {
+        let Some(mut good_until) = self.good_until.clone() else { return std::future::pending().await };
+        loop {
+            let until = *good_until.borrow_and_update();
+            if until <= Instant::now() {
+                return;
+            }
+            tokio::select! {
+                () = sleep_until(until) => {}
+                changed = good_until.changed() => {
+                    if changed.is_err() {
+                        // Nobody renews them any more.
+                        return sleep_until(until).await;
+                    }
+                }
+            }
+        }
     }
 
     /// Does something unless the run is to end before that.
@@ -90,5 +138,36 @@ impl Halt {
             (Self::Stopped, _) => "an administrator stopped it".to_owned(),
             (Self::Lost, _) => "its lease or its locks were lost".to_owned(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_run_ends_with_what_it_holds_whether_it_is_told_or_not() {
+        let (far, over) = (Instant::now() + Duration::from_secs(3_600), Instant::now());
+        let (renew, good_until) = watch::channel(far);
+        let (halt, halted) = Halted::within(good_until);
+        assert_eq!(halted.now(), None);
+        halt.send_replace(Some(Halt::Stopped));
+        assert_eq!((halted.now(), halted.wait().await), (Some(Halt::Stopped), Halt::Stopped));
+        let (_other, undoing) = halted.another();
+        assert_eq!(undoing.now(), None, "what else is done is not stopped by that");
+        let waiting = tokio::spawn({
+            let undoing = undoing.clone();
+            async move { undoing.wait().await }
+        });
+        renew.send_replace(over);
+        assert_eq!(waiting.await.expect("ends"), Halt::Lost, "but ends with the lease");
+        assert_eq!((halted.now(), undoing.now()), (Some(Halt::Lost), Some(Halt::Lost)));
+        halted.lost().await;
+        assert_eq!(undoing.or(async { "done" }).await, Err(Halt::Lost), "nothing is begun any more");
+        renew.send_replace(far);
+        assert_eq!(undoing.now(), None);
+        drop((renew, halt));
+        assert_eq!(halted.wait().await, Halt::Stopped);
+        halted.lost().await;
     }
 }

@@ -68,6 +68,9 @@ impl<T, const STATUS: u16> Posted<T, STATUS> {
 /// An answer with the revision of what it tells of, for `If-Match`.
 fn respond(status: u16, body: &Value) -> Response {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+    if status == StatusCode::NO_CONTENT {
+        return status.into_response();
+    }
     let mut response = (status, Json(body)).into_response();
     if let Some(tag) = body.get("revision").and_then(Value::as_u64).and_then(etag) {
         response.headers_mut().insert(header::ETAG, tag);

@@ -214,6 +214,7 @@ impl Server {
             checkpoint_every: Duration::from_secs(config.checkpoint_seconds.into()),
         };
         let duties = duties.start()?;
+        let secrets = allowed.secrets.clone();
         let worker = workers::worker(
             config,
             allowed,
@@ -232,6 +233,7 @@ impl Server {
             agents: agents.clone(),
             clock: clock.clone(),
             blobs,
+            secrets,
             lease_ms: config.worker_lease_ms,
         };
         let (stop, stopping) = watch::channel(false);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ade_app::demo::CHECK;
@@ -53,7 +54,7 @@ pub(crate) fn playground(config: &mut Config) -> Result<Option<String>, StartErr
 /// Everything that the configuration allows, each in its place, and once more in the place of the label.
 pub(crate) fn allowed(config: &Config) -> Result<Allowed, StartError> {
     let mut executors = Executors::default();
-    let mut secrets: Vec<String> = Vec::new();
+    let mut secrets = config.executors.given.0.clone();
     executors.add("noop", Arc::new(Noop));
     let unusable = |error: String| StartError::Executor(error);
     let mut commands = BTreeMap::new();
@@ -68,6 +69,7 @@ pub(crate) fn allowed(config: &Config) -> Result<Allowed, StartError> {
         executors.add(command.place(), Arc::clone(&command) as Arc<dyn Executor>);
         commands.insert(name.clone(), command);
     }
+    apart(&config.executors.files.roots)?;
     for root in &config.executors.files.roots {
         let files = Files::new(root.to_string_lossy()).map_err(|error| unusable(error.to_string()))?;
         let files = files.with_verifiers(commands.clone());
@@ -99,6 +101,20 @@ pub(crate) fn allowed(config: &Config) -> Result<Allowed, StartError> {
         }
     }
     Ok(Allowed { executors, secrets: Secrets::new(secrets) })
+}
+
+/// Each folder has a fence of its own: what is in two of them would be changed by two tasks at once.
+fn apart(roots: &[PathBuf]) -> Result<(), StartError> {
+    let below = |inner: &PathBuf, outer: &PathBuf| inner != outer && inner.starts_with(outer);
+    let both = roots.iter().flat_map(|inner| roots.iter().map(move |outer| (inner, outer)));
+    match both.into_iter().find(|(inner, outer)| below(inner, outer)) {
+        None => Ok(()),
+        Some((inner, outer)) => Err(StartError::Executor(format!(
+            "files.roots: {} is within {}; list only one of them",
+            inner.display(),
+            outer.display()
+        ))),
+    }
 }
 
 pub(crate) fn blobs(config: &Config) -> Result<Blobs, StartError> {
@@ -190,5 +206,22 @@ impl WorkerProcess {
         tracing::info!("stopping");
         self.working.stop().await;
         self.upkeep.stop().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_files_are_apart() {
+        let roots = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        for fine in [&["/srv/app", "/srv/apple"][..], &["/srv/app", "/srv/app"], &[]] {
+            assert!(apart(&roots(fine)).is_ok(), "{fine:?}");
+        }
+        for names in [["/srv/app", "/srv"], ["/srv", "/srv/app/deep"]] {
+            let said = apart(&roots(&names)).expect_err("one is within the other").to_string();
+            assert!(said.contains("within /srv; list only one"), "{said}");
+        }
     }
 }

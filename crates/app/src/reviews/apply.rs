@@ -5,9 +5,10 @@
 use ade_domain::Moment;
 use ade_domain::permission::Scope;
 use ade_domain::review::{Begin, Follows, Refusal};
-use ade_domain::task::{Failed, Output, Phase, Preview, PreviewStatus, State};
+use ade_domain::task::{ExecutionResult, Failed, Output, Phase, Preview, PreviewStatus, State};
 use ade_store::record::{Commit, StoredTask};
 
+use super::facts::Seen;
 use super::{About, MOST_ATTEMPTS, Reviews, new_id};
 use crate::{Caller, Error, Made};
 
@@ -26,19 +27,26 @@ impl Reviews {
         self.load(About::due(task_id)).await
     }
 
-    /// A worker holds all locks; the attempt that it has from now on.
-    pub(crate) async fn begin(&self, task_id: &str, seen: u64, begin: &Begin) -> Result<u64, Error> {
-        let task = self
-            .change(About::due(task_id), |task, now| {
-                // What was checked before is what is begun.
-                if task.review.revision != seen {
-                    return Err(Error::Overtaken);
-                }
-                task.review.begin(begin.clone(), now)?;
-                Ok(())
-            })
-            .await?;
-        Ok(attempt(&task))
+    /// A worker holds all locks: the task as it is with the attempt that begins. What was checked before is what is begun, while
+    /// its approval is good; what became another since then is refused by the commit.
+    pub(crate) async fn begin(&self, mut task: StoredTask, begin: Begin) -> Result<StoredTask, Error> {
+        let (task_id, seen, now) = (task.review.task_id.clone(), task.review.revision, self.clock.now());
+        if !self.is_valid(&task) {
+            return Err(Error::Overtaken);
+        }
+        task.review.begin(begin, now)?;
+        self.finish(About::due(&task_id), seen, task, now).await?.ok_or(Error::Overtaken)
+    }
+
+    /// What is stored is not what was approved: that is the end of it.
+    pub(crate) async fn spoiled(&self, task_id: &str, seen: u64, by: &str) -> Result<(), Error> {
+        let task = self.change(About::due(task_id), |task, now| {
+            if task.review.revision != seen {
+                return Err(Error::Overtaken);
+            }
+            Ok(task.review.spoiled(by, now)?)
+        });
+        task.await.map(drop)
     }
 
     /// The same for an agent that asked for work: it begins at once. What it is answered is kept with it.
@@ -51,7 +59,7 @@ impl Reviews {
     ) -> Result<StoredTask, Error> {
         let mut task = self.load(About::due(task_id)).await?;
         let now = self.clock.now();
-        if task.review.revision != seen {
+        if task.review.revision != seen || !self.is_valid(&task) {
             return Err(Error::Overtaken);
         }
         let attempt = task.review.begin(begin.clone(), now)?;
@@ -79,21 +87,28 @@ impl Reviews {
         task_id: &str,
         attempt: u64,
         stash_key: Option<String>,
-    ) -> Result<(), Error> {
+    ) -> Result<StoredTask, Error> {
         self.change(About::due(task_id), |task, now| {
             Ok(task.review.started(attempt, stash_key.clone(), now)?)
         })
         .await
-        .map(drop)
     }
 
-    /// It is done.
-    pub(crate) async fn complete(&self, task_id: &str, attempt: u64, output: &Output) -> Result<(), Error> {
-        self.change(About::due(task_id), |task, now| {
-            Ok(task.review.complete(attempt, output.clone(), now)?)
-        })
-        .await
-        .map(drop)
+    /// It is done. `known` is how the task probably is: only if somebody changed it since then, it is read again.
+    pub(crate) async fn complete(
+        &self,
+        known: &StoredTask,
+        attempt: u64,
+        output: &Output,
+    ) -> Result<(), Error> {
+        let about = About::due(&known.review.task_id);
+        let (mut task, seen, now) = (known.clone(), known.review.revision, self.clock.now());
+        task.review.complete(attempt, output.clone(), now)?;
+        if self.finish(about, seen, task, now).await?.is_some() {
+            return Ok(());
+        }
+        let done = self.change(about, |task, now| Ok(task.review.complete(attempt, output.clone(), now)?));
+        done.await.map(drop)
     }
 
     /// It failed; what follows.
@@ -111,6 +126,21 @@ impl Reviews {
             })
             .await?;
         Ok(follows(&task))
+    }
+
+    /// An agent says how it ended, and whether it held its locks until then.
+    pub(crate) async fn report(
+        &self,
+        task_id: &str,
+        attempt: u64,
+        said: &(ExecutionResult, Option<String>),
+        held: bool,
+        output: &Output,
+    ) -> Result<StoredTask, Error> {
+        self.change(About::due(task_id), |task, now| {
+            Ok(task.review.report(attempt, said.clone(), held, output.clone(), now)?)
+        })
+        .await
     }
 
     /// What was changed was changed back, or could not be.
@@ -158,7 +188,7 @@ impl Reviews {
         }
         let facts = self.facts(&task.review.config.task_type).await?;
         let (now, mut ids) = (self.clock.now(), new_id);
-        let plan = facts.plan_anyway(&task.review, preview, &mut ids, now);
+        let plan = facts.plan_anyway(&task.review, preview, true, &mut ids, now);
         task.review.go_stale(plan, now)?;
         task.preview = preview.clone();
         // Whoever was faster has changed it, and it will be looked at again.
@@ -184,11 +214,11 @@ impl Reviews {
             let (now, mut ids) = (self.clock.now(), new_id);
             if task.review.state == State::Draft {
                 let risk = facts.risk(&task.review.config, preview);
-                let alone = facts.approves_alone(&task.review, risk.score, now);
+                let alone = facts.approves_alone(&task.review, Seen::of(risk.score, preview), now);
                 task.review.assess(risk, alone, now);
                 task.review.previewed();
             } else {
-                let plan = facts.plan_anyway(&task.review, preview, &mut ids, now);
+                let plan = facts.plan_anyway(&task.review, preview, false, &mut ids, now);
                 task.review.go_stale(plan, now)?;
             }
             task.preview = preview.clone();

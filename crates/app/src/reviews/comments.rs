@@ -9,6 +9,7 @@ use ade_domain::task::{Verb, next};
 use ade_store::record::{AsRead, Comment, Commit, StoredTask, Write};
 use serde_json::Value;
 
+use super::facts::Seen;
 use super::{About, MOST_ATTEMPTS, Reviews, audit, event, new_id};
 use crate::{Caller, Error, Made};
 
@@ -109,7 +110,7 @@ impl Reviews {
             let mut review = Review::draft(copy_id.as_str(), config, digest, author, authors, now);
             review.by_agent = caller.agent_id.is_some() || metadata.lineage.agent_id.is_some();
             let risk = facts.risk(&review.config, &old.preview);
-            let alone = facts.approves_alone(&review, risk.score, now);
+            let alone = facts.approves_alone(&review, Seen::of(risk.score, &old.preview), now);
             review.assess(risk, alone, now);
             let mut copy = StoredTask {
                 review,

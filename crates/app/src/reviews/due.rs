@@ -96,7 +96,7 @@ impl Reviews {
             }
             let (seen, mut ids) = (task.review.revision, new_id);
             let facts = self.facts(&task.review.config.task_type).await?;
-            let plan = facts.plan_anyway(&task.review, &task.preview, &mut ids, now);
+            let plan = facts.plan_anyway(&task.review, &task.preview, false, &mut ids, now);
             task.review.expire(plan, now)?;
             if let Some(task) = self.finish(about, seen, task, now).await? {
                 return Ok(task);

@@ -98,6 +98,19 @@ impl Known {
     }
 }
 
+/// What was found out about a task before people are asked about it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen {
+    risk: u8,
+    must_be_seen: bool,
+}
+
+impl Seen {
+    pub(super) fn of(risk: u8, preview: &Preview) -> Self {
+        Self { risk, must_be_seen: preview.went_wrong() }
+    }
+}
+
 impl Facts {
     pub(super) async fn load(record: &Record, kept: &Kept, task_type: &str) -> Result<Self, RecordError> {
         let (mark, history) = record.history(task_type, HISTORY).await?;
@@ -153,13 +166,19 @@ impl Facts {
         &self,
         review: &Review,
         config: &Config,
-        risk: u8,
+        seen: Seen,
         now: Moment,
     ) -> Result<Assignment, NoQuorum> {
-        assign(&self.question(review, config, risk, now))
+        assign(&self.question(review, config, seen, now))
     }
 
-    fn question<'a>(&'a self, review: &'a Review, config: &'a Config, risk: u8, now: Moment) -> Question<'a> {
+    fn question<'a>(
+        &'a self,
+        review: &'a Review,
+        config: &'a Config,
+        Seen { risk, must_be_seen }: Seen,
+        now: Moment,
+    ) -> Question<'a> {
         Question {
             config,
             risk,
@@ -170,28 +189,33 @@ impl Facts {
             policies: &self.known.policies,
             default_policy: &self.known.default_policy,
             delegations: &self.known.delegations,
+            must_be_seen,
             low_risk_passes: self.low_risk_passes
                 && level(risk, self.known.settings.thresholds) == Level::Low,
             now,
         }
     }
 
-    /// The same plan for what goes back into review, whether or not there are enough people: it must not stay approved.
+    /// The same plan for what goes back into review, whether or not there are enough people: it must not stay approved. What
+    /// changed between approval and apply must be seen by somebody: it would change again, and approve itself for ever.
     pub(super) fn plan_anyway<'a>(
         &self,
         review: &Review,
         preview: &Preview,
+        must_be_seen: bool,
         ids: &'a mut dyn FnMut() -> String,
         now: Moment,
     ) -> Plan<'a> {
         let mut plan = self.plan(review, &review.config, preview, ids, now);
-        plan.assignment = Ok(assign_anyway(&self.question(review, &review.config, plan.risk.score, now)));
+        let seen = Seen::of(plan.risk.score, preview);
+        let seen = Seen { must_be_seen: seen.must_be_seen || must_be_seen, ..seen };
+        plan.assignment = Ok(assign_anyway(&self.question(review, &review.config, seen, now)));
         plan
     }
 
     /// Whether nobody would need to be asked.
-    pub(super) fn approves_alone(&self, review: &Review, risk: u8, now: Moment) -> bool {
-        self.assign(review, &review.config, risk, now).is_ok_and(|found| found.auto_approved.is_some())
+    pub(super) fn approves_alone(&self, review: &Review, seen: Seen, now: Moment) -> bool {
+        self.assign(review, &review.config, seen, now).is_ok_and(|found| found.auto_approved.is_some())
     }
 
     /// What is known before people are asked about a config.
@@ -204,7 +228,7 @@ impl Facts {
         now: Moment,
     ) -> Plan<'a> {
         let risk = self.risk(config, preview);
-        let assignment = self.assign(review, config, risk.score, now);
+        let assignment = self.assign(review, config, Seen::of(risk.score, preview), now);
         let fingerprint = preview.fingerprint.map(|fingerprint| fingerprint.to_string());
         Plan { risk, fingerprint, assignment, due_after_ms: self.known.settings.due_after_ms(), ids }
     }

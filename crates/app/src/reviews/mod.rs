@@ -265,8 +265,11 @@ impl Reviews {
             self.add(&mut commit, Some(seen), &mut task, about.caller, now).await?;
         }
         about.keep(&mut commit, &task, now);
-        let done = self.commit(commit).await?;
-        Ok(Some(task).filter(|_| done))
+        if !self.commit(commit).await? {
+            return Ok(None);
+        }
+        task.is_committed();
+        Ok(Some(task))
     }
 
     /// Commits, and calls whoever has something to do then; whether nobody was faster.

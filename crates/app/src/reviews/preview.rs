@@ -33,10 +33,10 @@ pub struct Previews {
 impl Reviews {
     /// What a config would change. What its author said counts only where nobody can find out.
     pub(crate) async fn look_ahead(&self, config: &Config, said: Preview) -> Result<Preview, Error> {
-        if [AGENT, NOOP].contains(&config.executor.as_str()) {
-            return Ok(said);
-        }
         let Previews { executors, secrets, elsewhere } = &self.previews;
+        if [AGENT, NOOP].contains(&config.executor.as_str()) {
+            return Ok(hidden(said, secrets));
+        }
         let place = config.place();
         let Some(executor) = executors.at(&place) else {
             if *elsewhere && EXECUTORS.contains(&config.executor.as_str()) {
@@ -98,7 +98,9 @@ pub(crate) fn hidden(mut preview: Preview, secrets: &Secrets) -> Preview {
     let hide = |text: &mut String| *text = secrets.hide(text);
     for change in &mut preview.changes {
         hide(&mut change.what);
-        change.diff.iter_mut().for_each(hide);
+        for text in [&mut change.before, &mut change.after, &mut change.diff] {
+            text.iter_mut().for_each(hide);
+        }
     }
     preview.warnings.iter_mut().for_each(hide);
     preview.errors.iter_mut().for_each(hide);

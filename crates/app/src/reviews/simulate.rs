@@ -16,6 +16,7 @@ use ade_store::record::{StoredTask, TaskFilter};
 
 use crate::{Caller, Error};
 
+use super::facts::Seen;
 use super::use_cases::checked;
 use super::{Draft, Reviews};
 
@@ -108,7 +109,8 @@ impl Reviews {
         let mut review = Review::draft("imagined", imagined.config.clone(), digest, author, authors, now);
         review.by_agent = caller.agent_id.is_some() || imagined.metadata.lineage.agent_id.is_some();
         let risk = facts.risk(&imagined.config, &imagined.preview);
-        let assignment = facts.assign(&review, &imagined.config, risk.score, now);
+        let assignment =
+            facts.assign(&review, &imagined.config, Seen::of(risk.score, &imagined.preview), now);
         let required_count = assignment.as_ref().map_or(0, |assignment| least(&assignment.requirements));
         let locks = self.lock_preview(&imagined.config, None).await;
         Ok(Simulated { risk, assignment, required_count, locks })
@@ -136,9 +138,9 @@ impl Reviews {
                     known.insert(of.clone(), (facts, with));
                 }
                 let Some((facts, with)) = known.get(of) else { continue };
-                let risk = review.risk_score();
-                let was = said(&facts.assign(review, &review.config, risk, at));
-                let would_be = said(&with.assign(review, &review.config, risk, at));
+                let seen = Seen::of(review.risk_score(), &task.preview);
+                let was = said(&facts.assign(review, &review.config, seen, at));
+                let would_be = said(&with.assign(review, &review.config, seen, at));
                 if was != would_be {
                     differs.push(Differs { task_id: review.task_id.clone(), was, would_be });
                 }

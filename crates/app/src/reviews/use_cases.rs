@@ -8,7 +8,7 @@ use ade_store::record::{AsRead, Commit, StoredTask, Write};
 
 use crate::{Caller, Error};
 
-use super::facts::Facts;
+use super::facts::{Facts, Seen};
 use super::{About, MOST_ATTEMPTS, Reviews, new_id};
 
 /// A task that somebody wants to make.
@@ -104,7 +104,7 @@ impl Reviews {
         let mut review = Review::draft(task_id.as_str(), config, digest, author, authors, now);
         review.by_agent = caller.agent_id.is_some() || metadata.lineage.agent_id.is_some();
         let risk = facts.risk(&review.config, &preview);
-        let alone = facts.approves_alone(&review, risk.score, now);
+        let alone = facts.approves_alone(&review, Seen::of(risk.score, &preview), now);
         review.assess(risk, alone, now);
         let mut task = StoredTask {
             review,

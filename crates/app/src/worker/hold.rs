@@ -84,6 +84,17 @@ impl Locks {
         Ok(results.iter().all(|one| one.result.is_ok()))
     }
 
+    /// Whether all of them are held under these tokens.
+    pub(crate) async fn are_held(&self, locks: &LockService) -> Result<bool, ade_store::Unavailable> {
+        for held in &self.held {
+            let by = locks.verify(held.lock.clone(), held.token).await?;
+            if by.is_none_or(|by| by.holder != self.holder) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Since when they are certainly good. How long somebody waited for them is not told: after a while they are renewed.
     async fn since(
         self,
@@ -165,7 +176,6 @@ pub(crate) async fn take(
 pub(super) struct Kept {
     pub(super) halted: Halted,
     timer: watch::Sender<Option<Instant>>,
-    good_until: watch::Receiver<Instant>,
     keeper: AbortHandle,
 }
 
@@ -176,14 +186,9 @@ impl Drop for Kept {
 }
 
 impl Kept {
-    /// Waits until lease or locks are lost.
-    pub(super) async fn lost(&self) {
-        self.halted.until(Halt::Lost).await;
-    }
-
     /// Whether lease or locks are lost, or have ended by our own clock: whoever was stopped finds that out before it goes on.
     pub(super) fn is_lost(&self) -> bool {
-        self.halted.now() == Some(Halt::Lost) || Instant::now() >= *self.good_until.borrow()
+        self.halted.now() == Some(Halt::Lost)
     }
 
     /// From now on, the run may take this long.
@@ -210,7 +215,6 @@ struct Keeper {
     locks: Locks,
     beat: Interval,
     look: Interval,
-    timer: watch::Receiver<Option<Instant>>,
     /// Until when nobody else takes over, by our own clock.
     good_until: watch::Sender<Instant>,
 }
@@ -233,23 +237,17 @@ impl Keeper {
             Err(_) | Ok((_, Some(Renewed::No))) => Beat::Lost,
             Ok((asked_at, Some(renewed))) => {
                 self.good_until.send_replace(asked_at + Duration::from_millis(self.worker.lease_ms));
-                if renewed == Renewed::Stop && self.runs() { Beat::Stop } else { Beat::Good }
+                if renewed == Renewed::Stop { Beat::Stop } else { Beat::Good }
             }
             Ok((_, None)) => Beat::Good,
         }
-    }
-
-    /// Whether something is carried out that can be stopped: who finds out or undoes what was left is not.
-    fn runs(&self) -> bool {
-        self.timer.borrow().is_some()
     }
 
     /// Whether the run is to end. Where that is not known, the next sign of life tells.
     async fn looked(&self) -> Beat {
         let within = (Instant::now() + LOOK_EVERY).min(*self.good_until.borrow());
         let asked = self.worker.record.is_stopped(&self.task_id, self.attempt);
-        let stops = self.runs() && matches!(timeout_at(within, asked).await, Ok(Ok(true)));
-        if stops { Beat::Stop } else { Beat::Good }
+        if matches!(timeout_at(within, asked).await, Ok(Ok(true))) { Beat::Stop } else { Beat::Good }
     }
 
     /// Nothing: nobody could be asked.
@@ -276,16 +274,15 @@ impl Keeper {
 impl Worker {
     /// Begins to keep an attempt alive whose lease and locks were good at `since`.
     pub(super) fn keep(&self, task_id: &str, attempt: u64, locks: &Locks, since: Instant) -> Kept {
-        let (halt, halted) = Halted::new();
         let (timer, times) = watch::channel(None);
         let (good_until, until) = watch::channel(since + Duration::from_millis(self.lease_ms));
+        let (halt, halted) = Halted::within(until);
         let mut beat = interval_at(since + self.beat(), self.beat());
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (worker, task_id, locks) = (self.clone(), task_id.to_owned(), locks.clone());
         let mut look = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut keeper =
-            Keeper { worker, task_id, attempt, locks, beat, look, timer: times.clone(), good_until };
+        let mut keeper = Keeper { worker, task_id, attempt, locks, beat, look, good_until };
         let keeping = tokio::spawn(async move {
             let timed = timed(times);
             tokio::pin!(timed);
@@ -306,7 +303,7 @@ impl Worker {
             }
             halt.send_replace(Some(Halt::Lost));
         });
-        Kept { halted, timer, good_until: until, keeper: keeping.abort_handle() }
+        Kept { halted, timer, keeper: keeping.abort_handle() }
     }
 
     /// Does something that may take a while before an attempt begins, and keeps its locks meanwhile. Since when they are good;

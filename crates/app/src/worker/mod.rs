@@ -92,8 +92,14 @@ impl Worker {
     pub fn start(self) -> Working {
         let (stop, stopped) = watch::channel(false);
         let mut loops = JoinSet::new();
-        let reviews = self.reviews.clone();
-        loops.spawn(async move { reviews.hear_calls().await });
+        let (reviews, mut ends) = (self.reviews.clone(), stopped.clone());
+        loops.spawn(async move {
+            tokio::select! {
+                biased;
+                _ = ends.wait_for(|ends| *ends) => {}
+                () = reviews.hear_calls() => {}
+            }
+        });
         loops.spawn(self.clone().work(stopped.clone()));
         loops.spawn(self.recover_all(stopped));
         Working { loops, stop }

@@ -42,13 +42,13 @@ impl Worker {
                 let preview = hidden(preview, &self.secrets);
                 self.reviews.put_preview(task_id, &task, &preview).await
             }
-            Some(WorkKind::Apply) => self.apply(&task, executor).await,
+            Some(WorkKind::Apply) => self.apply(task, executor).await,
             Some(WorkKind::RollBack) => self.undo(&task, executor).await,
             None => Ok(()),
         }
     }
 
-    async fn apply(&self, task: &StoredTask, executor: &Arc<dyn Executor>) -> Result<(), Error> {
+    async fn apply(&self, task: StoredTask, executor: &Arc<dyn Executor>) -> Result<(), Error> {
         let (task_id, attempt) = (task.review.task_id.as_str(), task.review.next_attempt());
         let config = &task.review.config;
         let taken =
@@ -57,31 +57,25 @@ impl Worker {
             self.put_off(task_id).await;
             return Ok(());
         };
-        let done = self.apply_held(task, executor, &locks, since).await;
+        let done = self.apply_held(&task, executor, &locks, since).await;
         locks.release(&self.locks).await;
         done
     }
 
     async fn apply_held(
         &self,
-        before: &StoredTask,
+        task: &StoredTask,
         executor: &Arc<dyn Executor>,
         locks: &Locks,
         since: Instant,
     ) -> Result<(), Error> {
-        let task_id = before.review.task_id.as_str();
-        // Waiting for locks takes a while: what counts is how it is now.
-        let task = self.reviews.look(task_id).await?;
-        let review = &task.review;
-        let same = review.digest == before.review.digest && WorkKind::of(&task) == Some(WorkKind::Apply);
-        if !same || review.next_attempt() != before.review.next_attempt() {
-            return Ok(());
+        // Waiting for locks takes a while. What became another meanwhile cannot be begun, and is tried again as it is then.
+        let (task_id, review) = (task.review.task_id.as_str(), &task.review);
+        if !is_exact(task) {
+            tracing::error!(task_id, "what is stored is not what was approved; it is not carried out");
+            return self.reviews.spoiled(task_id, review.revision, &self.name).await;
         }
-        let exact = review.config.digest().ok() == Some(review.digest);
-        if !exact {
-            return Err(Error::invalid("/config", "does not have the digest that was approved"));
-        }
-        if !self.reviews.is_valid(&task) {
+        if !self.reviews.is_valid(task) {
             // The loop over what is due sends it back into review.
             self.put_off(task_id).await;
             return Ok(());
@@ -93,16 +87,19 @@ impl Worker {
             return Ok(());
         };
         if let Ok(now) = &again
-            && now.fingerprint.map(|fingerprint| fingerprint.to_string()) != review.fingerprint
+            && (now.fingerprint.map(|fingerprint| fingerprint.to_string()) != review.fingerprint
+                // What goes wrong on the way may hide a change: whoever approved must have seen it.
+                || (now.went_wrong() && !task.preview.went_wrong()))
         {
             let shown = hidden(now.clone(), &self.secrets);
             return self.reviews.go_stale(task_id, review.revision, &shown).await;
         }
         let begin =
             Begin { worker: self.name.clone(), grants: locks.grants(), lease_until: self.lease_until() };
-        let attempt = self.reviews.begin(task_id, review.revision, &begin).await?;
+        let task = &self.reviews.begin(task.clone(), begin).await?;
+        let attempt = review.next_attempt();
         let kept = self.keep(task_id, attempt, locks, since);
-        let begun = Begun { task: &task, attempt, locks, executor };
+        let begun = Begun { task, attempt, locks, executor };
         let output = self.output(task_id, attempt);
         let run = begun.run(output.clone(), &kept);
         let outcome = match again {
@@ -113,26 +110,34 @@ impl Worker {
     }
 
     /// Saves what is needed to undo it, says so, and begins.
-    async fn carry_out(&self, begun: &Begun<'_>, run: &Run, kept: &Kept) -> Result<(), Ended> {
+    /// How the task is now.
+    async fn carry_out(&self, begun: &Begun<'_>, run: &Run, kept: &Kept) -> Result<StoredTask, Ended> {
         if begun.executor.changes_nothing() {
-            return Ok(());
+            return Ok(begun.task.clone());
         }
         let nothing = |failure| Ended { failure, stash: Vec::new() };
         let (executor, task_id) = (begun.executor, begun.task.review.task_id.as_str());
         let stash = executor.stash(run).await.map_err(nothing)?;
-        if let Err(failure) = self.say_started(begun, kept, &stash).await {
-            // Nothing comes of what was kept.
-            executor.forget(task_id, begun.attempt).await;
-            return Err(nothing(failure));
+        let task = match self.say_started(begun, kept, &stash).await {
+            Ok(task) => task,
+            Err(failure) => {
+                // Nothing comes of what was kept.
+                executor.forget(task_id, begun.attempt).await;
+                return Err(nothing(failure));
+            }
+        };
+        if kept.is_lost() {
+            // Whoever was stopped since then begins nothing; if nobody has taken over yet, it is said that nothing was changed.
+            return Err(nothing(halted(Halt::Lost, None)));
         }
         let timeout = Duration::from_secs(begun.task.review.config.timeout_seconds.into());
         kept.within(timeout);
         let applied = self.while_followed(begun, &run.output, executor.apply(run, &stash)).await;
-        applied.map_err(|failure| Ended { failure, stash })
+        applied.map(|()| task).map_err(|failure| Ended { failure, stash })
     }
 
     /// Keeps what is needed to undo it, and says that from now on something may be changed.
-    async fn say_started(&self, begun: &Begun<'_>, kept: &Kept, stash: &[u8]) -> Result<(), Failure> {
+    async fn say_started(&self, begun: &Begun<'_>, kept: &Kept, stash: &[u8]) -> Result<StoredTask, Failure> {
         let task_id = begun.task.review.task_id.as_str();
         let key = self.save_stash(task_id, begun.attempt, stash).await?;
         let halt = kept.halted.now().or_else(|| kept.is_lost().then_some(Halt::Lost));
@@ -181,7 +186,7 @@ impl Worker {
             return;
         }
         // Whoever follows misses something; all of it is in the output.
-        if let Err(error) = self.record.say(task_id, attempt, self.now(), &new).await {
+        if let Err(error) = self.record.say(task_id, attempt, self.now(), &new, None).await {
             tracing::debug!(task_id, %error, "what a task says cannot be passed on");
         }
     }
@@ -190,14 +195,14 @@ impl Worker {
         &self,
         begun: &Begun<'_>,
         run: &Run,
-        outcome: Result<(), Ended>,
+        outcome: Result<StoredTask, Ended>,
         kept: &Kept,
     ) -> Result<(), Error> {
         let task_id = begun.task.review.task_id.as_str();
         let output = self.finish_output(task_id, begun.attempt, &run.output).await;
         let Ended { failure, stash } = match outcome {
-            Ok(()) => {
-                return self.tell(kept, || self.reviews.complete(task_id, begun.attempt, &output)).await;
+            Ok(task) => {
+                return self.tell(kept, || self.reviews.complete(&task, begun.attempt, &output)).await;
             }
             Err(ended) => ended,
         };
@@ -316,6 +321,11 @@ impl Begun<'_> {
 
 pub(super) fn stash_key(task_id: &str, attempt: u64) -> String {
     format!("stash/{task_id}/{attempt}")
+}
+
+/// Whether what is stored is what was approved.
+pub(super) fn is_exact(task: &StoredTask) -> bool {
+    task.review.config.digest().ok() == Some(task.review.digest)
 }
 
 fn halted(halt: Halt, after: Option<Duration>) -> Failure {

@@ -1,13 +1,15 @@
 //! Agents that ask for work: they are given a task with its locks, say that they are alive, what they do, and how it ended.
 //!
-//! What an agent says counts only while its attempt is the present one; saying the same again changes nothing.
+//! What an agent says counts only while its attempt is the present one; saying the same again changes nothing. Secrets of the
+//! configuration are hidden in all of it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ade_domain::review::{Begin, Refusal};
-use ade_domain::task::{Config, ExecutionResult, Failed, FailureCode, Left, Output as Said, Phase, State};
+use ade_domain::task::{Config, Execution, ExecutionResult, Output as Said, State};
 use ade_domain::{Clock, Moment};
+use ade_executors::Secrets;
 use ade_store::coordination::Claimed;
 use ade_store::record::{LogLine, Renewed, StoredTask};
 use ade_store::{Blobs, Record};
@@ -15,8 +17,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use super::hold::{Locks, PATIENCE_MS, take};
-use crate::agents::AgentService;
-use crate::{Caller, Error, LockService, Reviews};
+use super::one::is_exact;
+use crate::agents::{AgentService, Room};
+use crate::{Caller, Error, LockService, Made, Reviews};
 
 /// How often an open answer looks for work that it was not told of.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -44,6 +47,8 @@ pub struct Pulls {
     pub clock: Arc<dyn Clock>,
     /// Where long output is kept.
     pub blobs: Blobs,
+    /// What must never be seen.
+    pub secrets: Secrets,
     /// How long an agent counts as alive without being heard of.
     pub lease_ms: u64,
 }
@@ -74,6 +79,15 @@ pub struct Alive {
     pub lease_until: Moment,
     /// Whether an administrator wants it to end.
     pub stop: bool,
+}
+
+/// What came of trying to give an agent a task.
+enum Tried {
+    Begun(Box<StoredTask>),
+    /// Others first: its locks are not to be had, or it is not ready any more.
+    NotNow,
+    /// The agent does as much as it may; somebody else may have it at once.
+    NoRoom,
 }
 
 impl Pulls {
@@ -118,53 +132,81 @@ impl Pulls {
         types: &[String],
         caller: &Caller,
     ) -> Result<Option<StoredTask>, Error> {
-        let by = format!("agent {agent}");
         let now = self.clock.now();
+        // Before anything is claimed: whoever has no room keeps nothing from others.
+        match self.agents.room(agent).await? {
+            Room::Free => {}
+            Room::Draining => return Ok(None),
+            Room::Full => {
+                // What it would have had counts as waiting for it.
+                if let Some(task_id) = self.record.first_ready(places, types, now).await?
+                    && self.has_room(agent, &task_id, self.lease_ms).await?
+                {
+                    self.give_room_back(agent, &task_id).await;
+                }
+                return Ok(None);
+            }
+        }
+        let by = format!("agent {agent}");
         let until = now.plus_ms(self.lease_ms.min(CLAIM_MS));
         let found = self.record.claim(places, types, &by, now, until, 1).await?;
         let Some(task_id) = found.first() else { return Ok(None) };
-        match self.begin(agent, task_id, caller).await {
-            Ok(Some(task)) => Ok(Some(task)),
-            Ok(None) => {
-                let _ = self.record.put_off(task_id, &by, self.clock.now().plus_ms(REST_MS)).await?;
-                Ok(None)
-            }
-            Err(error) if crate::reviews::is_over(&error) || error == Error::Overtaken => Ok(None),
-            Err(error) => Err(error),
+        let tried = self.begin(agent, task_id, caller).await;
+        let rest_ms = match &tried {
+            Ok(Tried::NoRoom) | Err(_) => 0,
+            Ok(Tried::NotNow | Tried::Begun(_)) => REST_MS,
+        };
+        if let Ok(Tried::Begun(task)) = tried {
+            return Ok(Some(*task));
+        }
+        // If this is not written, the claim ends by itself.
+        if let Err(error) = self.record.put_off(task_id, &by, self.clock.now().plus_ms(rest_ms)).await {
+            tracing::debug!(task_id, %error, "cannot put a task off");
+        }
+        match tried {
+            Err(error) if !crate::reviews::is_over(&error) && error != Error::Overtaken => Err(error),
+            _ => Ok(None),
         }
     }
 
-    async fn begin(&self, agent: &str, task_id: &str, caller: &Caller) -> Result<Option<StoredTask>, Error> {
+    async fn begin(&self, agent: &str, task_id: &str, caller: &Caller) -> Result<Tried, Error> {
         let task = self.reviews.look(task_id).await?;
         let (attempt, config) = (task.review.next_attempt(), &task.review.config);
         if task.review.state != State::Approved || !self.reviews.is_valid(&task) {
-            return Ok(None);
+            return Ok(Tried::NotNow);
         }
-        if !self.has_room(agent, task_id).await? {
-            return Ok(None);
+        if !is_exact(&task) {
+            tracing::error!(task_id, "what is stored is not what was approved; no agent is given it");
+            self.reviews.spoiled(task_id, task.review.revision, agent).await?;
+            return Ok(Tried::NotNow);
         }
-        let taken = take(&self.locks, agent, task_id, attempt, config, self.lease_ms, PATIENCE_MS).await?;
-        let Some((locks, _)) = taken else {
+        // Also the first lease ends when the task may not take longer.
+        let lease_ms = self.lease_ms.min(u64::from(config.timeout_seconds) * 1_000);
+        if !self.has_room(agent, task_id, lease_ms).await? {
+            return Ok(Tried::NoRoom);
+        }
+        let taken = take(&self.locks, agent, task_id, attempt, config, lease_ms, PATIENCE_MS).await;
+        let Some((locks, _)) = taken.as_ref().ok().and_then(Option::as_ref) else {
             self.give_room_back(agent, task_id).await;
-            return Ok(None);
+            return taken.map(|_| Tried::NotNow);
         };
-        let lease_until = self.clock.now().plus_ms(self.lease_ms);
+        let lease_until = self.clock.now().plus_ms(lease_ms);
         let begin = Begin { worker: agent.to_owned(), grants: locks.grants(), lease_until };
         let begun = self.reviews.begin_pulled(task_id, task.review.revision, &begin, caller).await;
         if begun.is_err() {
             locks.release(&self.locks).await;
             self.give_room_back(agent, task_id).await;
         }
-        begun.map(Some)
+        begun.map(|task| Tried::Begun(Box::new(task)))
     }
 
     /// Whether the agent may do one more, or goes on with one that it does.
-    async fn has_room(&self, agent: &str, task_id: &str) -> Result<bool, Error> {
+    async fn has_room(&self, agent: &str, task_id: &str, ms: u64) -> Result<bool, Error> {
         let coordination = self.locks.coordination();
-        let until = coordination.now().plus_ms(self.lease_ms);
+        let until = coordination.now().plus_ms(ms);
         match coordination.claim(agent.to_owned(), task_id.to_owned(), until).await {
             Ok(claimed) => Ok(claimed == Claimed::Yes),
-            Err(error) => Err(Error::Record(ade_store::RecordError::Unavailable(error.to_string()))),
+            Err(error) => Err(away(error)),
         }
     }
 
@@ -199,35 +241,29 @@ impl Pulls {
         Ok((task, worker))
     }
 
-    /// The agent is alive: its lease and its locks go on, but never longer than the task may take.
+    /// The agent is alive: its lease and its locks go on, but never longer than the task may take, and once it is to end, not
+    /// longer than one lease after that. The locks never outlive the lease.
     ///
     /// # Errors
-    /// Its attempt is not the present one, or its locks are gone.
+    /// Its attempt is not the present one, its time is over, or its locks are gone.
     pub async fn heartbeat(&self, task_id: &str, attempt: u64, caller: &Caller) -> Result<Alive, Error> {
         let (task, worker) = self.own(task_id, attempt, caller).await?;
-        let not_present = || {
-            let now = task.review.execution.as_ref().map_or(0, |execution| execution.attempt);
-            Error::from(Refusal::NotPresent { attempt, now })
-        };
-        let execution = task.review.execution.as_ref().filter(|one| one.attempt == attempt);
-        let execution = execution.filter(|one| one.phase != Phase::Ended).ok_or_else(not_present)?;
-        let timeout_ms = u64::from(task.review.config.timeout_seconds) * 1_000;
         let now = self.clock.now();
-        let lease_until = now.plus_ms(self.lease_ms).min(execution.started_at.plus_ms(timeout_ms));
+        let lease_until = task.review.lives_until(attempt, self.lease_ms, now)?;
+        let execution = task.review.under_way(attempt)?;
+        let ms = lease_until.ms_since(now);
         // Locks first: whoever has lost them is not alive for longer by saying so again and again.
-        if let Some(locks) = Locks::of(&worker, task_id, attempt, &execution.grants) {
-            let away = |error: crate::locks::LockError| {
-                Error::Record(ade_store::RecordError::Unavailable(error.to_string()))
-            };
-            if !locks.renew(&self.locks, self.lease_ms).await.map_err(away)? {
-                return Err(Error::LocksLost);
-            }
+        if let Some(locks) = Locks::of(&worker, task_id, attempt, &execution.grants)
+            && !locks.renew(&self.locks, ms).await.map_err(away)?
+        {
+            return Err(Error::LocksLost);
         }
         let renewed = self.record.renew(task_id, attempt, lease_until).await?;
         if renewed == Renewed::No {
-            return Err(not_present());
+            let now = self.reviews.look(task_id).await?.review.next_attempt() - 1;
+            return Err(Refusal::NotPresent { attempt, now }.into());
         }
-        self.has_room(&worker, task_id).await?;
+        self.has_room(&worker, task_id, ms).await?;
         Ok(Alive { lease_until, stop: renewed == Renewed::Stop })
     }
 
@@ -237,7 +273,9 @@ impl Pulls {
     /// Its attempt is not the present one.
     pub async fn log(&self, task_id: &str, attempt: u64, text: &str, caller: &Caller) -> Result<(), Error> {
         let (task, _) = self.own(task_id, attempt, caller).await?;
-        if self.record.say(task_id, attempt, self.clock.now(), text).await? {
+        let (now, text) = (self.clock.now(), self.secrets.hide(text));
+        let answer = caller.keep.as_ref().map(|keep| keep.answer(Made::Said, now));
+        if self.record.say(task_id, attempt, now, &text, answer).await? {
             return Ok(());
         }
         let now = task.review.execution.as_ref().map_or(0, |execution| execution.attempt);
@@ -259,7 +297,8 @@ impl Pulls {
         Ok((self.record.said(task_id, after, limit).await?, task))
     }
 
-    /// The agent says how it ended. Saying the same again is answered the same.
+    /// The agent says how it ended. Saying the same again is answered the same. That it is done counts only if it holds its locks
+    /// still, under its own tokens.
     ///
     /// # Errors
     /// Its attempt is not the present one.
@@ -269,47 +308,75 @@ impl Pulls {
         report: Report,
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
-        let (task, worker) = self.own(task_id, report.attempt, caller).await?;
-        let execution = task.review.execution.as_ref();
-        let ended =
-            execution.is_some_and(|one| one.attempt == report.attempt && one.result == Some(report.result));
-        if ended {
+        let Report { attempt, result, output, error } = report;
+        let (task, worker) = self.own(task_id, attempt, caller).await?;
+        if task.review.was_reported(attempt, result) {
             return Ok(task);
         }
-        let output = self.output(task_id, report.attempt, report.output).await?;
-        let done = if report.result == ExecutionResult::Success {
-            self.reviews.complete(task_id, report.attempt, &output).await
-        } else {
-            let code = match report.result {
-                ExecutionResult::Timeout => FailureCode::TimedOut,
-                ExecutionResult::Cancelled => FailureCode::Stopped,
-                _ => FailureCode::ExecutionFailed,
-            };
-            let error = report.error.unwrap_or_else(|| format!("{worker} did not say why"));
-            // Only the agent knows what it did, and only it could undo it.
-            let failed = Failed { code, error, left: Left::Stays, again: false };
-            self.reviews.fail(task_id, report.attempt, &failed, &output).await.map(drop)
-        };
-        done?;
-        let grants = execution.map(|execution| execution.grants.clone()).unwrap_or_default();
-        if let Some(locks) = Locks::of(&worker, task_id, report.attempt, &grants) {
+        // Only the present attempt leaves anything behind.
+        let execution = task.review.under_way(attempt)?;
+        let locks = Locks::of(&worker, task_id, attempt, &execution.grants);
+        let held = result != ExecutionResult::Success || self.holds(locks.as_ref(), execution).await;
+        let output = self.output(task_id, attempt, output).await?;
+        let said = (result, error.map(|error| self.secrets.hide(&error)));
+        let reported = self.reviews.report(task_id, attempt, &said, held, &output).await;
+        if matches!(reported, Err(Error::Refused(_) | Error::Overtaken)) {
+            self.drop_output(task_id, output).await;
+        }
+        if let Err(error) = reported {
+            // The same report may have come in twice at once.
+            let now = self.reviews.look(task_id).await?;
+            return if now.review.was_reported(attempt, result) { Ok(now) } else { Err(error) };
+        }
+        if let Some(locks) = locks {
             locks.release(&self.locks).await;
         }
         self.give_room_back(&worker, task_id).await;
         self.reviews.look(task_id).await
     }
 
-    /// The beginning of what an agent said, and all of it as a blob if that is more.
+    /// Whether the locks of an attempt are held under its own tokens. Where coordination does not answer, the record alone decides:
+    /// its attempt is the present one, and its lease has not passed.
+    async fn holds(&self, locks: Option<&Locks>, execution: &Execution) -> bool {
+        let lives = execution.lease_until > self.clock.now();
+        let Some(locks) = locks else { return lives };
+        match locks.are_held(&self.locks).await {
+            Ok(held) => held,
+            Err(error) => {
+                tracing::warn!(%error, "the locks of an agent cannot be looked at; its lease decides");
+                lives
+            }
+        }
+    }
+
+    /// The beginning of what an agent said, and all of it as a blob if that is more. Each blob has a name of its own: none ever
+    /// takes the place of what was kept before.
     async fn output(&self, task_id: &str, attempt: u64, output: Option<String>) -> Result<Said, Error> {
         let Some(text) = output.filter(|text| !text.is_empty()) else { return Ok(Said::default()) };
+        let text = self.secrets.hide(&text);
         if text.len() <= KEPT {
             return Ok(Said { text: Some(text), key: None });
         }
         let kept: String = text.get(..text.floor_char_boundary(KEPT)).unwrap_or_default().to_owned();
-        let (blobs, key) = (self.blobs.clone(), format!("output/{task_id}/{attempt}"));
-        let away = |error: String| Error::Record(ade_store::RecordError::Unavailable(error));
+        let key = format!("output/{task_id}/{attempt}-{}", uuid::Uuid::new_v4().simple());
+        let blobs = self.blobs.clone();
         let put = spawn_blocking(move || blobs.put(&key, text.as_bytes()).map(|()| key)).await;
-        let key = put.map_err(|error| away(error.to_string()))?.map_err(|error| away(error.to_string()))?;
+        let key = put.map_err(away)?.map_err(away)?;
         Ok(Said { text: Some(kept), key: Some(key) })
     }
+
+    /// What was kept for a report that does not count.
+    async fn drop_output(&self, task_id: &str, output: Said) {
+        let Some(key) = output.key else { return };
+        let blobs = self.blobs.clone();
+        let removed = spawn_blocking(move || blobs.remove(&key).map_err(|error| error.to_string())).await;
+        if let Err(error) = removed.map_err(|error| error.to_string()).and_then(|removed| removed) {
+            tracing::warn!(task_id, error, "what an agent said is left over, and belongs to nothing");
+        }
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is what errors are mapped with")]
+fn away(error: impl ToString) -> Error {
+    Error::Record(ade_store::RecordError::Unavailable(error.to_string()))
 }

@@ -6,9 +6,10 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ade_domain::Moment;
 use ade_domain::review::{Begin, Follows};
 use ade_domain::task::{Failed, FailureCode, Left, Output as Said, Phase, RollbackStrategy};
-use ade_executors::{Executor, Fence, Settled};
+use ade_executors::{Executor, Fence, Halt, Settled};
 use ade_store::record::StoredTask;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -29,6 +30,9 @@ const FENCED: [&str; 3] = ["files", "sql", "noop"];
 /// How long whoever recovers waits for locks that others have taken meanwhile. What was left half is worse for them than that it
 /// is changed back under their eyes: then the fence alone has to do.
 const PATIENCE_MS: u64 = 1_000;
+
+/// How long after an administrator stopped a task it is still tried to find out what its worker left, which is gone.
+const GIVEN_UP_AFTER_MS: u64 = 60_000;
 
 /// What is being settled here, so that nothing is tried twice at the same time.
 #[derive(Debug, Clone, Default)]
@@ -116,7 +120,17 @@ impl Worker {
             return Ok(());
         }
         // Whoever has its place finds out.
-        let Some(executor) = here.filter(|executor| executor.fence() == Fence::Fenced) else { return Ok(()) };
+        let Some(executor) = here.filter(|executor| executor.fence() == Fence::Fenced) else {
+            let stopped_at = execution.stop.as_ref().map(|stop| stop.at);
+            if is_given_up(stopped_at, execution.lease_until, self.now()) {
+                tracing::error!(
+                    task_id,
+                    "an administrator stopped it, and nobody is left who could find out what was left"
+                );
+                self.give_up(&task).await?;
+            }
+            return Ok(());
+        };
         let Some(stash) = self.stash_of(&task).await? else {
             tracing::error!(task_id, "what was kept to undo it is gone: nobody can tell what was left");
             self.give_up(&task).await?;
@@ -174,7 +188,9 @@ impl Worker {
         let kept = self.keep(task_id, attempt, locks, since);
         let begun = Begun { task, attempt, locks, executor };
         let output = self.only_followed();
-        let run = ade_executors::Run { attempt: changed_by(task), ..begun.run(output, &kept) };
+        // That somebody wants it to end does not end this: it has ended. That the lease is lost does.
+        let (_halt, halted) = kept.halted.another();
+        let run = ade_executors::Run { attempt: changed_by(task), halted, ..begun.run(output, &kept) };
         let mut told = false;
         loop {
             let failure = match executor.settle(&run, stash).await {
@@ -189,22 +205,38 @@ impl Worker {
                 // The lease of this attempt ends, and it is tried again.
                 return Ok(());
             }
-            if !failure.again {
+            if !failure.again || self.is_given_up(task_id, &kept).await? {
                 let error =
                     format!("OUTCOME_UNKNOWN: what a worker left cannot be found out: {}", failure.message);
-                let error = self.secrets.hide(&error);
-                let failed =
-                    Failed { code: FailureCode::OutcomeUnknown, error, left: Left::Unknown, again: false };
                 executor.forget(task_id, run.attempt).await;
-                let silence = Said::default();
-                return self
-                    .tell(&kept, || self.reviews.fail(task_id, attempt, &failed, &silence))
-                    .await
-                    .map(drop);
+                return self.never_found_out(&begun, self.secrets.hide(&error), &kept).await;
             }
             // Somebody is in the way, perhaps that very worker: as soon as it is gone, it is settled.
             tokio::time::sleep(RECOVER_EVERY).await;
         }
+    }
+
+    /// Whether an administrator does not want to wait any longer until it is found out what was left.
+    async fn is_given_up(&self, task_id: &str, kept: &Kept) -> Result<bool, Error> {
+        if kept.halted.now() != Some(Halt::Stopped) {
+            return Ok(false);
+        }
+        let task = self.reviews.look(task_id).await?;
+        let stop = task.review.execution.as_ref().and_then(|execution| execution.stop.as_ref());
+        // Whoever asks has taken over, when the lease of the one before had ended.
+        Ok(stop.is_some_and(|stop| is_given_up(Some(stop.at), stop.at, self.now())))
+    }
+
+    /// Says that nobody will know what was left. A task that has failed already is over; what was to be undone is not.
+    async fn never_found_out(&self, begun: &Begun<'_>, error: String, kept: &Kept) -> Result<(), Error> {
+        let (task_id, attempt) = (begun.task.review.task_id.as_str(), begun.attempt);
+        if is_undoing(begun.task) {
+            let failed = Err(error);
+            return self.tell(kept, || self.reviews.rolled_back(task_id, attempt, &failed)).await;
+        }
+        let failed = Failed { code: FailureCode::OutcomeUnknown, error, left: Left::Unknown, again: false };
+        let silence = Said::default();
+        self.tell(kept, || self.reviews.fail(task_id, attempt, &failed, &silence)).await.map(drop)
     }
 
     /// Says how it ended by what was found.
@@ -218,8 +250,7 @@ impl Worker {
     ) -> Result<(), Error> {
         let review = &begun.task.review;
         let (task_id, attempt) = (review.task_id.as_str(), begun.attempt);
-        let before = review.execution.as_ref();
-        let undoing = before.is_some_and(|execution| execution.phase == Phase::RollingBack);
+        let (before, undoing) = (review.execution.as_ref(), is_undoing(begun.task));
         let automatic = review.config.rollback_strategy == RollbackStrategy::Automatic;
         let end = |code, error: &str, left| Failed { code, error: error.to_owned(), left, again: false };
         let silence = Said::default();
@@ -229,7 +260,11 @@ impl Worker {
             Settled::Everything if review.config.executor == "sql" && !undoing => {
                 let output =
                     Said { text: Some(format!("{lost} was gone when this was found out")), key: None };
-                self.tell(kept, || self.reviews.complete(task_id, attempt, &output)).await
+                let complete = async || {
+                    let task = self.reviews.look(task_id).await?;
+                    self.reviews.complete(&task, attempt, &output).await
+                };
+                self.tell(kept, complete).await
             }
             Settled::Nothing if !undoing => {
                 let error = format!("nothing was heard of {lost} any more, and nothing was changed");
@@ -249,5 +284,32 @@ impl Worker {
                 self.change_back(begun, run, stash, kept).await
             }
         }
+    }
+}
+
+/// Whether an administrator stopped it so long ago, and its lease ended so long ago, that nobody will find out what was left:
+/// whoever could has not done so.
+fn is_given_up(stopped_at: Option<Moment>, lease_until: Moment, now: Moment) -> bool {
+    stopped_at.is_some_and(|at| at.max(lease_until).plus_ms(GIVEN_UP_AFTER_MS) <= now)
+}
+
+/// Whether what was changed was being changed back when its worker was lost.
+fn is_undoing(task: &StoredTask) -> bool {
+    task.review.execution.as_ref().is_some_and(|execution| execution.phase == Phase::RollingBack)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_waited_for_longer_than_a_minute_after_both() {
+        let (early, late) = (Moment::from_micros(1_000), Moment::from_micros(5_000_000));
+        let after = |moment: Moment, ms: u64| moment.plus_ms(ms);
+        for (stopped_at, lease_until) in [(early, late), (late, early), (late, late)] {
+            assert!(!is_given_up(Some(stopped_at), lease_until, after(late, GIVEN_UP_AFTER_MS - 1)));
+            assert!(is_given_up(Some(stopped_at), lease_until, after(late, GIVEN_UP_AFTER_MS)));
+        }
+        assert!(!is_given_up(None, early, after(late, 10 * GIVEN_UP_AFTER_MS)), "nobody wanted it to end");
     }
 }

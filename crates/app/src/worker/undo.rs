@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_domain::review::Begin;
-use ade_executors::{Executor, Halt, Halted, Run};
+use ade_executors::{Executor, Halt, Run};
 use ade_store::BlobError;
 use ade_store::record::StoredTask;
 use tokio::task::spawn_blocking;
@@ -15,7 +15,8 @@ use super::one::{Begun, MOST_STASHED};
 use crate::Error;
 
 impl Worker {
-    /// Changes back what this attempt changed, or the one that it took over from.
+    /// Changes back what this attempt changed, or the one that it took over from. Whoever has lost its lease or its locks begins
+    /// nothing and says nothing: whoever recovers it does.
     pub(super) async fn change_back(
         &self,
         begun: &Begun<'_>,
@@ -24,8 +25,15 @@ impl Worker {
         kept: &Kept,
     ) -> Result<(), Error> {
         let task_id = begun.task.review.task_id.as_str();
+        if kept.is_lost() {
+            tracing::warn!(
+                task_id,
+                "its locks were lost before it was changed back; whoever recovers it does"
+            );
+            return Ok(());
+        }
         // What ended the run before does not end this; that its lease is lost does.
-        let (halt, halted) = Halted::new();
+        let (halt, halted) = kept.halted.another();
         let run = Run { halted, ..run.clone() };
         let timeout = Duration::from_secs(begun.task.review.config.timeout_seconds.into());
         let undone = {
@@ -33,20 +41,29 @@ impl Worker {
             tokio::pin!(work);
             let ends = async {
                 tokio::select! {
+                    biased;
+                    () = kept.halted.lost() => Halt::Lost,
                     () = tokio::time::sleep(timeout) => Halt::TimedOut,
-                    () = kept.lost() => Halt::Lost,
                 }
             };
             tokio::select! {
-                undone = &mut work => undone,
+                biased;
                 why = ends => {
                     halt.send_replace(Some(why));
                     work.await
                 }
+                undone = &mut work => undone,
             }
         };
         self.pass_on(task_id, begun.attempt, &run.output).await;
-        if undone.is_err() && !kept.is_lost() {
+        if undone.is_err() {
+            if kept.is_lost() {
+                tracing::warn!(
+                    task_id,
+                    "its locks were lost while it was changed back; whoever recovers it goes on"
+                );
+                return Ok(());
+            }
             // Nobody tries it again by itself.
             begun.executor.forget(task_id, run.attempt).await;
         }
@@ -100,10 +117,9 @@ impl Worker {
     }
 }
 
-/// The attempt whose effects there are: its stash is named after it.
+/// The attempt whose effects there are. What was begun before that was written down is known by the name of its stash.
 pub(super) fn changed_by(task: &StoredTask) -> u64 {
-    let execution = task.review.execution.as_ref();
-    let key = execution.and_then(|execution| execution.stash_key.as_deref());
-    let by_stash = key.and_then(|key| key.rsplit('/').next()).and_then(|number| number.parse().ok());
-    by_stash.or_else(|| execution.map(|execution| execution.attempt)).unwrap_or_default()
+    let Some(execution) = &task.review.execution else { return 0 };
+    let by_stash = || execution.stash_key.as_deref()?.rsplit('/').next()?.parse().ok();
+    execution.effects_of.or_else(by_stash).unwrap_or(execution.attempt)
 }

@@ -170,6 +170,9 @@ fn preview(page: &mut String, preview: &Preview) {
             line(page, &format!("      {}", coloured(&shown)));
         }
     }
+    if preview.unverifiable {
+        line(page, &format!("  {} its author says so; nobody could look", "unverified:".yellow()));
+    }
     for warning in &preview.warnings {
         line(page, &format!("  {} {}", "warning:".yellow(), safe(warning)));
     }
@@ -335,6 +338,7 @@ mod tests {
             "What would change: 1 made, 0 changed, 1 gone",
             "  + index orders_created_at\n      @@ -1 +1 @@\n      -no index\n      +    index",
             "  - index orders_old",
+            "  unverified: its author says so; nobody could look",
             "  warning: takes a while",
             "Who must agree, at least 2 in all",
             "  ✗ UNSATISFIED databases: 1 more must agree\n      agreed: dan\n      missing: 1 of eve",

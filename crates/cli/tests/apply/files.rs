@@ -207,6 +207,21 @@ async fn what_moved_on_since_the_approval_is_looked_at_again() {
 }
 
 #[tokio::test]
+async fn what_needs_nobody_is_looked_at_once_it_moved_on() {
+    let (site, _house, stage) = stage().await;
+    stage.office.policy(json!({ "name": "auto", "auto_approve_if": { "author_has_role": [AUTHOR] } })).await;
+    let token = stage.hold().await;
+    let id = stage.pat.submitted(site.change("listen 8080\n")).await;
+    assert_eq!(text(&stage.office.task(&id).await, "state"), "APPROVED");
+    write(&site.at("web.conf"), "listen 81\n", 0o640);
+    stage.let_go(token).await;
+    stage.state(&id, "REVIEWING").await;
+    assert_eq!(stage.statuses(&id).await, ["PENDING"]);
+    stage.approve(&id).await;
+    stage.state(&id, "COMPLETED").await;
+}
+
+#[tokio::test]
 async fn an_approval_that_grew_old_is_not_used() {
     let (site, _house, stage) = stage().await;
     let before = everything(&site.root());

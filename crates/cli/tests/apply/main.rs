@@ -8,9 +8,12 @@
     reason = "helpers of tests fail and tell like tests"
 )]
 
+mod agents;
 mod crashes;
+mod effects;
 mod faults;
 mod files;
 mod jobs;
+mod outages;
 mod story;
 mod waiting;

@@ -73,7 +73,7 @@ impl Drill {
                 folder: folder.path().to_owned(),
                 servers: servers.iter().map(Ade::url).collect(),
             };
-            order.start("entry_of_workers")
+            order.start("faults::entry_of_workers")
         };
         let workers = (0..WORKERS).map(worker).collect();
         let (counter, dice) = (Counter::new(folder.path().to_owned()), Dice::new(seed, WORKERS));

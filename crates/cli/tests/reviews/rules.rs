@@ -434,6 +434,26 @@ async fn a_simulation_says_what_submitting_does() {
 }
 
 #[tokio::test]
+async fn what_an_author_foresees_is_marked_and_what_goes_wrong_in_it_is_looked_at() {
+    let Stage { office, pat, .. } = &Stage::new().await;
+    office.policy(json!({ "name": "auto", "auto_approve_if": { "author_has_role": [AUTHOR] } })).await;
+    let foreseen = |errors: &[&str]| {
+        let change = json!({ "kind": "update", "what": "the table users" });
+        json!({ "preview": { "changes": [change], "warnings": [], "errors": errors } })
+    };
+    let magnitude = |task: &Value| {
+        let factors = task["risk"]["factors"].as_array().expect("factors").clone();
+        factors.into_iter().find(|one| one["name"] == "change_magnitude").expect("weighed")["value"].clone()
+    };
+    let task = office.task(&pat.submitted(foreseen(&[])).await).await;
+    assert_eq!((&task["state"], magnitude(&task)), (&json!("APPROVED"), json!(5.0)));
+    assert_eq!(task["preview"]["unverifiable"], true);
+    let task = office.task(&pat.submitted(foreseen(&["permission denied"])).await).await;
+    assert_eq!((&task["state"], magnitude(&task)), (&json!("REVIEWING"), json!(100.0)));
+    assert_eq!(task["risk"]["auto_approvable"], false);
+}
+
+#[tokio::test]
 async fn a_replay_names_exactly_what_would_have_gone_another_way() {
     let stage = Stage::new().await;
     let mut expected = BTreeSet::new();

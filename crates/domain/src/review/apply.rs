@@ -58,11 +58,13 @@ impl Review {
             started_at: before.as_ref().map_or(now, |before| before.started_at),
             completed_at: None,
             result: None,
+            reported: None,
             grants: begin.grants,
             output: None,
             output_key: None,
             error: None,
             code: None,
+            effects_of: None,
             stash_key: None,
             rolled_back: None,
             retry_count: before.map_or(0, |before| before.retry_count),
@@ -72,6 +74,20 @@ impl Review {
         self.apply_after = None;
         self.go(Verb::BeginApply, None, now)?.reason = Some(format!("{worker} carries it out"));
         Ok(attempt)
+    }
+
+    /// What is stored is not what was approved: nobody carries it out, and nobody is asked to agree to what somebody else wrote.
+    ///
+    /// # Errors
+    /// It is not approved.
+    pub fn spoiled(&mut self, worker: &str, now: Moment) -> Result<(), Refusal> {
+        let begin = Begin { worker: worker.to_owned(), grants: Vec::new(), lease_until: now };
+        let attempt = self.begin(begin, now)?;
+        let error = "what is stored is not what was approved: its digest is another one; find out who changed it past \
+                     the service, and propose it anew";
+        let (code, left) = (FailureCode::DigestMismatch, Left::Nothing);
+        let failed = Failed { code, error: error.to_owned(), left, again: false };
+        self.fail(attempt, failed, Output::default(), now).map(drop)
     }
 
     /// What is needed to undo it is saved: from now on something may be changed.
@@ -88,6 +104,7 @@ impl Review {
             return Err(Refusal::Stopped);
         }
         execution.phase = Phase::Started;
+        execution.effects_of = Some(attempt);
         execution.stash_key = stash_key;
         execution.started_at = now;
         self.record("task.started", State::Applying, None);
@@ -331,7 +348,7 @@ impl Review {
     }
 
     /// The present attempt, if that is the one.
-    fn present(&mut self, attempt: u64, state: State) -> Result<&mut Execution, Refusal> {
+    pub(super) fn present(&mut self, attempt: u64, state: State) -> Result<&mut Execution, Refusal> {
         let now = self.execution.as_ref().map_or(0, |execution| execution.attempt);
         let is_in = self.state == state;
         let present = self

@@ -33,6 +33,8 @@ pub struct Question<'a> {
     pub delegations: &'a [Delegation],
     /// The task is of level LOW in a backlog, and such tasks pass if every policy allows it.
     pub low_risk_passes: bool,
+    /// Somebody must look at it, whatever policies allow: its preview went wrong, or is not what was approved.
+    pub must_be_seen: bool,
     /// When people are asked.
     pub now: Moment,
 }
@@ -183,6 +185,9 @@ fn matching<'a>(question: &Question<'a>) -> (Vec<&'a Policy>, Vec<Considered>) {
 /// approves by itself, and all of them hold, where the level takes the place of the risk that it names. A policy that never
 /// approves by itself does not begin to because people are busy.
 fn auto_approved(question: &Question<'_>, matching: &[&Policy]) -> Option<String> {
+    if question.must_be_seen {
+        return None;
+    }
     let all = |says: &dyn Fn(&Policy) -> Result<String, String>| {
         let mut reasons = Vec::new();
         for policy in matching {

@@ -11,6 +11,7 @@ mod decide;
 pub mod delegation;
 mod move_on;
 pub mod policy;
+mod pull;
 pub mod quorum;
 mod request;
 pub mod risk;
@@ -250,6 +251,9 @@ pub enum Refusal {
     /// Somebody wants it to end.
     #[error("an administrator stopped the task: change nothing more, and report it as cancelled")]
     Stopped,
+    /// It takes longer than it may.
+    #[error("the task takes longer than its timeout_seconds: change nothing more, and report it as timeout")]
+    TimedOut,
     /// Its worker is there.
     #[error("nobody needs to take over: whoever carries the task out is heard of")]
     NotLost,

@@ -182,7 +182,7 @@ fn criticality(facts: &Facts) -> Part {
 
 fn magnitude(facts: &Facts) -> Part {
     let (value, why) = match facts.changes {
-        None => (HIGHEST, "there is no preview, so anything may change".to_owned()),
+        None => (HIGHEST, "no preview tells what would change, so anything may".to_owned()),
         Some(Changes { created_or_changed, deleted }) => {
             let points = created_or_changed.saturating_mul(5).saturating_add(deleted.saturating_mul(15));
             let why = format!("5 × {created_or_changed} created or changed + 15 × {deleted} deleted");

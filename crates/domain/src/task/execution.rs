@@ -27,6 +27,8 @@ pub struct Execution {
     pub completed_at: Option<Moment>,
     /// How it ended.
     pub result: Option<ExecutionResult>,
+    /// How it ended as its agent said it, if one did.
+    pub reported: Option<ExecutionResult>,
     /// The locks that it holds, with their tokens.
     pub grants: Vec<HeldLock>,
     /// What it said, cut.
@@ -37,6 +39,8 @@ pub struct Execution {
     pub error: Option<String>,
     /// The same in a word.
     pub code: Option<FailureCode>,
+    /// The attempt that began to change something, whose effects are meant: taking over from it raises the attempt, not this.
+    pub effects_of: Option<u64>,
     /// Where that is kept from which it can be undone.
     pub stash_key: Option<String>,
     /// Whether what it changed was changed back; nothing while nobody tried.
@@ -119,6 +123,8 @@ pub enum FailureCode {
     WorkerLost,
     /// Nobody knows what was done.
     OutcomeUnknown,
+    /// What is stored is not what was approved; nothing of it was done.
+    DigestMismatch,
 }
 
 /// What an attempt left behind when it failed.
@@ -166,9 +172,11 @@ impl FailureCode {
         match self {
             Self::TimedOut => ExecutionResult::Timeout,
             Self::Stopped => ExecutionResult::Cancelled,
-            Self::ExecutionFailed | Self::LocksLost | Self::WorkerLost | Self::OutcomeUnknown => {
-                ExecutionResult::Failure
-            }
+            Self::ExecutionFailed
+            | Self::LocksLost
+            | Self::WorkerLost
+            | Self::OutcomeUnknown
+            | Self::DigestMismatch => ExecutionResult::Failure,
         }
     }
 }

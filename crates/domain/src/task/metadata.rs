@@ -49,6 +49,9 @@ pub struct Preview {
     pub errors: Vec<String>,
     /// What it was made from: another one means that the world has changed.
     pub fingerprint: Option<Digest>,
+    /// It is what the author says: nobody could look.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unverifiable: bool,
 }
 
 /// Whether there is a preview.
@@ -126,6 +129,12 @@ impl LockPreview {
 }
 
 impl Preview {
+    /// There is one, in which nothing changes.
+    #[must_use]
+    pub const fn ready() -> Self {
+        Self::without(PreviewStatus::Ready)
+    }
+
     /// There is none to be had.
     #[must_use]
     pub const fn none() -> Self {
@@ -147,7 +156,14 @@ impl Preview {
     }
 
     const fn without(status: PreviewStatus) -> Self {
-        Self { status, changes: Vec::new(), warnings: Vec::new(), errors: Vec::new(), fingerprint: None }
+        Self {
+            status,
+            changes: Vec::new(),
+            warnings: Vec::new(),
+            errors: Vec::new(),
+            fingerprint: None,
+            unverifiable: false,
+        }
     }
 
     /// What tells whether the same would be changed: the changes, without their diffs, which are for people.
@@ -158,10 +174,16 @@ impl Preview {
         Digest::of(&bare)
     }
 
+    /// Whether making it went wrong, or it says that something would: then it may not show all that would change.
+    #[must_use]
+    pub fn went_wrong(&self) -> bool {
+        self.status == PreviewStatus::Failed || !self.errors.is_empty()
+    }
+
     /// How much would change; nothing if nobody knows.
     #[must_use]
     pub fn magnitude(&self) -> Option<Changes> {
-        if self.status != PreviewStatus::Ready {
+        if self.status != PreviewStatus::Ready || !self.errors.is_empty() {
             return None;
         }
         let deleted = self.changes.iter().filter(|change| change.kind == ChangeKind::Delete).count() as u64;

@@ -18,6 +18,8 @@ enum Said {
     Complete(u64),
     Fail(u64, Left, bool),
     RolledBack(u64, bool),
+    /// An agent says how it ended, and held its locks or not.
+    Report(u64, ExecutionResult, bool),
     Recover(bool),
     ChangeBack(u64),
     Stop,
@@ -45,6 +47,8 @@ fn everything(last: u64) -> Vec<Said> {
             all.push(Said::Fail(attempt, left, true));
         }
         all.push(Said::Fail(attempt, Left::Nothing, false));
+        all.extend([true, false].map(|held| Said::Report(attempt, ExecutionResult::Success, held)));
+        all.push(Said::Report(attempt, ExecutionResult::Failure, true));
     }
     all
 }
@@ -81,6 +85,10 @@ impl World {
         self.review.execution.as_ref().map_or(0, |execution| execution.attempt)
     }
 
+    fn effects_of(&self) -> Option<u64> {
+        self.review.execution.as_ref().and_then(|execution| execution.effects_of)
+    }
+
     fn phase(&self) -> Option<Phase> {
         self.review.execution.as_ref().map(|execution| execution.phase)
     }
@@ -102,6 +110,9 @@ impl World {
             Said::RolledBack(attempt, done) => {
                 let outcome = if done { Ok(()) } else { Err("no".to_owned()) };
                 self.review.rolled_back(attempt, outcome, now).map(|()| None)
+            }
+            Said::Report(attempt, result, held) => {
+                self.review.report(attempt, (result, None), held, Output::default(), now).map(|()| None)
             }
             Said::Recover(can_settle) => self.review.recover(begin, can_settle, now).map(Some),
             Said::ChangeBack(attempt) => self.review.change_back(attempt).map(|()| None),
@@ -127,7 +138,7 @@ impl World {
                 one.undo.is_some(),
                 one.stash_key.is_some(),
                 one.lease_until > self.now,
-                one.attempt,
+                (one.attempt, one.effects_of, one.reported),
             )
         });
         format!("{:?} {execution:?}", self.review.state)
@@ -140,11 +151,17 @@ fn check(before: &World, said: Said, after: &World) {
         format!("{said:?}\nbefore {:?}\nafter {:?}", before.review.execution, after.review.execution);
     assert!(after.attempt() >= before.attempt(), "attempts only grow: {context}");
     let (from, to) = (before.review.state, after.review.state);
+    match said {
+        Said::Begin => assert_eq!(after.effects_of(), None, "{context}"),
+        Said::Started(attempt) => assert_eq!(after.effects_of(), Some(attempt), "{context}"),
+        _ => assert_eq!(after.effects_of(), before.effects_of(), "who began is known to the end: {context}"),
+    }
     // Whoever speaks for an attempt that is not the present one changes nothing.
     if let Said::Started(attempt)
     | Said::Complete(attempt)
     | Said::ChangeBack(attempt)
     | Said::Fail(attempt, ..)
+    | Said::Report(attempt, ..)
     | Said::RolledBack(attempt, _) = said
     {
         assert_eq!(attempt, before.attempt(), "{context}");
@@ -184,6 +201,11 @@ fn check(before: &World, said: Said, after: &World) {
         if let Said::Fail(_, left, _) = said {
             assert_eq!(execution.rolled_back, (left == Left::Undone).then_some(true), "{context}");
         }
+    }
+    if let Said::Report(attempt, result, held) = said {
+        assert!(after.review.was_reported(attempt, result), "it can be said again: {context}");
+        let done = result == ExecutionResult::Success && held;
+        assert_eq!(to == State::Completed, done, "only who held its locks has done it: {context}");
     }
     if said == Said::AskRollBack {
         let execution = before.review.execution.as_ref().expect("something to undo");
@@ -267,6 +289,7 @@ fn whoever_finds_out_what_was_left_may_be_lost_as_well() {
             world.say(Said::Later).expect("passes");
             assert_eq!(world.say(Said::Recover(true)).expect("lost"), Some(Follows::RollBack));
             assert_eq!(world.phase(), Some(Phase::Started), "nobody has decided yet what becomes of it");
+            assert_eq!(world.effects_of(), Some(attempt), "what was left is the first one's");
         }
         let attempt = world.attempt();
         world.say(Said::ChangeBack(attempt)).expect("present");
@@ -336,4 +359,70 @@ fn what_was_stopped_is_not_begun() {
         (execution.result, execution.code),
         (Some(ExecutionResult::Cancelled), Some(FailureCode::Stopped))
     );
+}
+
+#[test]
+fn an_agent_lives_no_longer_than_the_task_may_take_or_a_lease_after_it_is_stopped() {
+    let mut world = World::approved(RollbackStrategy::None);
+    world.review.config.timeout_seconds = 5;
+    let attempt = world.review.begin(world.begin("bot"), world.now).expect("approved");
+    world.say(Said::Started(attempt)).expect("present");
+    let began = world.now;
+    let lives = |world: &World, ms: u64| world.review.lives_until(attempt, LEASE_MS, began.plus_ms(ms));
+    assert_eq!(lives(&world, 0), Ok(began.plus_ms(LEASE_MS)));
+    assert_eq!(lives(&world, 4_500), Ok(began.plus_ms(5_000)), "not beyond its time");
+    assert_eq!(lives(&world, 5_000), Err(Refusal::TimedOut));
+    world.now = began.plus_ms(1_000);
+    world.say(Said::Stop).expect("under way");
+    assert_eq!(lives(&world, 1_900), Ok(began.plus_ms(2_000)), "not beyond the grace");
+    assert_eq!(lives(&world, 2_000), Err(Refusal::Stopped));
+    assert_eq!(
+        world.review.lives_until(attempt + 1, LEASE_MS, began),
+        Err(Refusal::NotPresent { attempt: attempt + 1, now: attempt })
+    );
+}
+
+#[test]
+fn what_an_agent_reported_is_known_also_where_it_ended_otherwise() {
+    let mut world = World::approved(RollbackStrategy::None);
+    let attempt = world.review.begin(world.begin("bot"), world.now).expect("approved");
+    world.say(Said::Started(attempt)).expect("present");
+    world.say(Said::Stop).expect("under way");
+    world.say(Said::Report(attempt, ExecutionResult::Failure, true)).expect("present");
+    let execution = world.review.execution.as_ref().expect("carried out");
+    assert_eq!(execution.result, Some(ExecutionResult::Cancelled), "it was stopped");
+    assert!(world.review.was_reported(attempt, ExecutionResult::Failure), "as it said");
+    assert!(!world.review.was_reported(attempt, ExecutionResult::Success));
+    assert!(!world.review.was_reported(attempt + 1, ExecutionResult::Failure));
+}
+
+/// Whoever changed back what an administrator wanted undone is lost, and what it left cannot be found out: that is its end.
+#[test]
+fn changing_back_comes_to_an_end_also_after_the_task_has() {
+    let mut world = World::approved(RollbackStrategy::Manual);
+    let attempt = world.review.begin(world.begin("w"), world.now).expect("approved");
+    world.say(Said::Started(attempt)).expect("present");
+    world.say(Said::Fail(attempt, Left::Something, false)).expect("present");
+    world.say(Said::AskRollBack).expect("manual");
+    world.say(Said::BeginRollBack).expect("wanted");
+    world.say(Said::Later).expect("passes");
+    assert_eq!(world.say(Said::Recover(true)).expect("lost"), Some(Follows::RollBack));
+    let attempt = world.attempt();
+    assert!(world.say(Said::Fail(attempt, Left::Unknown, false)).is_err(), "it has failed already");
+    world.say(Said::RolledBack(attempt, false)).expect("present");
+    let execution = world.review.execution.as_ref().expect("carried out");
+    assert_eq!((execution.phase, execution.rolled_back), (Phase::Ended, Some(false)));
+    assert_eq!(world.review.state, State::Failed);
+}
+
+#[test]
+fn what_is_not_what_was_approved_fails_and_is_not_tried_again() {
+    let mut world = World::approved(RollbackStrategy::Automatic);
+    world.review.records.clear();
+    world.review.spoiled("w", world.now).expect("approved");
+    let execution = world.review.execution.as_ref().expect("looked at");
+    assert_eq!((world.review.state, execution.code), (State::Failed, Some(FailureCode::DigestMismatch)));
+    let told: Vec<&str> = world.review.records.iter().map(|one| one.action.as_str()).collect();
+    assert_eq!(told, ["task.begin_apply", "task.fail"]);
+    assert!(world.review.spoiled("w", world.now).is_err());
 }

@@ -110,6 +110,10 @@ fn in_a_backlog_the_level_takes_the_place_of_the_risk_and_nothing_else() {
             office.low_risk_passes = backlog;
             let assignment = office.assignment(&review, &wanted).expect("enough people");
             assert_eq!(assignment.auto_approved.is_some(), passes && backlog, "{:?}", office.policies);
+            office.must_be_seen = true;
+            let assignment = office.assignment(&review, &wanted).expect("enough people");
+            assert_eq!(assignment.auto_approved, None, "{:?}", office.policies);
+            office.must_be_seen = false;
         }
     }
 }

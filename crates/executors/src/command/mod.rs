@@ -135,7 +135,7 @@ impl Command {
         }
         let mut end = End::default();
         let start = Start { argv, environment: environment(run), grace: self.limits.grace };
-        let ended = process::run(start, run.halted.wait(), |stream, bytes| {
+        let ended = process::run(start, run.halted.wait(), run.halted.lost(), |stream, bytes| {
             run.output.say(bytes);
             if stream == Stream::Err {
                 end.hear(bytes);
@@ -164,11 +164,11 @@ impl Command {
     async fn look(&self, argv: &[String]) -> Result<Preview, Failure> {
         let (mut heard, mut end) = (Listener::default(), End::default());
         let start = Start { argv, environment: Vec::new(), grace: self.limits.grace };
-        let ended =
-            process::run(start, tokio::time::sleep(self.limits.preview), |stream, bytes| match stream {
-                Stream::Out => heard.hear(bytes),
-                Stream::Err => end.hear(bytes),
-            });
+        let late = tokio::time::sleep(self.limits.preview);
+        let ended = process::run(start, late, std::future::pending(), |stream, bytes| match stream {
+            Stream::Out => heard.hear(bytes),
+            Stream::Err => end.hear(bytes),
+        });
         let Ended { status, halted, .. } = ended.await.map_err(|error| not_run(argv, &error))?;
         if halted.is_some() {
             let seconds = self.limits.preview.as_secs_f32();

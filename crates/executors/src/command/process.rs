@@ -61,13 +61,15 @@ pub(super) struct Start<'a> {
     pub(super) grace: Duration,
 }
 
-/// Runs it until its end, or until `halt` says why it is to end.
+/// Runs it until its end, or until `halt` says why it is to end. Once it is `lost`, which `halt` says as well, it is killed at
+/// once: somebody else may be at the same.
 ///
 /// # Errors
 /// It could not be started, or not be followed.
 pub(super) async fn run<H>(
     start: Start<'_>,
     halt: impl Future<Output = H>,
+    lost: impl Future<Output = ()>,
     mut hear: impl FnMut(Stream, &[u8]),
 ) -> Result<Ended<H>, RunError> {
     let mut child = start.spawn().map_err(RunError::NotStarted)?;
@@ -76,12 +78,19 @@ pub(super) async fn run<H>(
     let mut ended = group.end()?;
     let mut at = At::Running;
     let mut halted = None;
-    tokio::pin!(halt);
+    tokio::pin!(halt, lost);
     loop {
         if matches!(at, At::Ended { .. }) && out.is_at_end() && err.is_at_end() {
             break;
         }
         tokio::select! {
+            () = &mut lost, if matches!(at, At::Running | At::Asked { .. }) => {
+                group.signal(Signal::KILL);
+                if halted.is_none() {
+                    halted = Some((&mut halt).await);
+                }
+                at = At::Killed { until: Instant::now() + KILLED };
+            }
             why = &mut halt, if matches!(at, At::Running) => {
                 halted = Some(why);
                 group.signal(Signal::TERM);

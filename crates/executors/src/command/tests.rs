@@ -215,6 +215,42 @@ async fn whoever_is_asked_to_end_has_time_for_it() {
     assert_eq!(said(&run), "tidy\n");
 }
 
+/// Somebody else may be at the same: nobody is asked, and a grace that was given ends.
+#[tokio::test]
+async fn whoever_lost_its_locks_has_no_time() {
+    for asked_before in [false, true] {
+        let meeting = Meeting::new();
+        let script = format!("trap '' TERM; echo $$ > {}; while :; do sleep 0.01; done", meeting.path());
+        let template = Template { argv: owned(&["sh", "-c", &script]), ..Template::default() };
+        let limits = CommandLimits { grace: Duration::from_secs(3_600), ..quick() };
+        let command = Command::new("t", &template, limits).expect("a template");
+        let (halt, run) = plain();
+        let (ended, child) = tokio::join!(command.apply(&run, b""), async {
+            let child = meeting.meet().await;
+            if asked_before {
+                halt.send_replace(Some(Halt::Stopped));
+                tokio::task::yield_now().await;
+            }
+            halt.send_replace(Some(Halt::Lost));
+            child
+        });
+        let failure = ended.expect_err("ended");
+        assert_eq!(failure.changed, Changed::Unknown, "{failure}");
+        child.ends().await;
+    }
+}
+
+/// Whoever was stopped for longer than its lease finds out before it begins, although nobody could tell it.
+#[tokio::test]
+async fn nothing_is_begun_after_the_lease() {
+    let (_halt, run) = plain();
+    let (_renew, good_until) = watch::channel(tokio::time::Instant::now());
+    let (_give, halted) = Halted::within(good_until);
+    let run = Run { halted, ..run };
+    let failure = command(&["true"]).apply(&run, b"").await.expect_err("too late");
+    assert_eq!((failure.changed, failure.halted), (Changed::Nothing, Some(Halt::Lost)), "{failure}");
+}
+
 #[tokio::test]
 async fn much_is_heard_to_its_end_and_endless_until_it_is_ended() {
     let (_halt, much) = plain();

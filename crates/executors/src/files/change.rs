@@ -180,6 +180,8 @@ impl Change {
 
     /// What the attempt left, which cannot go on any more.
     pub(super) fn settle(&self) -> Result<Settled, Failure> {
+        // Whoever was stopped until somebody else has settled it would hold up everybody after that.
+        self.go_on()?;
         // From here on that attempt is shut out, and whoever else wants to change something waits until it is decided what becomes
         // of what it left.
         self.tree.mark(NOTES, &self.key.to_string())?;

@@ -28,7 +28,8 @@ use ade_domain::task::{Digest, Preview};
 use tokio::task::spawn_blocking;
 
 use crate::{
-    Changed, Command, Executor, Failure, Fence, Halted, Parameters, Run, Settled, Work, halt_failure, unfit,
+    Changed, Command, Executor, Failure, Fence, Halt, Halted, Parameters, Run, Settled, Work, halt_failure,
+    unfit,
 };
 use change::Change;
 use parameters::{NOTES, Verify, Wanted, parse};
@@ -257,9 +258,22 @@ impl Executor for Files {
 
     fn apply<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<(), Failure>> {
         Box::pin(async {
-            let ((wanted, verifier), stash) = (self.wanted(&run.parameters)?, read(stash).await?);
             let key = Key::of(run);
-            let tree = self.lock_settled(Lock::Exclusive, WAIT, Some(&key.task), Some(&run.halted)).await?;
+            let ready = async {
+                let fit = (self.wanted(&run.parameters)?, read(stash).await?);
+                let tree = self.lock_settled(Lock::Exclusive, WAIT, Some(&key.task), Some(&run.halted));
+                Ok::<_, Failure>((fit, tree.await?))
+            };
+            let (((wanted, verifier), stash), tree) = match ready.await {
+                Ok(ready) => ready,
+                Err(failure) => {
+                    // Nothing comes of it; where it is not this one's any more, whoever took over decides.
+                    if run.halted.now() != Some(Halt::Lost) {
+                        self.forget(&run.task_id, run.attempt).await;
+                    }
+                    return Err(failure);
+                }
+            };
             let change = Change::new(tree, key, stash, run.halted.clone(), self.pause());
             let goes_on = verifier.is_some();
             // Whoever does not wait for this any more does not end it: it ends by itself, under its lock.

@@ -1,5 +1,6 @@
 //! Files are changed all or none, wherever it ends; nothing outside the root is touched, and nothing that is somebody else's.
 
+mod late;
 mod verified;
 
 use std::collections::BTreeMap;

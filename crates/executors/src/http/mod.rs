@@ -25,8 +25,10 @@ use crate::{Changed, Executor, Failure, Fence, Halt, Parameters, Run, Secrets, S
 
 /// How long a preview may take.
 const PREVIEW_WITHIN: Duration = Duration::from_secs(15);
-/// Refused, but not for good: too early, too many, too slow.
-const LATER: [u16; 3] = [408, 425, 429];
+/// Refused, but not for good: too early, too many.
+const LATER: [u16; 2] = [425, 429];
+/// Too slow, says the other side, or somebody on the way who does not know what became of it.
+const TOO_SLOW: u16 = 408;
 
 /// What is shorter is a word that may stand anywhere.
 const SHORTEST_TOKEN: usize = 6;
@@ -134,7 +136,7 @@ impl Http {
         };
         let open = run.halted.or(self.connect(url)).await;
         let open = open.map_err(|halt| ended(halt, Changed::Nothing))??;
-        let title = format!("{method} {url}");
+        let (title, is_repeatable) = (format!("{method} {url}"), method.is_idempotent());
         let begun = run.halted.or(open.send(method, headers, body)).await;
         let begun = match begun.map_err(|halt| ended(halt, sent))? {
             Ok(begun) => begun,
@@ -151,8 +153,9 @@ impl Http {
         if status.is_success() {
             return Ok(());
         }
-        if status.is_client_error() {
-            let again = LATER.contains(&status.as_u16());
+        let is_known = status.as_u16() != TOO_SLOW || is_repeatable;
+        if status.is_client_error() && is_known {
+            let again = status.as_u16() == TOO_SLOW || LATER.contains(&status.as_u16());
             return Err(Failure { again, ..Failure::refused(format!("{title} was answered with {status}")) });
         }
         let hint = if status.is_redirection() { ": redirects are not followed" } else { "" };
@@ -193,7 +196,8 @@ impl Http {
 /// What is sent along so that the other side can tell calls apart, and old ones from new ones.
 fn marked(mut headers: HeaderMap, run: &Run, suffix: &str) -> Result<HeaderMap, Failure> {
     let token = run.tokens.iter().map(|(_, token)| *token).max();
-    let key = format!("ade-{}-{}{suffix}", run.task_id, run.attempt);
+    // An attempt is made again only if nothing came of the one before: to the other side it is the same call.
+    let key = format!("ade-{}{suffix}", run.task_id);
     for (name, value) in [
         ("idempotency-key", Some(key)),
         ("ade-task-id", Some(run.task_id.clone())),

@@ -81,7 +81,7 @@ async fn a_call_carries_its_body_its_token_and_its_secret() {
         "x-kind: a",
         "user-agent: ade",
         "content-type: application/json",
-        "idempotency-key: ade-t-1-2",
+        "idempotency-key: ade-t-1",
         "ade-task-id: t-1",
         "ade-attempt: 2",
         "ade-fencing-token: 41",
@@ -100,6 +100,7 @@ async fn a_call_carries_its_body_its_token_and_its_secret() {
 #[tokio::test]
 async fn what_an_answer_means() {
     for (line, changed, again) in [
+        ("408 Request Timeout", Changed::Unknown, false),
         ("400 Bad Request", Changed::Nothing, false),
         ("404 Not Found", Changed::Nothing, false),
         ("429 Too Many Requests", Changed::Nothing, true),
@@ -114,6 +115,10 @@ async fn what_an_answer_means() {
         assert_eq!((failure.changed, failure.again), (changed, again), "{line}");
         assert!(failure.message.contains(line), "{failure}");
     }
+    let server = Server::start(status("408 Request Timeout")).await;
+    let (_halt, repeatable) = run(json!({ "method": "PUT", "url": server.url("/") }));
+    let failure = http(&[&server.host()]).apply(&repeatable, &[]).await.expect_err("not done");
+    assert_eq!((failure.changed, failure.again), (Changed::Nothing, true), "it may be sent twice");
     let server = Server::start(status("500 Internal Server Error")).await;
     let (url, back) = (server.url("/"), server.url("/back"));
     let (_halt, run) = run(json!({ "method": "POST", "url": url, "rollback_url": back }));
@@ -245,7 +250,7 @@ async fn the_way_back_is_another_call() {
     assert!(asked.starts_with("POST /undo HTTP/1.1\r\n"), "{asked}");
     assert!(asked.ends_with("\r\n\r\n{\"attempt\":2,\"task_id\":\"t-1\"}"), "{asked}");
     assert!(
-        asked.contains("idempotency-key: ade-t-1-2-undo\r\n") && asked.contains("application/json"),
+        asked.contains("idempotency-key: ade-t-1-undo\r\n") && asked.contains("application/json"),
         "{asked}"
     );
 }

@@ -3,83 +3,29 @@
 use std::time::Duration;
 
 use ade_executors::{Changed, Executor, Halt, Settled, Sql};
+use ade_testkit::Proxy;
+use ade_testkit::proxy::Cut;
 use ade_testkit::wait::until;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::net::TcpListener;
 
-use crate::database::{on_postgres, parameters, run, said};
+use crate::database::{Opened, on_postgres, parameters, run, said};
 
 const MORE: &str = "UPDATE things SET worth = worth + 1 WHERE id < 3";
 const LESS: &str = "UPDATE things SET worth = worth - 1 WHERE id < 3";
 
-/// What happens to the first COMMIT that comes along.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cut {
-    /// It arrives, and its answer does not.
-    Answer,
-    /// It does not arrive.
-    Question,
-    /// It arrives, its answer does not, and nobody gets through afterwards; somebody wants the run to end meanwhile.
-    All,
-}
-
-/// Passes on what comes for a server, and cuts the connection once.
-async fn proxy(url: &str, cut: Cut, halt: watch::Sender<Option<Halt>>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let port = listener.local_addr().expect("bound").port();
-    let (head, rest) = url.split_once("127.0.0.1:").expect("an address");
-    let (server, database) = rest.split_once('/').expect("a database");
-    let proxied = format!("{head}127.0.0.1:{port}/{database}");
-    let server = format!("127.0.0.1:{server}");
-    tokio::spawn(async move {
-        let mut commits = 0;
-        loop {
-            let (client, _) = listener.accept().await.expect("accepts");
-            let server = TcpStream::connect(&server).await.expect("connects");
-            // Only one connection at a time is used here.
-            if pass(client, server, cut, &mut commits).await && cut == Cut::All {
-                halt.send_replace(Some(Halt::TimedOut));
-                return;
-            }
-        }
-    });
-    proxied
-}
-
-/// Whether it was cut.
-async fn pass(mut client: TcpStream, mut server: TcpStream, cut: Cut, commits: &mut u32) -> bool {
-    let (mut asked, mut answered) = (vec![0; 65_536], vec![0; 65_536]);
-    loop {
-        tokio::select! {
-            read = client.read(&mut asked) => {
-                let Some(read @ 1..) = read.ok() else { return false };
-                let is_commit = asked[..read].windows(7).any(|bytes| bytes == b"COMMIT\0");
-                *commits += u32::from(is_commit);
-                if is_commit && *commits == 1 {
-                    if cut != Cut::Question {
-                        server.write_all(&asked[..read]).await.expect("passed on");
-                        assert!(server.read(&mut answered).await.expect("answered") > 0);
-                    }
-                    return true;
-                }
-                server.write_all(&asked[..read]).await.expect("passed on");
-            }
-            read = server.read(&mut answered) => {
-                let Some(read @ 1..) = read.ok() else { return false };
-                if client.write_all(&answered[..read]).await.is_err() {
-                    return false;
-                }
-            }
-        }
-    }
+/// The executor at the end of a line that is cut at the first COMMIT.
+async fn cut(opened: &Opened, cut: Cut, for_long: bool) -> (Proxy, Sql) {
+    let proxy = Proxy::start(&opened.url).await;
+    proxy.cut(cut, for_long);
+    let sql = Sql::new("shop", proxy.url(), None).expect("usable");
+    (proxy, sql)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_to_commit_that_is_lost_is_settled_by_the_mark() {
     let opened = on_postgres().await;
-    let (halt, run) = run(&[MORE], &[]);
-    let sql = Sql::new("shop", &proxy(&opened.url, Cut::Answer, halt).await, None).expect("usable");
+    let (_halt, run) = run(&[MORE], &[]);
+    let (_proxy, sql) = cut(&opened, Cut::Answer, false).await;
     sql.apply(&run, &[]).await.expect("it was committed");
     assert!(said(&run).contains("the answer to COMMIT was lost"));
     assert_eq!(opened.worth().await, ["11", "21", "30"]);
@@ -89,8 +35,8 @@ async fn an_answer_to_commit_that_is_lost_is_settled_by_the_mark() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_that_did_not_arrive_never_will() {
     let opened = on_postgres().await;
-    let (halt, run) = run(&[MORE], &[]);
-    let sql = Sql::new("shop", &proxy(&opened.url, Cut::Question, halt).await, None).expect("usable");
+    let (_halt, run) = run(&[MORE], &[]);
+    let (_proxy, sql) = cut(&opened, Cut::Question, false).await;
     let failure = sql.apply(&run, &[]).await.expect_err("it was not committed");
     assert_eq!((failure.changed, failure.again), (Changed::Nothing, true), "{failure}");
     assert_eq!(opened.worth().await, ["10", "20", "30"]);
@@ -101,22 +47,27 @@ async fn a_commit_that_did_not_arrive_never_will() {
 async fn where_nobody_can_be_asked_nobody_knows() {
     let opened = on_postgres().await;
     let (halt, run) = run(&[MORE], &[]);
-    let sql = Sql::new("shop", &proxy(&opened.url, Cut::All, halt).await, None).expect("usable");
-    let failure = sql.apply(&run, &[]).await.expect_err("nobody knows");
+    let (proxy, sql) = cut(&opened, Cut::Answer, true).await;
+    let (applied, ()) = tokio::join!(sql.apply(&run, &[]), async {
+        proxy.was_cut().await;
+        // Somebody wants it to end meanwhile.
+        halt.send_replace(Some(Halt::TimedOut));
+    });
+    let failure = applied.expect_err("nobody knows");
     assert_eq!((failure.changed, failure.halted), (Changed::Unknown, Some(Halt::TimedOut)), "{failure}");
     assert_eq!(opened.sql.settle(&run, &[]).await, Ok(Settled::Everything), "later somebody does");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn undoing_whose_answer_is_lost_is_not_done_twice() {
-    for cut in [Cut::Answer, Cut::Question] {
+    for how in [Cut::Answer, Cut::Question] {
         let opened = on_postgres().await;
-        let (halt, run) = run(&[MORE], &[LESS]);
+        let (_halt, run) = run(&[MORE], &[LESS]);
         let stash = opened.sql.stash(&run).await.expect("kept");
         opened.sql.apply(&run, &stash).await.expect("applied");
-        let sql = Sql::new("shop", &proxy(&opened.url, cut, halt).await, None).expect("usable");
+        let (_proxy, sql) = cut(&opened, how, false).await;
         sql.roll_back(&run, &stash).await.expect("undone");
-        assert_eq!(opened.worth().await, ["10", "20", "30"], "{cut:?}");
+        assert_eq!(opened.worth().await, ["10", "20", "30"], "{how:?}");
     }
 }
 

@@ -85,7 +85,7 @@ async fn claim(State(app): State<App>, posted: Posted<wire::ClaimRequest>) -> An
     Always,
     Guarded,
     (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
-    (status = 409, description = "NOT_PRESENT: the attempt does not count any more; or LOCK_LOST", body = wire::Problem),
+    (status = 409, description = "NOT_PRESENT: the attempt does not count any more; TIMED_OUT or STOPPED: its time is over; or LOCK_LOST", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn heartbeat(
@@ -144,21 +144,21 @@ async fn logs(
     OfBody,
     Always,
     Guarded,
+    OfPost,
     (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
-    (status = 409, description = "NOT_PRESENT: the attempt does not count any more", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+    (status = 409, description = "NOT_PRESENT: the attempt does not count any more; or IN_FLIGHT", body = wire::Problem),
 ))]
 async fn log(
     State(app): State<App>,
-    caller: Caller,
     Segment(id): Segment,
-    super::extract::Body(body): super::extract::Body<wire::LogRequest>,
-) -> Answer<StatusCode> {
-    if !(1..=LONGEST_LINE).contains(&body.text.len()) {
+    posted: Posted<wire::LogRequest, 204>,
+) -> Answer<Response> {
+    let wire::LogRequest { attempt, text } = &posted.body;
+    if !(1..=LONGEST_LINE).contains(&text.len()) {
         return Err(Problem::invalid_at("/text", format!("must have 1 to {LONGEST_LINE} bytes")));
     }
-    app.pulls.log(&id, body.attempt, &body.text, &caller).await?;
-    Ok(StatusCode::NO_CONTENT)
+    app.pulls.log(&id, *attempt, text, &posted.caller).await?;
+    Ok(posted.answer(Made::Said))
 }
 
 /// An agent says how it ended; saying the same again is answered the same

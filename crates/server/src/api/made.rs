@@ -23,6 +23,7 @@ pub(crate) fn answer(status: u16, made: Made<'_>) -> (u16, Value) {
         Made::Restored(archive, restored) => {
             value(&wire::Restored { archive: jobs::archive(archive), restored })
         }
+        Made::Said => Value::Null,
         Made::Comment(comment) => value(&convert::comment(comment)),
         Made::User(user) => value(&convert::user(user)),
         Made::Token(token) => value(&convert::token(token, None)),

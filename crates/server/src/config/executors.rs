@@ -22,6 +22,19 @@ pub struct ExecutorSettings {
     pub http: HttpPart,
     /// Databases that may be changed.
     pub sql: SqlPart,
+    /// What commands are given that was taken from variables: it must never be seen.
+    #[serde(skip)]
+    pub given: Hidden,
+}
+
+/// Texts that are never shown.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Hidden(pub Vec<String>);
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} hidden", self.0.len())
+    }
 }
 
 /// Folders in which files may be changed.
@@ -41,7 +54,7 @@ pub struct CommandPart {
 }
 
 /// A command, in which `{name}` stands for an argument of the task.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Template {
     /// What is run.
@@ -93,6 +106,12 @@ pub struct Connection {
     pub preview_url: Option<String>,
 }
 
+impl fmt::Debug for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Template").finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for HttpSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpSecret").field("host", &self.host).finish_non_exhaustive()
@@ -125,23 +144,33 @@ pub(super) const EXAMPLE: &str = "
 
 /// Reads the part of the file.
 pub(super) fn read(table: Table, variables: &[(String, String)]) -> Result<ExecutorSettings, String> {
-    let mut value = Value::Table(table);
-    fill(&mut value, variables)?;
-    value.try_into().map_err(|error: toml::de::Error| error.message().replace('\n', " "))
+    let (mut table, mut given) = (table, Vec::new());
+    for (part, value) in &mut table {
+        let mut taken = Vec::new();
+        fill(value, variables, &mut taken)?;
+        if part == "command" {
+            given = taken;
+        }
+    }
+    let read: Result<ExecutorSettings, toml::de::Error> = Value::Table(table).try_into();
+    let read = read.map_err(|error| error.message().replace('\n', " "))?;
+    Ok(ExecutorSettings { given: Hidden(given), ..read })
 }
 
-fn fill(value: &mut Value, variables: &[(String, String)]) -> Result<(), String> {
+/// Puts the texts of variables where they are named, and says which.
+fn fill(value: &mut Value, variables: &[(String, String)], taken: &mut Vec<String>) -> Result<(), String> {
     match value {
         Value::String(text) => {
             if let Some(name) = text.strip_prefix("env:") {
                 let found = variables.iter().find(|(known, _)| known == name);
                 let (_, found) = found.ok_or_else(|| format!("the variable {name} is not set"))?;
-                *text = found.clone();
+                text.clone_from(found);
+                taken.push(found.clone());
             }
             Ok(())
         }
-        Value::Array(items) => items.iter_mut().try_for_each(|item| fill(item, variables)),
-        Value::Table(items) => items.iter_mut().try_for_each(|(_, item)| fill(item, variables)),
+        Value::Array(items) => items.iter_mut().try_for_each(|item| fill(item, variables, taken)),
+        Value::Table(items) => items.iter_mut().try_for_each(|(_, item)| fill(item, variables, taken)),
         _ => Ok(()),
     }
 }

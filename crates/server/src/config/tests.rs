@@ -86,3 +86,14 @@ fn the_default_file_is_the_default() {
     assert_eq!(config.rules, Rules::default());
     assert_eq!(config.listen.port(), 8300);
 }
+
+#[test]
+fn what_commands_are_given_from_variables_is_never_seen() {
+    let file = "[executors.files]\nroots = [\"env:ROOT\"]\n[executors.command.templates.deploy]\n\
+                argv = [\"deploy\", \"env:DEPLOY_KEY\"]\n";
+    let variables = [("ROOT", "/srv/app"), ("DEPLOY_KEY", "k3y-of-ours")];
+    let config = Config::load(&layers(file, &variables, &[])).expect("valid");
+    assert_eq!(config.executors.command.templates["deploy"].argv, ["deploy", "k3y-of-ours"]);
+    assert_eq!(config.executors.given.0, ["k3y-of-ours"], "and where files are is no secret");
+    assert!(!format!("{:?}", config.executors.given).contains("k3y"));
+}

@@ -93,6 +93,7 @@ impl From<Refusal> for Problem {
             Refusal::TooManyRequests { .. } => conflict("TOO_MANY_REQUESTS"),
             Refusal::NotPresent { now, .. } => conflict("NOT_PRESENT").fact("attempt", now),
             Refusal::Stopped => conflict("STOPPED"),
+            Refusal::TimedOut => conflict("TIMED_OUT"),
             Refusal::NotLost => conflict("NOT_LOST"),
             Refusal::NothingToRollBack => conflict("NOTHING_TO_ROLL_BACK"),
         }

@@ -32,6 +32,9 @@ pub struct StoredAgent {
     pub capabilities: Vec<String>,
     /// How many tasks at once, if that was said.
     pub max_tasks: Option<u32>,
+    /// Whether it was told to take nothing new.
+    #[serde(default)]
+    pub draining: bool,
     /// Settings of its own.
     pub config: Map<String, Value>,
     /// Whether it is known only because somebody used its name.

@@ -26,8 +26,11 @@ pub struct Commit {
     /// Who hears of it.
     pub events: Vec<Event>,
     /// What the request was answered: owner, key, when, answer.
-    pub answer: Option<(String, String, Moment, StoredAnswer)>,
+    pub answer: Option<Answered>,
 }
+
+/// What a request was answered: owner, key, when, answer.
+pub type Answered = (String, String, Moment, StoredAnswer);
 
 /// One change. `expected` is the revision that was seen; nothing if it is new.
 #[derive(Debug, Clone)]
@@ -144,12 +147,7 @@ impl Commit {
     fn statements(&self) -> Result<Vec<Statement>, RecordError> {
         let mut all = Vec::new();
         // First: of two that carry the same request, the later one waits here and is told so, whatever else it would meet.
-        if let Some((owner, key, at, answer)) = &self.answer {
-            let args = [owner.as_str().into(), key.as_str().into(), (*at).into(), json(answer)?];
-            let sql = "INSERT INTO answers (owner, key, made_at, body) VALUES ($1, $2, moment($3), $4::jsonb) \
-                       ON CONFLICT DO NOTHING";
-            all.push(Statement::new(sql, args).answers());
-        }
+        all.extend(self.answer.as_ref().map(keep_answer).transpose()?);
         for write in &self.writes {
             write.add(&mut all)?;
         }
@@ -160,6 +158,14 @@ impl Commit {
         all.extend(values("INSERT INTO events (event_id, body) ", "(?::uuid, ?::jsonb)", "", &rows));
         Ok(all)
     }
+}
+
+/// Keeps an answer; not, if there is one already.
+pub(super) fn keep_answer((owner, key, at, answer): &Answered) -> Result<Statement, RecordError> {
+    let args = [owner.as_str().into(), key.as_str().into(), (*at).into(), json(answer)?];
+    let sql = "INSERT INTO answers (owner, key, made_at, body) VALUES ($1, $2, moment($3), $4::jsonb) \
+               ON CONFLICT DO NOTHING";
+    Ok(Statement::new(sql, args).answers())
 }
 
 /// `entry_id, at, actor, action, task_id, body` of an entry without its number.

@@ -36,7 +36,7 @@ pub use agents::{InboxMessage, MOST_MESSAGES, StoredAgent};
 pub use archive::{Archive, ArchiveKind, Archived};
 pub use bare::{Bare, Place};
 pub use bulk::{Chain, Loader, Rows};
-pub use commit::{Commit, Write};
+pub use commit::{Answered, Commit, Write};
 pub use jobs::{JobOutcome, JobRow};
 pub use log::{AuditFilter, Event, Numbered};
 pub use people::{Password, Session, StoredToken, StoredUser};

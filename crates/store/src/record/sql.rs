@@ -17,6 +17,10 @@ use super::RecordError;
 /// The end of a statement that passes by what another transaction is at.
 pub(super) const SKIP_LOCKED: &str = " FOR UPDATE SKIP LOCKED";
 
+/// The end of a statement that waits for whoever else is at the same row, and keeps others waiting until the end of its
+/// transaction.
+pub(super) const ROW_BY_ROW: &str = " FOR NO KEY UPDATE";
+
 /// A value in a statement.
 #[derive(Debug, Clone)]
 pub(super) enum Arg {
@@ -223,7 +227,8 @@ impl Link<'_> {
         match self {
             Self::Sqlite(_) => {
                 // One writer: nobody else is at the same row.
-                let sql = sql.strip_suffix(SKIP_LOCKED).unwrap_or(sql);
+                let sql =
+                    sql.strip_suffix(SKIP_LOCKED).or_else(|| sql.strip_suffix(ROW_BY_ROW)).unwrap_or(sql);
                 spell(sql, |inner| inner.to_owned(), |inner| inner.to_owned(), true)
             }
             Self::Postgres(_) => spell(

@@ -96,6 +96,13 @@ pub struct Comment {
 }
 
 impl StoredTask {
+    /// It was committed as it is: from now on this is how it was when it was read.
+    pub fn is_committed(&mut self) {
+        if let Some(mark) = self.as_read.mark().cloned() {
+            self.as_read = AsRead::new(self, mark);
+        }
+    }
+
     /// What it is found by besides its own columns.
     pub(super) fn marks(&self) -> BTreeSet<(&'static str, String)> {
         let resources = self.review.config.resources.iter().map(|resource| ("resource", resource.name()));

@@ -10,7 +10,8 @@ use ade_domain::review::Review;
 use ade_domain::task::{Phase, PreviewStatus, State};
 use serde::{Deserialize, Serialize};
 
-use super::sql::{Arg, Link, SKIP_LOCKED};
+use super::commit::{Answered, keep_answer};
+use super::sql::{Arg, Link, ROW_BY_ROW, SKIP_LOCKED};
 use super::{Record, RecordError, StoredTask, Work};
 
 /// Bytes of what is said about one task that the record keeps for those who follow; all of it is a blob.
@@ -111,7 +112,7 @@ pub(super) enum Doing {
     Claim { places: Vec<String>, types: Vec<String>, by: String, now: Moment, until: Moment, most: u32 },
     PutOff { task_id: String, by: String, until: Moment },
     Renew { task_id: String, attempt: u64, until: Moment },
-    Log { task_id: String, attempt: u64, at: Moment, text: String },
+    Log { task_id: String, attempt: u64, at: Moment, text: String, answer: Option<Answered> },
 }
 
 impl Doing {
@@ -127,19 +128,21 @@ impl Doing {
                 link.run(sql, &args).await
             }
             Self::Renew { task_id, attempt, until } => renew(link, task_id, *attempt, *until).await,
-            Self::Log { task_id, attempt, at, text } => log(link, task_id, *attempt, *at, text).await,
+            Self::Log { task_id, attempt, at, text, answer } => {
+                log(link, task_id, *attempt, *at, text, answer.as_ref()).await
+            }
         }
     }
 }
 
-async fn claim(
+/// Tasks that have work and are claimed by nobody, the first first. `then` is how their rows are treated.
+async fn ready(
     link: &mut Link<'_>,
     (places, types): (&[String], &[String]),
-    by: &str,
     now: Moment,
-    until: Moment,
     most: u32,
-) -> Result<u64, RecordError> {
+    then: &str,
+) -> Result<Vec<String>, RecordError> {
     let of_type = match types.len() {
         0 => String::new(),
         many => {
@@ -154,7 +157,7 @@ async fn claim(
             "SELECT task_id::text, rank, micros(ready_at) FROM tasks \
              WHERE work IS NOT NULL AND place = $1 AND ready_at <= moment($2){of_type} \
              AND (claimed_until IS NULL OR claimed_until <= moment($2)) \
-             ORDER BY rank DESC, ready_at, task_id LIMIT {most}{SKIP_LOCKED}"
+             ORDER BY rank DESC, ready_at, task_id LIMIT {most}{then}"
         );
         let mut args = vec![Arg::from(place.as_str()), now.into()];
         args.extend(types.iter().map(|one| Arg::from(one.as_str())));
@@ -163,8 +166,19 @@ async fn claim(
         }
     }
     found.sort();
+    Ok(found.into_iter().take(most as usize).map(|(.., task_id)| task_id).collect())
+}
+
+async fn claim(
+    link: &mut Link<'_>,
+    of: (&[String], &[String]),
+    by: &str,
+    now: Moment,
+    until: Moment,
+    most: u32,
+) -> Result<u64, RecordError> {
     let mut claimed = 0;
-    for (.., task_id) in found.into_iter().take(most as usize) {
+    for task_id in ready(link, of, now, most, SKIP_LOCKED).await? {
         let args = [task_id.into(), by.into(), until.into()];
         let sql = "UPDATE tasks SET claimed_by = $2, claimed_until = moment($3) WHERE task_id = $1::uuid";
         claimed += link.run(sql, &args).await?;
@@ -192,12 +206,17 @@ async fn log(
     attempt: u64,
     at: Moment,
     text: &str,
+    answer: Option<&Answered>,
 ) -> Result<u64, RecordError> {
-    let present =
-        "SELECT 1::bigint FROM tasks WHERE task_id = $1::uuid AND attempt = $2 AND lease_until IS NOT NULL";
-    if link.rows(present, &[task_id.into(), attempt.into()]).await?.is_empty() {
+    // Of two who speak at once, one waits here for the number that the other takes.
+    let present = format!(
+        "SELECT 1::bigint FROM tasks WHERE task_id = $1::uuid AND attempt = $2 AND lease_until IS NOT NULL{ROW_BY_ROW}"
+    );
+    if link.rows(&present, &[task_id.into(), attempt.into()]).await?.is_empty() {
         return Ok(0);
     }
+    let kept = answer.map(keep_answer).transpose()?;
+    link.run_each(kept.as_slice()).await?;
     let so_far = "SELECT coalesce(max(number), 0)::bigint, coalesce(sum(length(text)), 0)::bigint FROM task_logs \
                   WHERE task_id = $1::uuid";
     let rows = link.rows(so_far, &[task_id.into()]).await?;
@@ -241,6 +260,19 @@ impl Record {
             rows.iter().map(|row| row.text(0).map(str::to_owned)).collect()
         })
         .await
+    }
+
+    /// The task that a claim would have now; it is not claimed by this.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn first_ready(
+        &self,
+        places: &[String],
+        types: &[String],
+        now: Moment,
+    ) -> Result<Option<String>, RecordError> {
+        self.read(async |link| Ok(ready(link, (places, types), now, 1, "").await?.into_iter().next())).await
     }
 
     /// Whoever claimed a task tries it again not before `until`, and neither does anybody else; whether it has it still.
@@ -290,19 +322,20 @@ impl Record {
         .await
     }
 
-    /// Keeps what an attempt says, for whoever follows; whether it is the present one.
+    /// Keeps what an attempt says, for whoever follows, and what whoever said so is answered; whether it is the present one.
     ///
     /// # Errors
-    /// The record is away.
+    /// The request was answered before, or the record is away.
     pub async fn say(
         &self,
         task_id: &str,
         attempt: u64,
         at: Moment,
         text: &str,
+        answer: Option<Answered>,
     ) -> Result<bool, RecordError> {
         let (task_id, text) = (task_id.to_owned(), text.to_owned());
-        Ok(self.work(Work::Do(Doing::Log { task_id, attempt, at, text })).await? > 0)
+        Ok(self.work(Work::Do(Doing::Log { task_id, attempt, at, text, answer })).await? > 0)
     }
 
     /// What was said while a task was carried out, from the first line after `after`.

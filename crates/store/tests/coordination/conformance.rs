@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_store::{Coordination, Embedded, OnRedis, embedded, redis};
-use ade_testkit::conformance::{self, Setting, Stage, Task};
+use ade_testkit::conformance::{self, Opener, Setting, Stage, Task};
 use ade_testkit::{ManualClock, Redis, RedisCluster, RedisSentinel};
 use tempfile::TempDir;
 
@@ -43,10 +43,9 @@ impl Stage for InProcess {
 
 #[tokio::test]
 async fn in_process() {
-    conformance::run_all(Arc::new(|setting| {
-        Box::pin(async move { Arc::new(InProcess::open(setting)) as Arc<dyn Stage> })
-    }))
-    .await;
+    let opener: Opener =
+        Arc::new(|setting| Box::pin(async move { Arc::new(InProcess::open(setting)) as Arc<dyn Stage> }));
+    conformance::run_all(&[opener]).await;
 }
 
 struct Remote {
@@ -64,10 +63,10 @@ impl Stage for Remote {
     }
 }
 
-/// Every scenario on a server of that address, which is empty at its beginning.
-async fn on(url: &str, clear: impl Fn() + Send + Sync + 'static) {
-    let (url, clear) = (url.to_owned(), Arc::new(clear));
-    conformance::run_all(Arc::new(move |Setting { rules, max_named_agents }: Setting| {
+/// A server of that address, which is empty at the beginning of each scenario.
+fn on(url: String, clear: impl Fn() + Send + Sync + 'static) -> Opener {
+    let clear = Arc::new(clear);
+    Arc::new(move |Setting { rules, max_named_agents }: Setting| {
         let (url, clear) = (url.clone(), Arc::clone(&clear));
         Box::pin(async move {
             clear();
@@ -79,8 +78,7 @@ async fn on(url: &str, clear: impl Fn() + Send + Sync + 'static) {
             let backend = OnRedis::open(&url, options).await.expect("connects");
             Arc::new(Remote { backend }) as Arc<dyn Stage>
         })
-    }))
-    .await;
+    })
 }
 
 fn flush(server: &Redis) {
@@ -90,21 +88,28 @@ fn flush(server: &Redis) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_redis() {
-    let server = Redis::start().expect("starts");
-    let url = server.url();
-    on(&url, move || flush(&server)).await;
+    let opener = || {
+        let server = Redis::start().expect("starts");
+        on(server.url(), move || flush(&server))
+    };
+    conformance::run_all(&[opener(), opener()]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_sentinel() {
-    let sentinel = RedisSentinel::start().expect("starts");
-    let url = sentinel.url();
-    on(&url, move || flush(&sentinel.servers[0])).await;
+    let opener = || {
+        // All of it lives as long as the opener, not only what is flushed.
+        let sentinel = Arc::new(RedisSentinel::start().expect("starts"));
+        on(sentinel.url(), move || flush(&sentinel.servers[0]))
+    };
+    conformance::run_all(&[opener(), opener()]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_cluster() {
-    let cluster = RedisCluster::start().expect("starts");
-    let url = cluster.url();
-    on(&url, move || cluster.nodes.iter().take(3).for_each(flush)).await;
+    let opener = || {
+        let cluster = Arc::new(RedisCluster::start().expect("starts"));
+        on(cluster.url(), move || cluster.nodes.iter().take(3).for_each(flush))
+    };
+    conformance::run_all(&[opener(), opener()]).await;
 }

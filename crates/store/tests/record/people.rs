@@ -158,6 +158,7 @@ fn agent(name: &str, sponsor: Option<&str>, by_name: bool, seen: u64) -> StoredA
         version: None,
         capabilities: vec!["build".to_owned()],
         max_tasks: Some(3),
+        draining: false,
         config: json!({ "depth": [1, 2.5] }).as_object().cloned().expect("an object"),
         by_name,
         seen_at: at(seen),

@@ -7,13 +7,14 @@ use crate::opened::{Opened, at, id, on_both, person, write};
 use ade_domain::people::AuthorSet;
 use ade_domain::review::{Begin, Review};
 use ade_domain::task::{Asked, Config, Metadata, Phase, Preview, RollbackStrategy, State};
-use ade_store::record::{RecordError, Renewed, StoredTask, Write};
+use ade_store::record::{RecordError, Renewed, StoredAnswer, StoredTask, Write};
 
 on_both!(
     work_is_claimed_by_rank_then_by_age_and_only_where_it_can_be_done,
     of_many_who_claim_each_task_goes_to_one,
     a_lease_only_grows_and_another_attempt_waits_for_its_end,
     what_is_said_is_kept_in_order_while_it_is_the_present_attempt,
+    of_many_who_speak_at_once_each_is_kept_and_none_twice,
 );
 
 fn approved(executor: &str, priority: u8, since: u64) -> StoredTask {
@@ -65,6 +66,8 @@ async fn work_is_claimed_by_rank_then_by_age_and_only_where_it_can_be_done(opene
     let ids = |tasks: &[&StoredTask]| -> Vec<String> {
         tasks.iter().map(|task| task.review.task_id.clone()).collect()
     };
+    let first = record.first_ready(&places, &[], at(100)).await.expect("read");
+    assert_eq!(first.as_ref(), Some(&forced.review.task_id), "whoever looks claims nothing");
     let claimed = record.claim(&places, &[], "w", at(100), at(110), 3).await.expect("claimed");
     assert_eq!(claimed, ids(&[&forced, &old, &young]));
     let claimed = record.claim(&places, &[], "v", at(100), at(111), 3).await.expect("claimed");
@@ -169,9 +172,9 @@ async fn what_is_said_is_kept_in_order_while_it_is_the_present_attempt(opened: O
     let attempt = task.review.begin(begin("w", 20), at(10)).expect("approved");
     write(record, vec![put(&task, None, 10)]).await.expect("new");
     let task_id = task.review.task_id.as_str();
-    assert!(!record.say(task_id, attempt + 1, at(11), "not me").await.expect("asked"));
+    assert!(!record.say(task_id, attempt + 1, at(11), "not me", None).await.expect("asked"));
     for (second, text) in [(11, "one\n"), (12, "zwö \u{1F600}\n")] {
-        assert!(record.say(task_id, attempt, at(second), text).await.expect("kept"));
+        assert!(record.say(task_id, attempt, at(second), text, None).await.expect("kept"));
     }
     let said = record.said(task_id, 0, 10).await.expect("read");
     let texts: Vec<(u64, &str)> = said.iter().map(|line| (line.number, line.text.as_str())).collect();
@@ -179,9 +182,32 @@ async fn what_is_said_is_kept_in_order_while_it_is_the_present_attempt(opened: O
     assert_eq!(record.said(task_id, 1, 10).await.expect("read").len(), 1);
     let long = "x".repeat(600_000);
     for second in 0..4 {
-        assert!(record.say(task_id, attempt, at(20 + second), &long).await.expect("taken"));
+        assert!(record.say(task_id, attempt, at(20 + second), &long, None).await.expect("taken"));
     }
     let said = record.said(task_id, 0, 100).await.expect("read");
     assert_eq!(said.len(), 4, "there is an end");
     assert!(said.last().is_some_and(|line| line.text.contains("not kept here")));
+}
+
+async fn of_many_who_speak_at_once_each_is_kept_and_none_twice(opened: Opened) {
+    let record = &opened.record;
+    let mut task = approved("noop", 50, 1);
+    let attempt = task.review.begin(begin("w", 20), at(10)).expect("approved");
+    write(record, vec![put(&task, None, 10)]).await.expect("new");
+    let mut talk = tokio::task::JoinSet::new();
+    for number in 0..40 {
+        let (record, task_id) = (record.clone(), task.review.task_id.clone());
+        // Each request comes in twice.
+        let answer = StoredAnswer { asked: String::new(), status: 204, body: serde_json::Value::Null };
+        let kept = Some(("agent:w".to_owned(), format!("key-{}", number / 2), at(11), answer));
+        talk.spawn(async move { record.say(&task_id, attempt, at(11), "said\n", kept).await });
+    }
+    let said = talk.join_all().await;
+    assert_eq!(said.iter().filter(|said| **said == Ok(true)).count(), 20, "{said:?}");
+    assert_eq!(said.iter().filter(|said| **said == Err(RecordError::AnsweredAlready)).count(), 20);
+    let lines = record.said(&task.review.task_id, 0, 100).await.expect("read");
+    let numbers: Vec<u64> = lines.iter().map(|line| line.number).collect();
+    assert_eq!(numbers, (1..=20).collect::<Vec<u64>>());
+    let answer = record.answer("agent:w", "key-0").await.expect("read").expect("kept");
+    assert_eq!(answer.status, 204);
 }

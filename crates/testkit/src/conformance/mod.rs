@@ -30,11 +30,12 @@ mod sight;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ade_domain::lock::Rules;
 use ade_store::Coordination;
+use futures_util::future::join_all;
 use tokio::time::timeout;
 
 pub use play::Play;
@@ -125,27 +126,39 @@ pub fn scenarios() -> Vec<Scenario> {
     all.concat()
 }
 
-/// Plays every scenario on a stage of its own, one after the other.
+/// Plays every scenario on a stage of its own, one after the other; with several openers, as many at the same time. Most of
+/// what a scenario does is to wait.
 ///
 /// # Panics
 /// A scenario failed; its name is told, and the others were played as well.
 #[expect(clippy::panic, reason = "helpers of tests fail like tests")]
-pub async fn run_all(opener: Opener) {
-    let mut failures = Vec::new();
-    for scenario in scenarios() {
-        // A task of its own, so that a panic ends this scenario and no other.
-        let mut played = tokio::spawn(scenario.play(opener.clone()));
-        match timeout(GUARD, &mut played).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => failures.push(format!("{}: {}", scenario.name, reason(error))),
-            Err(_) => {
-                played.abort();
-                failures.push(format!("{}: did not come to an end", scenario.name));
-            }
+pub async fn run_all(openers: &[Opener]) {
+    let all = Mutex::new(scenarios().into_iter());
+    let each = openers.iter().map(|opener| async {
+        let mut failures = Vec::new();
+        loop {
+            let next = all.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(scenario) = next else { return failures };
+            failures.extend(play(scenario, opener).await);
         }
-    }
+    });
+    let failures = join_all(each).await.concat();
     if !failures.is_empty() {
         panic!("{} scenarios failed:\n  {}", failures.len(), failures.join("\n  "));
+    }
+}
+
+/// What went wrong, if anything did.
+async fn play(scenario: Scenario, opener: &Opener) -> Option<String> {
+    // A task of its own, so that a panic ends this scenario and no other.
+    let mut played = tokio::spawn(scenario.play(opener.clone()));
+    match timeout(GUARD, &mut played).await {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(format!("{}: {}", scenario.name, reason(error))),
+        Err(_) => {
+            played.abort();
+            Some(format!("{}: did not come to an end", scenario.name))
+        }
     }
 }
 

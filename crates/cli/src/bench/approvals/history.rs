@@ -14,8 +14,8 @@ use ade_domain::review::policy::{AutoApprove, Policy, default_policy};
 use ade_domain::review::risk::{Facts, History as Ended, Registered, Thresholds, assess};
 use ade_domain::review::{Action, Actor, Answer, Plan, Record as Happened, Review};
 use ade_domain::task::{
-    ChangeKind, Config, Digest, LockPreview, Metadata, Preview, PreviewChange, PreviewStatus, Resource,
-    ResourceMode, RollbackStrategy, State,
+    ChangeKind, Config, Digest, LockPreview, Metadata, Preview, PreviewChange, Resource, ResourceMode,
+    RollbackStrategy, State,
 };
 use ade_store::record::{AsRead, Event, StoredTask};
 use serde_json::json;
@@ -165,6 +165,7 @@ fn assignments(now: Moment) -> Result<Vec<Assignment>, Failure> {
             default_policy: &default,
             delegations: &[],
             low_risk_passes: false,
+            must_be_seen: false,
             now,
         };
         found.push(assign(&question).map_err(|error| wrong(&error))?);
@@ -468,7 +469,7 @@ fn preview(config: &Config, more: u64) -> Preview {
     };
     let changes: Vec<PreviewChange> = (0..=more).map(change).collect();
     let fingerprint = Digest::of(&changes);
-    Preview { status: PreviewStatus::Ready, changes, warnings: Vec::new(), errors: Vec::new(), fingerprint }
+    Preview { changes, fingerprint, ..Preview::ready() }
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NUMBER", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=200))]
     window: u32,
     /// Tasks that the worker carries out at once
-    #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     slots: u32,
     /// Seconds that each row is measured, besides the bare minimum
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = super::locks::seconds)]

@@ -232,6 +232,8 @@ impl Job {
             Kind::Noop => Ok(()),
             Kind::Agent { dies } => match (dies, done, code.as_str()) {
                 (false, true, _) | (_, false, "OUTCOME_UNKNOWN") => Ok(()),
+                // Redis has forgotten its locks before it said that it was done.
+                (false, false, "LOCKS_LOST") => Ok(()),
                 _ => Err(format!("its agent {}: {task}", if *dies { "died" } else { "ended it" })),
             },
         }

@@ -72,6 +72,7 @@ pub(crate) struct Office {
     pub(crate) criticality: u8,
     /// There is a backlog, and the task is of level LOW.
     pub(crate) low_risk_passes: bool,
+    pub(crate) must_be_seen: bool,
     pub(crate) now: Moment,
     pub(crate) ids: u64,
 }
@@ -85,6 +86,7 @@ impl Office {
             delegations: Vec::new(),
             criticality: 50,
             low_risk_passes: false,
+            must_be_seen: false,
             now,
             ids: 0,
         }
@@ -123,6 +125,7 @@ impl Office {
             default_policy: &default_policy,
             delegations: &self.delegations,
             low_risk_passes: self.low_risk_passes,
+            must_be_seen: self.must_be_seen,
             now: self.now,
         })
     }
