@@ -8,6 +8,7 @@ use ade_app::Made;
 use ade_app::reviews::Command;
 use ade_app::worker::Report;
 use ade_client::wire;
+use ade_domain::lock::Holder;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -63,6 +64,9 @@ async fn claim(State(app): State<App>, posted: Posted<wire::ClaimRequest>) -> An
     let wire::ClaimRequest { agent_id, types, wait_seconds } = posted.body.clone();
     if types.len() > MOST_TYPES {
         return Err(Problem::invalid_at("/types", format!("may be at most {MOST_TYPES}")));
+    }
+    if let Some(agent_id) = &agent_id {
+        Holder::new(agent_id, None).map_err(|error| Problem::invalid_at("/agent_id", error.to_string()))?;
     }
     let wait = wait_seconds.unwrap_or(0.0);
     if !(0.0..=LONGEST_WAIT).contains(&wait) {
