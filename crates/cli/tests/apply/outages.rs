@@ -251,6 +251,8 @@ async fn who_lost_its_locks_begins_no_rollback(site: &Site, town: &Town, office:
         (&json!("LOCKS_LOST"), &json!(false)),
         "{over}"
     );
+    // Whoever had lost them said nothing about it: whoever took over does.
+    assert!(text(execution, "error").contains("nothing was heard of"), "{over}");
     assert!(!site.undone().exists(), "{over}");
 }
 

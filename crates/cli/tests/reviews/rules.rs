@@ -439,7 +439,8 @@ async fn what_an_author_foresees_is_marked_and_what_goes_wrong_in_it_is_looked_a
     office.policy(json!({ "name": "auto", "auto_approve_if": { "author_has_role": [AUTHOR] } })).await;
     let foreseen = |errors: &[&str]| {
         let change = json!({ "kind": "update", "what": "the table users" });
-        json!({ "preview": { "changes": [change], "warnings": [], "errors": errors } })
+        let preview = json!({ "changes": [change], "warnings": [], "errors": errors });
+        json!({ "executor": "agent", "preview": preview })
     };
     let magnitude = |task: &Value| {
         let factors = task["risk"]["factors"].as_array().expect("factors").clone();
