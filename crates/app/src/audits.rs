@@ -7,12 +7,15 @@ use ade_domain::audit::Head;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_store::Record;
-use ade_store::record::{AuditFilter, Commit, Counts, Numbered, UserStats};
+use ade_store::record::{AuditFilter, Commit, Counts, Day, Numbered, UserStats};
 
 use crate::accounts::require_admin;
 use crate::acts::Act;
 use crate::ledger::{self, LedgerError};
 use crate::{Caller, Error, Reviews};
+
+/// Days that the overview tells of.
+const SHOWN_DAYS: u32 = 30;
 
 /// The use cases; clones are the same ones.
 #[derive(Debug, Clone)]
@@ -91,14 +94,16 @@ impl Audits {
         Ok(self.record.commit(commit).await?)
     }
 
-    /// How everything stands: what there is, and how many entries are numbered.
+    /// How everything stands: what there is, how many entries are numbered, and how tasks ended on the last days.
     ///
     /// # Errors
     /// The record is away.
-    pub async fn overview(&self, caller: &Caller) -> Result<(Counts, u64), Error> {
+    pub async fn overview(&self, caller: &Caller) -> Result<(Counts, u64, Vec<Day>), Error> {
         caller.require(Scope::Read)?;
-        let (counts, head) = tokio::try_join!(self.record.counts(), self.record.audit_head())?;
-        Ok((counts, head.number))
+        let record = &self.record;
+        let (counts, head, days) =
+            tokio::try_join!(record.counts(), record.audit_head(), record.days(SHOWN_DAYS))?;
+        Ok((counts, head.number, days))
     }
 
     /// How somebody works: for itself, its manager, administrators and auditors.

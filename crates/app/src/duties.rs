@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ade_domain::Clock;
 use ade_store::Record;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -17,6 +18,8 @@ use crate::{Error, Jobs, Reviews};
 
 /// How soon what was written has its number.
 const NUMBER_EVERY: Duration = Duration::from_millis(50);
+/// How long jobs may take to give back what they were at.
+const FAREWELL: Duration = Duration::from_secs(5);
 /// The file of checkpoints in the data folder.
 pub const CHECKPOINTS: &str = "audit-checkpoints.ndjson";
 /// The file of the key that signs them.
@@ -50,12 +53,20 @@ impl std::fmt::Debug for Duties {
 /// The loops, while they run.
 #[derive(Debug)]
 pub struct Running {
+    jobs: JoinSet<()>,
     loops: JoinSet<()>,
+    stop: watch::Sender<bool>,
 }
 
 impl Running {
-    /// Stops them. What is under way is committed or not, but never half.
+    /// Stops them. What is under way is committed or not, but never half; jobs that were are given back to others.
     pub async fn stop(mut self) {
+        self.stop.send_replace(true);
+        let ended = async { while self.jobs.join_next().await.is_some() {} };
+        if tokio::time::timeout(FAREWELL, ended).await.is_err() {
+            tracing::warn!("jobs take too long to end");
+        }
+        self.jobs.shutdown().await;
         self.loops.shutdown().await;
     }
 }
@@ -67,15 +78,16 @@ impl Duties {
     /// The key that signs checkpoints cannot be used.
     pub fn start(self) -> Result<Running, LedgerError> {
         let signer = Signer::open(&self.data.join(KEY))?;
-        let mut loops = JoinSet::new();
+        let (mut jobs, mut loops) = (JoinSet::new(), JoinSet::new());
         let (number, every) = (self.clone(), self.checkpoint_every);
-        self.jobs.clone().start(&mut loops);
+        let (stop, stopped) = watch::channel(false);
+        self.jobs.clone().start(&mut jobs, &stopped);
         loops.spawn(repeat("number what was written", NUMBER_EVERY, move || {
             let duties = number.clone();
             async move { duties.number().await }
         }));
         loops.spawn(self.checkpoints(signer, every));
-        Ok(Running { loops })
+        Ok(Running { jobs, loops, stop })
     }
 
     /// Numbers everything that has none.

@@ -19,6 +19,7 @@ mod repeat;
 pub mod reviews;
 pub mod rules;
 pub mod settings;
+mod signals;
 mod upkeep;
 pub mod worker;
 

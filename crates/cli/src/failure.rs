@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use owo_colors::OwoColorize;
 
 /// Shown below the help.
-pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 the answer is no, 2 wrong use or wrong input, 5 a file or server could not be used, 6 a lock was lost";
+pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 the answer is no, 2 wrong use or wrong input, 3 a task was rejected, 4 a task failed, 5 a file or server could not be used, 6 a lock was lost";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -14,6 +14,10 @@ pub(crate) enum Kind {
     No,
     /// The arguments or a file given by the user are wrong.
     Input,
+    /// A task that was waited for was rejected.
+    Rejected,
+    /// A task that was waited for failed.
+    Failed,
     /// A file, a stream or a server could not be used.
     Unavailable,
     /// A lock was lost while it was needed.
@@ -43,6 +47,13 @@ impl Failure {
         self
     }
 
+    /// One more hint, after the others.
+    pub(crate) fn also(self, hint: impl Into<String>) -> Self {
+        let hint = hint.into();
+        let all = self.hint.as_deref().map_or(hint.clone(), |before| format!("{before}; {hint}"));
+        self.hint(all)
+    }
+
     pub(crate) fn report(self) -> ExitCode {
         use std::io::Write;
         if self.kind != Kind::Hangup {
@@ -57,6 +68,8 @@ impl Failure {
             Kind::Hangup => 0,
             Kind::No => 1,
             Kind::Input => 2,
+            Kind::Rejected => 3,
+            Kind::Failed => 4,
             Kind::Unavailable => 5,
             Kind::Lost => 6,
         })

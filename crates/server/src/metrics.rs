@@ -63,19 +63,28 @@ pub(crate) fn jobs(standing: &[Standing], waiting: &[(String, u64)]) {
     }
 }
 
-/// Places are as many as people make up; what stands before them is one of a few words.
-fn by_executor(waiting: &[(String, u64)]) -> BTreeMap<String, u64> {
-    let mut all: BTreeMap<String, u64> = EXECUTORS.iter().map(|name| ((*name).to_owned(), 0)).collect();
+/// What is none of ours.
+const OTHER: &str = "other";
+
+/// Places and labels are as many as people make up; what is told apart are our few executors.
+fn by_executor(waiting: &[(String, u64)]) -> BTreeMap<&'static str, u64> {
+    let mut all: BTreeMap<&'static str, u64> =
+        EXECUTORS.into_iter().chain([OTHER]).map(|name| (name, 0)).collect();
     for (place, many) in waiting {
-        let place = place
-            .rsplit_once('/')
-            .filter(|(label, _)| !label.contains(':'))
-            .map_or(place.as_str(), |(_, place)| place);
-        let word = place.split(':').next().unwrap_or(place);
-        let executor = if ["can", "agent"].contains(&word) { "agent" } else { word };
-        *all.entry(executor.to_owned()).or_default() += many;
+        *all.entry(executor_of(place)).or_default() += many;
     }
     all
+}
+
+/// The executor of a place: `files:/srv/app`, `can:deploy`, or either behind the label of a worker, as `eu/files:/srv/app`.
+fn executor_of(place: &str) -> &'static str {
+    let known = |place: &str| {
+        let word = place.split(':').next().unwrap_or(place);
+        let word = if word == "can" { "agent" } else { word };
+        EXECUTORS.into_iter().find(|executor| *executor == word)
+    };
+    let behind_label = || place.match_indices('/').find_map(|(at, _)| known(place.get(at + 1..)?));
+    known(place).or_else(behind_label).unwrap_or(OTHER)
 }
 
 /// Methods are whatever callers make up; only these are told apart.
@@ -103,4 +112,40 @@ pub(crate) fn render(counts: Option<Counts>) -> Option<String> {
         gauge!(name).set(count as f64);
     }
     Some(recorder.render())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_told_by_executor_whatever_people_call_their_places() {
+        let places = [
+            ("files:/srv/app", "files"),
+            ("eu/files:/srv/sql:x", "files"),
+            ("x1:y/sql:main", "sql"),
+            ("a/b/command:check", "command"),
+            ("noop", "noop"),
+            ("eu/noop", "noop"),
+            ("http", "http"),
+            ("agent:files:/x", "agent"),
+            ("can:deploy", "agent"),
+            ("x1:y", "other"),
+            ("", "other"),
+            ("/", "other"),
+            ("ü/é", "other"),
+        ];
+        let waiting: Vec<(String, u64)> = places.iter().map(|(place, _)| ((*place).to_owned(), 1)).collect();
+        let counted = by_executor(&waiting);
+        for name in EXECUTORS.into_iter().chain([OTHER]) {
+            let expected = places.iter().filter(|(_, executor)| *executor == name).count() as u64;
+            assert_eq!(counted.get(name), Some(&expected), "{name}");
+        }
+        assert_eq!(counted.len(), EXECUTORS.len() + 1, "and by nothing else");
+        assert_eq!(
+            by_executor(&[]).values().sum::<u64>(),
+            0,
+            "what was told is told again when nothing is left"
+        );
+    }
 }

@@ -4,12 +4,20 @@
 #![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::Value;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::Ade;
 use crate::people::Person;
+
+/// Far beyond what anything takes, also on a busy machine.
+const LONG: Duration = Duration::from_secs(60);
 
 /// Somebody at a command line.
 #[derive(Debug, Clone)]
@@ -32,7 +40,11 @@ pub struct Said {
 
 /// A command that runs.
 #[derive(Debug)]
-pub struct Running(Child);
+pub struct Running {
+    child: Child,
+    err: watch::Receiver<String>,
+    listening: JoinHandle<()>,
+}
 
 impl Shell {
     /// Somebody who calls this server.
@@ -48,7 +60,15 @@ impl Shell {
         command.args(arguments).env_clear().env("NO_COLOR", "1").current_dir("/");
         command.env("ADE_SERVER", &self.server).env("ADE_TOKEN", &self.token);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        Running(command.spawn().expect("the binary runs"))
+        let mut child = command.spawn().expect("the binary runs");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let (told, err) = watch::channel(String::new());
+        let listening = tokio::spawn(async move {
+            while let Some(line) = lines.next_line().await.expect("text") {
+                told.send_modify(|all| *all += &(line + "\n"));
+            }
+        });
+        Running { child, err, listening }
     }
 
     /// Runs a command to its end.
@@ -71,10 +91,18 @@ impl Shell {
 }
 
 impl Running {
+    /// Waits until it says this on standard error.
+    pub async fn tells(&mut self, text: &str) {
+        let told = timeout(LONG, self.err.wait_for(|all| all.contains(text))).await;
+        let told = told.map(|told| told.is_ok());
+        assert_eq!(told, Ok(true), "{text} is missing in {}", *self.err.borrow());
+    }
+
     /// Waits for its end.
     pub async fn ends(self) -> Said {
-        let output = self.0.wait_with_output().await.expect("it ends");
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
-        Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+        let output = self.child.wait_with_output().await.expect("it ends");
+        self.listening.await.expect("no panic");
+        let out = String::from_utf8(output.stdout).expect("text");
+        Said { code: output.status.code(), out, err: self.err.borrow().clone() }
     }
 }

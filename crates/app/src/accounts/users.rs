@@ -283,10 +283,11 @@ impl Accounts {
             let (object_id, revision) = (after.user.user_id.as_str(), Some(after.revision));
             Act { action: "user.update", object_id, revision, details: change.details(), ..Act::default() }
                 .add(&mut commit, Some(caller), now);
-            match self.record.commit(commit).await {
-                Ok(()) => return Ok(after),
-                Err(RecordError::Conflict { .. }) => {}
-                Err(error) => return Err(error.into()),
+            if self.reviews.commit(commit).await? {
+                if before.user.active && !after.user.active {
+                    self.reviews.call_for_leavers(&after.user.user_id);
+                }
+                return Ok(after);
             }
         }
         Err(Error::Overtaken)

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use ade_domain::permission::{Part, Scope};
-use ade_store::RecordError;
 use ade_store::record::{Commit, StoredTask};
 
 use crate::{Caller, Error, Made};
@@ -49,10 +48,8 @@ impl Reviews {
         }
         for _ in 0..MOST_ATTEMPTS {
             let (tasks, commit) = self.decide_all(batch, caller).await?;
-            match self.record.commit(commit).await {
-                Ok(()) => return Ok(tasks),
-                Err(RecordError::Conflict { .. }) => {}
-                Err(error) => return Err(error.into()),
+            if self.commit(commit).await? {
+                return Ok(tasks);
             }
         }
         Err(Error::Overtaken)

@@ -10,15 +10,30 @@ use crate::Error;
 
 /// How much is worked off at once.
 const BATCH: u32 = 100;
+/// How often in one go; what is left is for the next.
+const ROUNDS: usize = 100;
 /// How long a sequencer that is not heard of keeps its lease.
 const LEASE_MS: u64 = 10_000;
 
 impl Reviews {
-    /// Works off what is due; how much happened.
+    /// Works off what is due, all of it; how much happened.
     ///
     /// # Errors
     /// The record is away.
     pub async fn work_off(&self) -> Result<usize, Error> {
+        let mut happened = 0;
+        for _ in 0..ROUNDS {
+            let some = self.work_off_some().await?;
+            happened += some;
+            if some < BATCH as usize {
+                break;
+            }
+        }
+        Ok(happened)
+    }
+
+    /// Some of each kind. Less than so much of one kind: there was no more, or it cannot be worked off.
+    async fn work_off_some(&self) -> Result<usize, Error> {
         let mut happened = self.move_on().await?;
         happened += self.escalate().await?;
         for task_id in self.record.expired(self.clock.now(), BATCH).await? {

@@ -21,7 +21,8 @@ use ade_domain::people::{AuthorSet, UserId};
 use ade_domain::review::Record as Happened;
 use ade_domain::task::{Lineage, State};
 use ade_domain::{Clock, Moment};
-use ade_store::record::{Commit, Event, StoredTask, WorkKind, Write};
+use ade_store::coordination::When;
+use ade_store::record::{Commit, Event, StoredTask, Write};
 use ade_store::{Coordination, Record, RecordError};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
@@ -37,6 +38,7 @@ pub use preview::{EXECUTORS, Previews};
 pub use simulate::{Differs, Imagined, Simulated};
 pub use use_cases::{Deed, Draft, Response};
 
+use crate::signals::{APPLY, APPROVAL_TIMEOUT, Due, PREVIEW, Signals};
 use crate::{Caller, Error, Made, Settings};
 pub(crate) use facts::Facts;
 use facts::Kept;
@@ -44,8 +46,8 @@ use facts::Kept;
 /// How often a decision is repeated that somebody else overtook.
 const MOST_ATTEMPTS: usize = 10;
 
-/// The queue at which workers are called.
-const APPLY: &str = "apply";
+/// What workers are called for if others may be gone.
+const SILENT: &str = "silent";
 const LISTEN_FOR: Duration = Duration::from_secs(30);
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
@@ -59,7 +61,9 @@ pub struct Reviews {
     clock: Arc<dyn Clock>,
     locks: Option<Arc<dyn Coordination>>,
     previews: Previews,
+    signals: Signals,
     wake: watch::Sender<()>,
+    silent: watch::Sender<()>,
     kept: Arc<Kept>,
 }
 
@@ -123,9 +127,11 @@ impl Reviews {
         Self {
             record,
             clock,
+            signals: Signals::to(locks.clone()),
             locks,
             previews: Previews::default(),
             wake: watch::Sender::new(()),
+            silent: watch::Sender::new(()),
             kept: Arc::default(),
         }
     }
@@ -142,23 +148,48 @@ impl Reviews {
         self.wake.subscribe()
     }
 
-    /// Some task may have work: everybody here hears it, and one worker elsewhere, if there may be some.
-    pub fn call_workers(&self) {
-        self.wake.send_replace(());
-        let Some(coordination) = self.locks.clone().filter(|_| self.previews.elsewhere) else { return };
-        tokio::spawn(async move {
-            // Whoever is not called finds it by itself a little later.
-            if let Err(error) = coordination.wake(APPLY.to_owned(), String::new()).await {
-                tracing::debug!(%error, "workers elsewhere are not called");
-            }
-        });
+    /// Hears that workers may be gone whose tasks are to be settled: a hint, as above.
+    #[must_use]
+    pub fn silence(&self) -> watch::Receiver<()> {
+        self.silent.subscribe()
     }
 
-    /// Passes calls from elsewhere on to everybody here, for as long as it is polled.
+    /// Tells what is due when.
+    pub(crate) const fn signals(&self) -> &Signals {
+        &self.signals
+    }
+
+    /// Some tasks have work: everybody here hears it, and workers elsewhere, if there may be some.
+    fn call_workers(&self, ready: &[(&'static str, String)]) {
+        if ready.is_empty() {
+            return;
+        }
+        self.wake.send_replace(());
+        for (queue, task_id) in ready.iter().filter(|_| self.previews.elsewhere) {
+            self.signals.call(queue, task_id, When::Now);
+        }
+    }
+
+    /// Some workers may be gone: everybody here hears it, and one worker elsewhere, if there may be some.
+    pub(crate) fn call_recovery(&self) {
+        self.silent.send_replace(());
+        if self.previews.elsewhere {
+            self.signals.call(APPLY, SILENT, When::Now);
+        }
+    }
+
+    /// Somebody left: what that one was asked, and could not be moved at once, moves on soon.
+    pub(crate) fn call_for_leavers(&self, leaver: &UserId) {
+        self.signals.call(APPROVAL_TIMEOUT, leaver.as_str(), When::Now);
+    }
+
+    /// Passes calls for workers on to everybody here, for as long as it is polled: from elsewhere, and for what was not ready before.
     pub async fn hear_calls(&self) {
-        let Some(coordination) = self.locks.clone().filter(|_| self.previews.elsewhere) else { return };
+        let Some(coordination) = self.locks.clone() else { return };
+        let queues = [PREVIEW, APPLY].map(str::to_owned);
         loop {
-            match coordination.woken(vec![APPLY.to_owned()], LISTEN_FOR).await {
+            match coordination.woken(queues.to_vec(), LISTEN_FOR).await {
+                Ok(Some(call)) if call.about == SILENT => self.silent.send_replace(()),
                 Ok(Some(_)) => self.wake.send_replace(()),
                 Ok(None) => {}
                 Err(error) => {
@@ -241,20 +272,15 @@ impl Reviews {
         Ok(Some(task))
     }
 
-    /// Commits; whether nobody was faster.
-    async fn commit(&self, commit: Commit) -> Result<bool, Error> {
+    /// Commits, and calls whoever has something to do then; whether nobody was faster.
+    pub(crate) async fn commit(&self, commit: Commit) -> Result<bool, Error> {
         if commit.writes.is_empty() && commit.answer.is_none() {
             return Ok(true);
         }
-        let has_work = commit
-            .writes
-            .iter()
-            .any(|write| matches!(write, Write::Task { task, .. } if WorkKind::of(task).is_some()));
+        let due = Due::of(&commit.writes, self.clock.now());
         match self.record.commit(commit).await {
             Ok(()) => {
-                if has_work {
-                    self.call_workers();
-                }
+                self.call_workers(&due.tell(&self.signals));
                 Ok(true)
             }
             Err(RecordError::Conflict { .. }) => Ok(false),

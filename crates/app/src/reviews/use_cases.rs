@@ -118,8 +118,7 @@ impl Reviews {
         let mut commit = Commit::default();
         self.add(&mut commit, None, &mut task, Some(caller), now).await?;
         About::task(&task_id, caller).keep(&mut commit, &task, now);
-        self.record.commit(commit).await?;
-        Ok(task)
+        if self.commit(commit).await? { Ok(task) } else { Err(Error::Overtaken) }
     }
 
     /// A task that the caller may see.

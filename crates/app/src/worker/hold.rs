@@ -18,6 +18,9 @@ use crate::{Error, LockService};
 /// How long whoever tries a task waits for its locks before others are tried first.
 pub(crate) const PATIENCE_MS: u64 = 5_000;
 
+/// How often somebody looks, while a run is under way, whether it is to end: a lease is renewed far less often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// What an attempt is called as a holder of locks.
 #[must_use]
 pub(crate) fn holder_id(task_id: &str, attempt: u64) -> String {
@@ -211,6 +214,7 @@ struct Keeper {
     attempt: u64,
     locks: Locks,
     beat: Interval,
+    look: Interval,
     /// Until when nobody else takes over, by our own clock.
     good_until: watch::Sender<Instant>,
 }
@@ -220,11 +224,16 @@ impl Keeper {
     async fn next(&mut self) -> Beat {
         let good_until = *self.good_until.borrow();
         let answered = timeout_at(good_until, async {
-            self.beat.tick().await;
+            tokio::select! {
+                biased;
+                _ = self.beat.tick() => {}
+                _ = self.look.tick() => return None,
+            }
             let asked_at = Instant::now();
-            (asked_at, self.renew().await)
+            Some((asked_at, self.renew().await))
         });
-        match answered.await {
+        let Some(answered) = answered.await.transpose() else { return self.looked().await };
+        match answered {
             Err(_) | Ok((_, Some(Renewed::No))) => Beat::Lost,
             Ok((asked_at, Some(renewed))) => {
                 self.good_until.send_replace(asked_at + Duration::from_millis(self.worker.lease_ms));
@@ -232,6 +241,13 @@ impl Keeper {
             }
             Ok((_, None)) => Beat::Good,
         }
+    }
+
+    /// Whether the run is to end. Where that is not known, the next sign of life tells.
+    async fn looked(&self) -> Beat {
+        let within = (Instant::now() + LOOK_EVERY).min(*self.good_until.borrow());
+        let asked = self.worker.record.is_stopped(&self.task_id, self.attempt);
+        if matches!(timeout_at(within, asked).await, Ok(Ok(true))) { Beat::Stop } else { Beat::Good }
     }
 
     /// Nothing: nobody could be asked.
@@ -264,7 +280,9 @@ impl Worker {
         let mut beat = interval_at(since + self.beat(), self.beat());
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (worker, task_id, locks) = (self.clone(), task_id.to_owned(), locks.clone());
-        let mut keeper = Keeper { worker, task_id, attempt, locks, beat, good_until };
+        let mut look = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut keeper = Keeper { worker, task_id, attempt, locks, beat, look, good_until };
         let keeping = tokio::spawn(async move {
             let timed = timed(times);
             tokio::pin!(timed);

@@ -77,11 +77,13 @@ impl Worker {
         let mut tick = tokio::time::interval(RECOVER_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let (under_way, mut running, mut fails) = (UnderWay::default(), JoinSet::new(), false);
+        let mut silence = self.reviews.silence();
         loop {
             tokio::select! {
                 biased;
                 _ = stopped.wait_for(|stopped| *stopped) => break,
                 _ = tick.tick() => {}
+                _ = silence.changed() => {}
             }
             while running.try_join_next().is_some() {}
             match self.recover_some(&under_way, &mut running).await {

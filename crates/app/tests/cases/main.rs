@@ -9,6 +9,7 @@
 mod archives;
 mod backlog;
 mod conditions;
+mod jobs;
 mod kept;
 mod leavers;
 mod ledger;

@@ -18,14 +18,17 @@ pub(super) async fn create(client: &Client, args: &CreateArgs) -> Result<(), Fai
     if !args.submit {
         return told(args.shape, &draft);
     }
-    match client.submit_task(&draft.task_id).await {
-        Ok(task) => told(args.shape, &task),
-        Err(error) => {
-            // The draft is there all the same: without its id it would be lost.
-            output::note(&format!("{} was made and is a draft; ade task submit tries again", draft.task_id));
-            Err(error.into())
-        }
-    }
+    told(args.shape, &submit_new(client, &draft).await?)
+}
+
+/// Wants a draft decided that was just made. Where that fails the draft is there all the same: without its id it would be lost.
+pub(super) async fn submit_new(client: &Client, draft: &Task) -> Result<Task, Failure> {
+    let id = &draft.task_id;
+    client.submit_task(id).await.map_err(|error| {
+        Failure::from(error).also(format!(
+            "{id} was made and is a draft: ade task submit {id} tries again, ade task rm {id} deletes it"
+        ))
+    })
 }
 
 pub(super) async fn edit(client: &Client, args: &EditArgs) -> Result<(), Failure> {

@@ -106,7 +106,8 @@ struct ProposeArgs {
     /// The task as YAML or JSON; - is standard input
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
-    /// Until it has ended: the exit code is 0 if it is done, and 1 if it is not
+    /// Until it has ended, also across restarts of the server: the exit code is 0 if it is done, 3 if it was rejected, 4 if it
+    /// failed, 1 if it was given up
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
@@ -118,7 +119,7 @@ struct LogArgs {
     /// The task
     #[arg(value_name = "TASK")]
     task_id: String,
-    /// Until it has ended
+    /// Until it has ended, and nobody changes back what it left, also across restarts of the server
     #[arg(short, long)]
     follow: bool,
 }

@@ -120,6 +120,10 @@ async fn what_is_said_about_an_agent_is_checked() {
         let answer = api.post("/agents", &body).await;
         let _ = answer.problem(422, "INVALID_REQUEST");
         assert_eq!(answer.pointers(), [pointer]);
+        if body["agent_id"].is_string() {
+            // Nor is anybody known by it who asks for work.
+            assert_eq!(api.post("/tasks/claim", &body).await.pointers(), [pointer]);
+        }
     }
     assert_eq!(patch(&api, "/agents/known", &json!({ "agent_id": "other" })).await.pointers(), ["/agent_id"]);
     for body in ["", "{", "[]x", "{\"agent_id\":\"n\",}"] {

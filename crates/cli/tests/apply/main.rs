@@ -15,5 +15,7 @@ mod crashes;
 mod effects;
 mod faults;
 mod files;
+mod jobs;
 mod outages;
 mod story;
+mod waiting;

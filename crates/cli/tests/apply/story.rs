@@ -171,7 +171,7 @@ async fn a_change_that_is_not_verified_is_undone(cast: &Cast, site: &Site) {
     let (request, task) = cast.asked().await;
     cast.rex.says(&["approval", "approve", &request]).await;
     let ended = waiting.ends().await;
-    assert_eq!(ended.code, Some(1), "{} {}", ended.out, ended.err);
+    assert_eq!(ended.code, Some(4), "{} {}", ended.out, ended.err);
     for words in ["the task is FAILED", "exit status: 4", "a line is broken", "everything was changed back"] {
         assert!(ended.err.contains(words), "{words} is missing in {}", ended.err);
     }

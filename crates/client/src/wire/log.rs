@@ -96,6 +96,25 @@ pub struct Overview {
     pub agents: Option<usize>,
     /// Entries of the audit log that have their number.
     pub audit_entries: u64,
+    /// How tasks ended on the last 30 days that are over, the newest first.
+    #[serde(default)]
+    pub days: Vec<Day>,
+}
+
+/// How tasks ended on a day that is over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Day {
+    /// Which, in UTC, as `2026-11-16`.
+    pub day: String,
+    /// Tasks that were done.
+    pub completed: u64,
+    /// Tasks that failed.
+    pub failed: u64,
+    /// Tasks that were rejected.
+    pub rejected: u64,
+    /// Tasks that were given up.
+    pub cancelled: u64,
 }
 
 /// How somebody works.

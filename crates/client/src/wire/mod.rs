@@ -29,7 +29,7 @@ pub use locks::{
     HoldRequest, HoldResult, HoldResults, HolderRef, Lock, LockAsk, LockHolder, LockWaiter, Mode, Ticket,
     TicketStatus, Verified, VerifyRequest,
 };
-pub use log::{AuditEntry, AuditVerdict, BadEntry, InboxMessage, Overview, UserStats};
+pub use log::{AuditEntry, AuditVerdict, BadEntry, Day, InboxMessage, Overview, UserStats};
 pub use people::{Session, SignIn, Token, TokenRequest, User, UserPatch, UserRequest};
 pub use rules::{
     Delegation, DelegationRequest, Feature, FeatureRequest, Policy, PolicyRequest, PolicyRules,

@@ -6,7 +6,7 @@ use ade_app::ledger::LedgerError;
 use ade_client::wire;
 use ade_domain::Moment;
 use ade_domain::audit::Head;
-use ade_store::record::{AuditFilter, Numbered};
+use ade_store::record::{AuditFilter, Day, Numbered};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -315,7 +315,7 @@ fn quoted(field: &str) -> String {
     Guarded,
 ))]
 async fn overview(State(app): State<App>, caller: Caller) -> Answer<Json<wire::Overview>> {
-    let (counts, audit_entries) = app.audits.overview(&caller).await?;
+    let (counts, audit_entries, days) = app.audits.overview(&caller).await?;
     let locks = app.locks.coordination().counts().await.ok();
     Ok(Json(wire::Overview {
         tasks: counts.tasks.iter().map(|(state, count)| (state.to_string(), *count)).collect(),
@@ -326,7 +326,13 @@ async fn overview(State(app): State<App>, caller: Caller) -> Answer<Json<wire::O
         locks_waiting: locks.map(|locks| locks.waiting),
         agents: locks.map(|locks| locks.agents),
         audit_entries,
+        days: days.into_iter().map(day).collect(),
     }))
+}
+
+fn day(day: Day) -> wire::Day {
+    let Day { day, completed, failed, rejected, cancelled } = day;
+    wire::Day { day, completed, failed, rejected, cancelled }
 }
 
 /// How somebody works

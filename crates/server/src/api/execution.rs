@@ -62,6 +62,10 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 ))]
 async fn claim(State(app): State<App>, posted: Posted<wire::ClaimRequest>) -> Answer<Response> {
     let wire::ClaimRequest { agent_id, types, wait_seconds } = posted.body.clone();
+    // Whoever is named for the first time is known from now on: by a name that an agent can have.
+    if let Some(id) = &agent_id {
+        Holder::new(id, None).map_err(|error| Problem::invalid_at("/agent_id", error.to_string()))?;
+    }
     if types.len() > MOST_TYPES {
         return Err(Problem::invalid_at("/types", format!("may be at most {MOST_TYPES}")));
     }

@@ -19,7 +19,38 @@ pub(crate) const MOST_AT_ONCE: usize = 1_000;
 /// The longest that anybody waits in one go.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(3_600);
 
-/// A call.
+/// When a call is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// Now, to one of those who wait at the queue or to whoever comes next.
+    Now,
+    /// At a moment by the clock of the store, when somebody moves what is due. The same call waits once: the last moment counts.
+    At(Moment),
+    /// Not later either: what was to come does not.
+    NotAnyMore,
+}
+
+/// A call to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// At which queue.
+    pub queue: String,
+    /// What it is about, as a task's id.
+    pub about: String,
+    /// When.
+    pub when: When,
+}
+
+/// What came of moving calls whose moment had come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Moved {
+    /// How many were moved.
+    pub calls: usize,
+    /// How long until the next is due; nothing if none waits.
+    pub next_in: Option<Duration>,
+}
+
+/// A call that was heard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
     /// The queue it came from.
@@ -30,21 +61,17 @@ pub struct Job {
 
 /// Calls and locks of jobs. Queues are those of the catalog of keys, as `apply`; any other is refused as unavailable.
 pub trait Jobs: Send + Sync {
-    /// Calls one of those who wait at a queue, now or later.
-    fn wake(&self, queue: String, about: String) -> Reply<'_, ()>;
+    /// Makes calls, in one step. How many of them found no room among those for later.
+    fn call(&self, calls: Vec<Call>) -> Reply<'_, usize>;
 
     /// Waits for a call, at most so long and never longer than an hour: the oldest of the first queue that has one. Each
     /// call goes to one waiter. A waiter that goes away may take one with it. If the store is out of reach this fails at
     /// once: pause before asking again.
     fn woken(&self, queues: Vec<String>, at_most: Duration) -> Reply<'_, Option<Job>>;
 
-    /// Makes a call at a moment by the clock of the store, when somebody asks for what is due. The same call is scheduled
-    /// once: the last moment counts. `false` if there are too many.
-    fn schedule(&self, at: Moment, queue: String, about: String) -> Reply<'_, bool>;
-
-    /// Moves scheduled calls whose moment has come to their queues, each once however many servers do so; how many. There may
-    /// be more than one step moves.
-    fn wake_scheduled(&self) -> Reply<'_, usize>;
+    /// Moves calls whose moment has come to their queues, each once however many servers do so. There may be more than one step
+    /// moves: then the next is due at once.
+    fn wake_scheduled(&self) -> Reply<'_, Moved>;
 
     /// Locks a job for a holder, or prolongs its lock; `false` if another one has it.
     fn lock_job(&self, job_id: String, holder: String, ttl_ms: u64) -> Reply<'_, bool>;

@@ -17,7 +17,7 @@ use ade_domain::agent::Profile;
 use ade_domain::lock::{Answer, Command, Deadlock, LockName, Request, RequestKey, Rules};
 use tokio::sync::broadcast;
 
-pub use jobs::{Job, Jobs};
+pub use jobs::{Call, Job, Jobs, Moved, When};
 pub(crate) use jobs::{
     LONGEST_WAIT, MOST_AT_ONCE, MOST_SCHEDULED, MOST_WAITING, checked_lock, job_named, queue_named,
     queues_named,

@@ -15,8 +15,8 @@ use tokio::time::timeout;
 
 use super::Embedded;
 use crate::coordination::{
-    Job, Jobs, LONGEST_WAIT, MOST_AT_ONCE, MOST_SCHEDULED, MOST_WAITING, Reply, Unavailable, checked_lock,
-    job_named, queue_named, queues_named,
+    Call, Job, Jobs, LONGEST_WAIT, MOST_AT_ONCE, MOST_SCHEDULED, MOST_WAITING, Moved, Reply, Unavailable,
+    When, checked_lock, job_named, queue_named, queues_named,
 };
 
 /// Where calls are put up and taken from.
@@ -27,14 +27,14 @@ pub(super) struct Board {
 }
 
 /// A call for later: the name of its queue, and what it is about.
-type Call = (&'static str, String);
+type Later = (&'static str, String);
 
 #[derive(Debug, Default)]
 struct Calls {
     queues: HashMap<QueueName, VecDeque<String>>,
-    scheduled: HashMap<Call, Moment>,
+    scheduled: HashMap<Later, Moment>,
     /// The same calls in the order in which they are due.
-    by_moment: BTreeSet<(Moment, Call)>,
+    by_moment: BTreeSet<(Moment, Later)>,
     locks: HashMap<String, Lock>,
     /// Locks that ended are looked for when there are so many again.
     tidy_at: usize,
@@ -74,7 +74,7 @@ impl Calls {
         })
     }
 
-    fn schedule(&mut self, at: Moment, call: Call) -> bool {
+    fn schedule(&mut self, at: Moment, call: Later) -> bool {
         if self.scheduled.len() >= MOST_SCHEDULED && !self.scheduled.contains_key(&call) {
             return false;
         }
@@ -85,7 +85,13 @@ impl Calls {
         true
     }
 
-    fn push_due(&mut self) -> Result<usize, Unavailable> {
+    fn unschedule(&mut self, call: Later) {
+        if let Some(before) = self.scheduled.remove(&call) {
+            self.by_moment.remove(&(before, call));
+        }
+    }
+
+    fn push_due(&mut self) -> Result<Moved, Unavailable> {
         let mut moved = 0;
         while moved < MOST_AT_ONCE && self.by_moment.first().is_some_and(|(at, _)| *at <= self.now) {
             let Some((_, call)) = self.by_moment.pop_first() else { break };
@@ -93,7 +99,8 @@ impl Calls {
             self.push(queue_named(call.0)?, call.1);
             moved += 1;
         }
-        Ok(moved)
+        let next_in = self.by_moment.first().map(|(at, _)| Duration::from_millis(at.ms_since(self.now)));
+        Ok(Moved { calls: moved, next_in })
     }
 
     fn lock(&mut self, job_id: String, holder: String, ttl: Duration) -> bool {
@@ -127,11 +134,28 @@ impl Embedded {
 }
 
 impl Jobs for Embedded {
-    fn wake(&self, queue: String, about: String) -> Reply<'_, ()> {
+    fn call(&self, made: Vec<Call>) -> Reply<'_, usize> {
         Box::pin(async move {
-            self.calls().push(queue_named(&queue)?, about);
+            let named = made.into_iter().map(|call| Ok((queue_named(&call.queue)?, call.about, call.when)));
+            let named = named.collect::<Result<Vec<_>, Unavailable>>()?;
+            let mut without_room = 0;
+            {
+                let mut calls = self.calls();
+                for (queue, about, when) in named {
+                    match when {
+                        When::At(at) if at > calls.now => {
+                            without_room += usize::from(!calls.schedule(at, (queue.as_written(), about)));
+                        }
+                        When::Now | When::At(_) => {
+                            calls.unschedule((queue.as_written(), about.clone()));
+                            calls.push(queue, about);
+                        }
+                        When::NotAnyMore => calls.unschedule((queue.as_written(), about)),
+                    }
+                }
+            }
             self.inner.board.called.notify_waiters();
-            Ok(())
+            Ok(without_room)
         })
     }
 
@@ -154,17 +178,10 @@ impl Jobs for Embedded {
         })
     }
 
-    fn schedule(&self, at: Moment, queue: String, about: String) -> Reply<'_, bool> {
-        Box::pin(async move {
-            let queue = queue_named(&queue)?;
-            Ok(self.calls().schedule(at, (queue.as_written(), about)))
-        })
-    }
-
-    fn wake_scheduled(&self) -> Reply<'_, usize> {
+    fn wake_scheduled(&self) -> Reply<'_, Moved> {
         Box::pin(async move {
             let moved = self.calls().push_due()?;
-            if moved > 0 {
+            if moved.calls > 0 {
                 self.inner.board.called.notify_waiters();
             }
             Ok(moved)
@@ -222,8 +239,13 @@ mod tests {
             "one that is known may change"
         );
         calls.now = at(MOST_SCHEDULED);
-        assert_eq!(calls.push_due(), Ok(MOST_AT_ONCE));
+        let moved = Moved { calls: MOST_AT_ONCE, next_in: Some(Duration::ZERO) };
+        assert_eq!(calls.push_due(), Ok(moved), "and more are due at once");
         assert_eq!(calls.scheduled.len(), MOST_SCHEDULED - MOST_AT_ONCE);
+        assert_eq!(calls.by_moment.len(), calls.scheduled.len());
+        calls.unschedule(("apply", "0".to_owned()));
+        calls.unschedule(("apply", "nobody knows it".to_owned()));
+        assert_eq!(calls.scheduled.len(), MOST_SCHEDULED - MOST_AT_ONCE - 1);
         assert_eq!(calls.by_moment.len(), calls.scheduled.len());
     }
 }

@@ -19,6 +19,8 @@ pub struct JobRow {
     pub due_at: Moment,
     /// Who is at it.
     pub holder: Option<String>,
+    /// Until when nobody else begins it.
+    pub until: Option<Moment>,
     /// How it went so far.
     pub outcome: JobOutcome,
 }
@@ -49,6 +51,8 @@ pub(super) enum JobStep {
     Begin { name: String, holder: String, now: Moment, until: Moment },
     End { name: String, holder: String, due_at: Moment, outcome: JobOutcome },
     Bring { name: String, due_at: Moment },
+    Renew { name: String, holder: String, until: Moment },
+    Leave { holder: String },
 }
 
 impl JobStep {
@@ -73,6 +77,14 @@ impl JobStep {
             Self::Bring { name, due_at } => {
                 let sql = "UPDATE jobs SET due_at = moment($2) WHERE name = $1 AND due_at > moment($2)";
                 link.run(sql, &[name.as_str().into(), (*due_at).into()]).await
+            }
+            Self::Renew { name, holder, until } => {
+                let sql = "UPDATE jobs SET until = moment($3) WHERE name = $1 AND holder = $2";
+                link.run(sql, &[name.as_str().into(), holder.as_str().into(), (*until).into()]).await
+            }
+            Self::Leave { holder } => {
+                let sql = "UPDATE jobs SET holder = NULL, until = NULL WHERE holder = $1";
+                link.run(sql, &[holder.as_str().into()]).await
             }
         }
     }
@@ -120,13 +132,31 @@ impl Record {
         self.work(Work::Job(JobStep::Bring { name: name.to_owned(), due_at })).await.map(drop)
     }
 
+    /// Whoever is at a job has it for itself until then; whether it still had it.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn renew_job(&self, name: &str, holder: &str, until: Moment) -> Result<bool, RecordError> {
+        let (name, holder) = (name.to_owned(), holder.to_owned());
+        Ok(self.work(Work::Job(JobStep::Renew { name, holder, until })).await? > 0)
+    }
+
+    /// Whoever leaves is at no job any more: what it was at is due for others.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn leave_jobs(&self, holder: &str) -> Result<(), RecordError> {
+        self.work(Work::Job(JobStep::Leave { holder: holder.to_owned() })).await.map(drop)
+    }
+
     /// Every job that was ever begun, by name.
     ///
     /// # Errors
     /// The record is away.
     pub async fn jobs(&self) -> Result<Vec<JobRow>, RecordError> {
         self.read(async |link| {
-            let sql = "SELECT name, micros(due_at), holder, body::text FROM jobs ORDER BY name";
+            let sql =
+                "SELECT name, micros(due_at), holder, micros(until), body::text FROM jobs ORDER BY name";
             let rows = link.rows(sql, &[]).await?;
             rows.iter()
                 .map(|row| {
@@ -134,7 +164,8 @@ impl Record {
                         name: row.text(0)?.to_owned(),
                         due_at: row.moment(1)?,
                         holder: row.maybe_text(2)?.map(str::to_owned),
-                        outcome: row.json(3)?,
+                        until: row.maybe_moment(3)?,
+                        outcome: row.json(4)?,
                     })
                 })
                 .collect()

@@ -43,7 +43,7 @@ pub use jobs::{JobOutcome, JobRow};
 pub use log::{AuditFilter, Event, Numbered};
 pub use people::{Password, Session, StoredToken, StoredUser};
 pub use rules::{Mark, Thing, ThingKind};
-pub use stats::{Counts, UserStats};
+pub use stats::{Counts, Day, UserStats};
 pub use tasks::{ApprovalFilter, AsRead, Comment, StoredTask, TaskFilter};
 pub use work::{LogLine, Renewed, WorkKind};
 

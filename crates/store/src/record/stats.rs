@@ -8,6 +8,7 @@ use ade_domain::people::UserId;
 use ade_domain::review::RequestStatus;
 use ade_domain::task::State;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::sql::{Link, Row};
@@ -42,6 +43,23 @@ pub struct UserStats {
     pub mean_seconds: Option<f64>,
     /// Seconds from request to answer, as many below as above.
     pub median_seconds: Option<f64>,
+}
+
+/// How tasks ended on a day that is over.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Day {
+    /// Which, in UTC, as `2026-11-16`.
+    #[serde(skip)]
+    pub day: String,
+    /// Tasks that were done.
+    pub completed: u64,
+    /// Tasks that failed.
+    pub failed: u64,
+    /// Tasks that were rejected.
+    pub rejected: u64,
+    /// Tasks that were given up.
+    pub cancelled: u64,
 }
 
 /// A word of ours.
@@ -97,6 +115,32 @@ impl Record {
             let rows = link.rows(sql, &[]).await?;
             let Some(row) = rows.first() else { return Ok(Counts { tasks, archived, ..Counts::default() }) };
             Ok(Counts { tasks, archived, pending: row.number(0)?, oldest_pending: row.maybe_moment(1)? })
+        })
+        .await
+    }
+
+    /// The days that were counted, the newest first.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn days(&self, limit: u32) -> Result<Vec<Day>, RecordError> {
+        let sql = format!("SELECT day, body::text FROM days ORDER BY day DESC LIMIT {limit}");
+        self.read(async |link| {
+            let rows = link.rows(&sql, &[]).await?;
+            rows.iter().map(|row| Ok(Day { day: row.text(0)?.to_owned(), ..row.json(1)? })).collect()
+        })
+        .await
+    }
+
+    /// When the first of the tasks came to an end that are still there.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn first_end(&self) -> Result<Option<Moment>, RecordError> {
+        self.read(async |link| {
+            let sql =
+                "SELECT micros(closed_at) FROM tasks WHERE closed_at IS NOT NULL ORDER BY closed_at LIMIT 1";
+            link.rows(sql, &[]).await?.first().map_or(Ok(None), |row| row.maybe_moment(0))
         })
         .await
     }

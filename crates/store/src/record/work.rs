@@ -74,7 +74,8 @@ impl WorkKind {
     }
 
     /// Among equals the oldest is first, and nothing is done before.
-    pub(super) fn ready_at(self, review: &Review) -> Moment {
+    #[must_use]
+    pub fn ready_at(self, review: &Review) -> Moment {
         let since = review.since.get(&review.state).copied();
         let since = since.unwrap_or_else(|| Moment::from_micros(0));
         review.apply_after.filter(|_| self == Self::Apply).map_or(since, |after| after.max(since))
@@ -295,6 +296,30 @@ impl Record {
             1 => Renewed::Yes,
             _ => Renewed::Stop,
         })
+    }
+
+    /// Whether somebody wants an attempt to end that is the present one.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn is_stopped(&self, task_id: &str, attempt: u64) -> Result<bool, RecordError> {
+        let sql = "SELECT 1::bigint FROM tasks WHERE task_id = $1::uuid AND attempt = $2 \
+                   AND body->'review'->'execution'->>'stop' IS NOT NULL";
+        let args = [task_id.into(), attempt.into()];
+        self.read(async |link| Ok(!link.rows(sql, &args).await?.is_empty())).await
+    }
+
+    /// Until when whoever carries a task out counts as alive; nothing if nobody does.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn lease_of(&self, task_id: &str) -> Result<Option<Moment>, RecordError> {
+        let sql = "SELECT micros(lease_until) FROM tasks WHERE task_id = $1::uuid";
+        self.read(async |link| {
+            let rows = link.rows(sql, &[task_id.into()]).await?;
+            rows.first().map_or(Ok(None), |row| row.maybe_moment(0))
+        })
+        .await
     }
 
     /// Keeps what an attempt says, for whoever follows, and what whoever said so is answered; whether it is the present one.

@@ -8,7 +8,6 @@
 
 use std::time::Duration;
 
-use ade_domain::Moment;
 use ade_keyspace::RedisKey;
 use ade_keyspace::ade::ids::QueueName;
 use redis::Value;
@@ -18,7 +17,8 @@ use tokio::time::{Instant, timeout};
 use super::record::Foreign;
 use super::{OnRedis, foreign, keys, step};
 use crate::coordination::{
-    Job, Jobs, LONGEST_WAIT, Reply, Unavailable, checked_lock, job_named, queue_named, queues_named,
+    Call, Job, Jobs, LONGEST_WAIT, Moved, Reply, Unavailable, When, checked_lock, job_named, queue_named,
+    queues_named,
 };
 
 /// Waiters with a connection at the same time; further ones wait until one of those is done.
@@ -30,14 +30,14 @@ const SHORTEST_SLICE: Duration = Duration::from_millis(1);
 
 /// A call as it stands in Redis.
 #[derive(Debug, Serialize, Deserialize)]
-struct Call {
+struct Written {
     #[serde(rename = "type")]
     queue: String,
     target: String,
 }
 
 fn write(queue: QueueName, about: String) -> Result<String, Unavailable> {
-    let call = Call { queue: queue.as_written().to_owned(), target: about };
+    let call = Written { queue: queue.as_written().to_owned(), target: about };
     serde_json::to_string(&call)
         .map_err(|error| Unavailable(format!("a call cannot be written down: {error}")))
 }
@@ -53,18 +53,48 @@ fn read(value: &Value, queues: &[(QueueName, RedisKey)]) -> Result<Option<Job>, 
     let (key, text) = (step::text(key)?, step::text(text)?);
     let (queue, _) =
         queues.iter().find(|(_, known)| known.as_str() == key).ok_or_else(|| Foreign::new("a queue", key))?;
-    let about = serde_json::from_str(text).map_or_else(|_| text.to_owned(), |call: Call| call.target);
+    let about = serde_json::from_str(text).map_or_else(|_| text.to_owned(), |call: Written| call.target);
     Ok(Some(Job { queue: queue.as_written().to_owned(), about }))
 }
 
+/// When a call is made, as the script reads it: in Unix seconds, at once if there is nothing, or never.
+fn spelled(when: When) -> String {
+    match when {
+        When::Now => String::new(),
+        When::At(at) => {
+            let ms = at.micros().div_ceil(1000);
+            format!("{}.{:03}", ms / 1000, ms % 1000)
+        }
+        When::NotAnyMore => "never".to_owned(),
+    }
+}
+
+impl OnRedis {
+    /// What is scheduled, then every queue in the order of the catalog.
+    fn schedule_and_queues(&self) -> Vec<RedisKey> {
+        let inner = &self.inner;
+        let queues = QueueName::all().iter().map(|name| keys::queue(*name, inner.layout()));
+        std::iter::once(inner.keys.scheduled.clone()).chain(queues).collect()
+    }
+}
+
 impl Jobs for OnRedis {
-    fn wake(&self, queue: String, about: String) -> Reply<'_, ()> {
+    fn call(&self, calls: Vec<Call>) -> Reply<'_, usize> {
         Box::pin(async move {
             let inner = &self.inner;
-            let queue = queue_named(&queue)?;
-            let call = write(queue, about)?;
-            let key = keys::queue(queue, inner.layout());
-            inner.link.call(&inner.scripts.wake, &[key], &[call.as_bytes()]).await.map(drop)
+            let mut words = Vec::with_capacity(3 * calls.len());
+            for call in calls {
+                let queue = queue_named(&call.queue)?;
+                words.push(queue.as_written().to_owned());
+                words.push(spelled(call.when));
+                words.push(write(queue, call.about)?);
+            }
+            let keys = self.schedule_and_queues();
+            let names = QueueName::all();
+            let names = names.iter().map(|name| name.as_written().as_bytes());
+            let args: Vec<&[u8]> = names.chain(words.iter().map(String::as_bytes)).collect();
+            let answer = inner.link.call(&inner.scripts.call, &keys, &args).await?;
+            step::number(&answer).map_err(foreign)
         })
     }
 
@@ -96,36 +126,28 @@ impl Jobs for OnRedis {
         })
     }
 
-    fn schedule(&self, at: Moment, queue: String, about: String) -> Reply<'_, bool> {
+    fn wake_scheduled(&self) -> Reply<'_, Moved> {
         Box::pin(async move {
             let inner = &self.inner;
-            let call = write(queue_named(&queue)?, about)?;
-            let ms = at.micros().div_ceil(1000);
-            let seconds = format!("{}.{:03}", ms / 1000, ms % 1000);
-            let keys = [inner.keys.scheduled.clone()];
-            let args = [seconds.as_bytes(), call.as_bytes()];
-            let answer = inner.link.call(&inner.scripts.schedule, &keys, &args).await?;
-            Ok(step::number(&answer).map_err(foreign)? == 1)
-        })
-    }
-
-    fn wake_scheduled(&self) -> Reply<'_, usize> {
-        Box::pin(async move {
-            let inner = &self.inner;
+            let keys = self.schedule_and_queues();
             let names = QueueName::all();
-            let queues = names.iter().map(|name| keys::queue(*name, inner.layout()));
-            let keys: Vec<RedisKey> = [inner.keys.scheduled.clone()].into_iter().chain(queues).collect();
             let args: Vec<&[u8]> = names.iter().map(|name| name.as_written().as_bytes()).collect();
             let answer = inner.link.call(&inner.scripts.wake_scheduled, &keys, &args).await?;
-            let [now, moved, strays] = step::list(&answer).map_err(foreign)? else {
+            let [now, moved, strays, next] = step::list(&answer).map_err(foreign)? else {
                 return Err(foreign(Foreign::new("no answer", format!("{answer:?}"))));
             };
-            inner.clock.heard(step::moment(now).map_err(foreign)?);
+            let now = step::moment(now).map_err(foreign)?;
+            inner.clock.heard(now);
             let strays = step::number(strays).map_err(foreign)?;
             if strays > 0 {
                 tracing::warn!(strays, "scheduled calls named no queue that is known, and were dropped");
             }
-            step::number(moved).map_err(foreign)
+            let next = match next {
+                Value::Nil => None,
+                next => Some(step::moment(next).map_err(foreign)?),
+            };
+            let next_in = next.map(|at| Duration::from_millis(at.ms_since(now)));
+            Ok(Moved { calls: step::number(moved).map_err(foreign)?, next_in })
         })
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ade_catalog::model::EntryKind;
-use ade_store::coordination::{AgentUpdate, Claimed, Job};
+use ade_store::coordination::{AgentUpdate, Call, Claimed, Job, Moved, When};
 use ade_store::{Agents, Capacity, Jobs, Locks, OnRedis, redis};
 use ade_testkit::wait::until;
 use ade_testkit::{Redis, RedisCluster};
@@ -30,6 +30,10 @@ fn job(queue: &str, about: &str) -> Job {
     Job { queue: queue.to_owned(), about: about.to_owned() }
 }
 
+fn one() -> Vec<Call> {
+    vec![Call { queue: "apply".to_owned(), about: "one".to_owned(), when: When::Now }]
+}
+
 /// Claims and jobs of every kind.
 async fn leave_traces(store: &OnRedis) {
     let update = AgentUpdate { max_tasks: Some(1), ..AgentUpdate::default() };
@@ -39,8 +43,8 @@ async fn leave_traces(store: &OnRedis) {
         assert_eq!(store.claim("agent-123".to_owned(), task.to_owned(), later).await, Ok(claimed));
     }
     for queue in ["apply", "lock_cleanup"] {
-        store.wake(queue.to_owned(), "ade:lock:task:123".to_owned()).await.expect("answers");
-        store.schedule(later, queue.to_owned(), "ade:lock:task:123".to_owned()).await.expect("answers");
+        let call = |when| Call { queue: queue.to_owned(), about: "ade:lock:task:123".to_owned(), when };
+        store.call(vec![call(When::Now), call(When::At(later))]).await.expect("answers");
     }
     assert!(store.lock_job("job-1".to_owned(), "worker-1".to_owned(), 30_000).await.expect("answers"));
 }
@@ -146,7 +150,7 @@ async fn others_may_call_as_the_schema_says() {
     {
         let _: i64 = past(&server, &["ZADD", "ade:job:scheduled", "1710776400", member]);
     }
-    assert_eq!(store.wake_scheduled().await, Ok(1));
+    assert_eq!(store.wake_scheduled().await, Ok(Moved { calls: 1, next_in: None }));
     assert_eq!(past::<i64>(&server, &["ZCARD", "ade:job:scheduled"]), 0, "what belongs nowhere is dropped");
     assert_eq!(store.woken(vec!["lock_cleanup".to_owned()], SOON).await, Ok(Some(job("lock_cleanup", "x"))));
 }
@@ -184,7 +188,7 @@ async fn who_waits_leaves_no_connections_behind() {
     }
     until("nobody waits", SOON, async || are(0, blocked(&server))).await.expect("gone");
     until("connections are closed", SOON, async || are(before, connections(&server))).await.expect("closed");
-    store.wake("apply".to_owned(), "one".to_owned()).await.expect("answers");
+    store.call(one()).await.expect("answers");
     assert_eq!(
         store.woken(apply(), SOON).await,
         Ok(Some(job("apply", "one"))),
@@ -207,7 +211,7 @@ async fn who_waits_is_told_when_redis_goes_away_and_waits_again_when_it_is_back(
     let told = tokio::time::timeout(SOON, waiting).await.expect("told").expect("no panic");
     assert!(told.is_err(), "{told:?}");
     until("calls are heard again", SOON, async || {
-        store.wake("apply".to_owned(), "one".to_owned()).await.map_err(|error| error.to_string())?;
+        store.call(one()).await.map_err(|error| error.to_string())?;
         let heard = store.woken(apply(), Duration::from_secs(1)).await.map_err(|error| error.to_string())?;
         heard.ok_or_else(|| "nothing".to_owned())
     })

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_store::coordination::Job;
+use ade_store::coordination::{Call, Job, Moved, When};
 
 use super::Opener;
 use super::play::{Play, soon};
@@ -36,8 +36,16 @@ fn job(queue: &str, about: &str) -> Job {
     Job { queue: queue.to_owned(), about: about.to_owned() }
 }
 
+fn call(queue: &str, about: &str, when: When) -> Call {
+    Call { queue: queue.to_owned(), about: about.to_owned(), when }
+}
+
+async fn make(play: &Play, calls: Vec<Call>) {
+    assert_eq!(play.port.call(calls).await, Ok(0), "there is room");
+}
+
 async fn wake(play: &Play, queue: &str, about: &str) {
-    play.port.wake(queue.to_owned(), about.to_owned()).await.expect("answers");
+    make(play, vec![call(queue, about, When::Now)]).await;
 }
 
 async fn woken(play: &Play, queues: &[&str], at_most: Duration) -> Option<Job> {
@@ -47,11 +55,15 @@ async fn woken(play: &Play, queues: &[&str], at_most: Duration) -> Option<Job> {
 
 async fn schedule(play: &Play, in_ms: u64, queue: &str, about: &str) {
     let at = play.now().plus_ms(in_ms);
-    assert!(play.port.schedule(at, queue.to_owned(), about.to_owned()).await.expect("answers"));
+    make(play, vec![call(queue, about, When::At(at))]).await;
+}
+
+async fn move_due(play: &Play) -> Moved {
+    play.port.wake_scheduled().await.expect("answers")
 }
 
 async fn wake_scheduled(play: &Play) -> usize {
-    play.port.wake_scheduled().await.expect("answers")
+    move_due(play).await.calls
 }
 
 async fn lock(play: &Play, name: &str, holder: &str, ttl_ms: u64) -> bool {
@@ -188,30 +200,35 @@ async fn a_call_for_later_comes_when_it_is_due(opener: Opener) {
     schedule(&play, 60_000, "apply", "much later").await;
     schedule(&play, 600, "apply", "later").await;
     schedule(&play, 0, "preview", "now").await;
-    play.pass(2).await;
-    assert_eq!(wake_scheduled(&play).await, 1);
-    assert_eq!(woken(&play, &["apply", "preview"], LONG).await, Some(job("preview", "now")));
+    assert_eq!(woken(&play, &["apply", "preview"], LONG).await, Some(job("preview", "now")), "at once");
+    let next_in = move_due(&play).await.next_in.expect("one waits");
+    assert!(next_in <= Duration::from_millis(600), "{next_in:?}");
     if play.passes_at_once() {
-        play.pass(597).await;
+        assert_eq!(next_in, Duration::from_millis(600));
+        play.pass(599).await;
         assert_eq!(wake_scheduled(&play).await, 0, "the last moment before");
         play.pass(1).await;
     } else {
         play.pass(600).await;
     }
-    assert_eq!(wake_scheduled(&play).await, 1);
+    let moved = move_due(&play).await;
+    assert_eq!(moved.calls, 1);
+    let next_in = moved.next_in.expect("one waits");
+    assert!(Duration::from_secs(30) < next_in && next_in < Duration::from_secs(60), "{next_in:?}");
     assert_eq!(woken(&play, &["apply", "preview"], LONG).await, Some(job("apply", "later")));
     assert_eq!(wake_scheduled(&play).await, 0);
     assert_eq!(woken(&play, &["apply", "preview"], AT_ONCE).await, None);
+    make(&play, vec![call("apply", "much later", When::NotAnyMore)]).await;
+    assert_eq!(move_due(&play).await, Moved::default(), "nobody waits for it any more");
 }
 
 async fn a_call_for_later_is_made_once(opener: Opener) {
     const CALLS: usize = 50;
     let play = Arc::new(usual(&opener).await);
-    for number in 0..CALLS {
-        schedule(&play, 0, "apply", &number.to_string()).await;
-        schedule(&play, 0, "apply", &number.to_string()).await;
-    }
-    play.pass(2).await;
+    let at = play.now().plus_ms(300);
+    let later = |number: usize| call("apply", &number.to_string(), When::At(at));
+    make(&play, (0..CALLS).chain(0..CALLS).map(later).collect()).await;
+    play.pass(302).await;
     let mut moving = tokio::task::JoinSet::new();
     for _ in 0..2 {
         let play = Arc::clone(&play);
@@ -232,15 +249,24 @@ async fn a_call_for_later_is_made_once(opener: Opener) {
 
 async fn the_last_moment_of_a_call_counts(opener: Opener) {
     let play = usual(&opener).await;
-    schedule(&play, 0, "apply", "put off").await;
+    schedule(&play, 300, "apply", "put off").await;
     schedule(&play, 60_000, "apply", "put off").await;
+    schedule(&play, 300, "apply", "given up").await;
+    make(&play, vec![call("apply", "given up", When::NotAnyMore)]).await;
     schedule(&play, 60_000, "apply", "brought forward").await;
-    schedule(&play, 0, "apply", "brought forward").await;
+    schedule(&play, 300, "apply", "brought forward").await;
+    schedule(&play, 300, "apply", "made at once").await;
+    wake(&play, "apply", "made at once").await;
     schedule(&play, 60_000, "preview", "brought forward").await;
-    play.pass(2).await;
+    play.pass(302).await;
     assert_eq!(wake_scheduled(&play).await, 1);
+    assert_eq!(woken(&play, &["apply"], LONG).await, Some(job("apply", "made at once")));
     assert_eq!(woken(&play, &["apply"], LONG).await, Some(job("apply", "brought forward")));
     assert_eq!(woken(&play, &["apply", "preview"], AT_ONCE).await, None);
+    let rest = ["put off", "brought forward"];
+    let rest = ["apply", "preview"].into_iter().zip(rest);
+    make(&play, rest.map(|(queue, about)| call(queue, about, When::NotAnyMore)).collect()).await;
+    assert_eq!(move_due(&play).await, Moved::default());
 }
 
 async fn a_job_is_locked_by_one(opener: Opener) {
@@ -283,8 +309,9 @@ async fn no_other_queue_is_known(opener: Opener) {
     let play = usual(&opener).await;
     let known = || "apply".to_owned();
     let other = || "juggling".to_owned();
-    assert!(play.port.wake(other(), String::new()).await.is_err());
-    assert!(play.port.schedule(play.now(), other(), String::new()).await.is_err());
+    for when in [When::Now, When::At(play.now()), When::NotAnyMore] {
+        assert!(play.port.call(vec![call("juggling", "", when)]).await.is_err(), "{when:?}");
+    }
     assert!(play.port.woken(vec![known(), other()], LONG).await.is_err());
     assert!(play.port.woken(Vec::new(), LONG).await.is_err());
     assert!(play.port.lock_job(String::new(), known(), 1_000).await.is_err(), "a job has a name");

@@ -6,25 +6,43 @@ local function push_call(queue, job)
   redis.call('LTRIM', queue, 0, MOST_WAITING - 1)
 end
 
--- Keys: queue. Arguments: node, the call.
-local function wake(keys, args)
-  push_call(keys[1], args[2])
+-- The queues by their names, and where the arguments go on. Keys: scheduled, then queues. Arguments: node, then the names of the
+-- queues in the same order.
+local function queues_by_name(keys, args)
+  local queues = {}
+  for i = 2, #keys do queues[args[i]] = keys[i] end
+  return queues, #keys + 1
 end
 
--- Schedules a call, or gives it another moment. Answers whether there was room.
--- Keys: scheduled. Arguments: node, when, in Unix seconds, the call.
-local function schedule(keys, args)
-  if redis.call('ZCARD', keys[1]) >= MOST_SCHEDULED and not redis.call('ZSCORE', keys[1], args[3]) then return 0 end
-  redis.call('ZADD', keys[1], args[2], args[3])
-  return 1
+-- Makes calls: at once, later, or not any more. Answers how many found no room among those for later.
+-- Keys: scheduled, then queues. Arguments: node, the names of the queues, then for each call: the name of its queue, when in Unix
+-- seconds (nothing: now), the call.
+local function call(keys, args)
+  local queues, first = queues_by_name(keys, args)
+  local now, room, without_room = time() / 1000000, nil, 0
+  for i = first, #args, 3 do
+    local at, job = args[i + 1], args[i + 2]
+    if at ~= '' and at ~= 'never' and tonumber(at) > now then
+      room = room or MOST_SCHEDULED - redis.call('ZCARD', keys[1])
+      if room > 0 or redis.call('ZSCORE', keys[1], job) then
+        room = room - redis.call('ZADD', keys[1], at, job)
+      else
+        without_room = without_room + 1
+      end
+    else
+      local removed = redis.call('ZREM', keys[1], job)
+      room = room and room + removed
+      if at ~= 'never' then push_call(queues[args[i]], job) end
+    end
+  end
+  return without_room
 end
 
--- Moves calls that are due to their queues. Answers how many, and how many had none.
+-- Moves calls that are due to their queues. Answers how many, how many had none, and when the next is due.
 -- Keys: scheduled, then queues. Arguments: node, then the names of the queues in the same order.
 local function wake_scheduled(keys, args)
   local now = time()
-  local queues, moved, strays = {}, 0, 0
-  for i = 2, #keys do queues[args[i]] = keys[i] end
+  local queues, moved, strays = queues_by_name(keys, args), 0, 0
   local until_now = string.format('%.3f', math.floor(now / 1000) / 1000)
   for _, job in ipairs(redis.call('ZRANGEBYSCORE', keys[1], '-inf', until_now, 'LIMIT', 0, MOST_AT_ONCE)) do
     local is_read, read = pcall(cjson.decode, job)
@@ -37,7 +55,10 @@ local function wake_scheduled(keys, args)
     end
     redis.call('ZREM', keys[1], job)
   end
-  return { now, moved, strays }
+  local first = redis.call('ZRANGE', keys[1], 0, 0, 'WITHSCORES')
+  -- What others scheduled for the end of time is not beyond what a number can say.
+  local next = first[2] and string.format('%.0f', math.max(0, math.min(tonumber(first[2]), 9e9)) * 1000000)
+  return { now, moved, strays, next or false }
 end
 
 -- Locks a job for a holder, or prolongs its lock. Answers whether it has it.
@@ -56,8 +77,7 @@ local function unlock_job(keys, args)
   return redis.call('DEL', keys[1])
 end
 
-register('wake', wake, {})
-register('schedule', schedule, {})
+register('call', call, {})
 register('wake_scheduled', wake_scheduled, { 'allow-oom' })
 register('lock_job', lock_job, {})
 register('unlock_job', unlock_job, { 'allow-oom' })
