@@ -23,9 +23,8 @@ const SECRET: &str = "hunter2-hunter2";
 const MUCH: usize = 100_000;
 
 fn config() -> String {
-    let lease = LEASE.as_secs();
     format!(
-        "[worker]\nlease_seconds = {lease}\n[executors.http]\nhosts = [\"example.com\"]\n\
+        "[executors.http]\nhosts = [\"example.com\"]\n\
          [executors.http.secrets.deploy]\nhost = \"example.com\"\nvalue = \"Bearer {SECRET}\"\n"
     )
 }
@@ -80,7 +79,8 @@ impl Stage {
             if answer.status == 409 { Ok(answer.code()) } else { Err(answer.text()) }
         };
         let refused = until("its time is over", LONG, beat).await.expect("it ends");
-        assert_eq!(refused, code);
+        // Whoever asks a moment later finds its locks gone, or somebody who has taken over.
+        assert!([code, "LOCK_LOST", "NOT_PRESENT"].contains(&refused.as_str()), "{refused}");
         let late = tokio::time::Instant::now();
         let over = self.office.wait_for("it is told", id, |task| task["state"] == "FAILED").await;
         assert!(late.elapsed() < LEASE + SETTLED_WITHIN, "{:?}", late.elapsed());
@@ -101,8 +101,9 @@ fn outputs(house: &House) -> Vec<(String, Option<Vec<u8>>)> {
 }
 
 #[tokio::test]
-async fn embedded() {
-    let house = House::embedded_with(ADE, &config());
+async fn however_alive_an_agent_is_its_time_ends() {
+    let lease = LEASE.as_secs();
+    let house = House::embedded_with(ADE, &format!("[worker]\nlease_seconds = {lease}\n"));
     let stage = Stage::of(&house).await;
     // An agent that says that it is alive for ever, and one that does not want to hear that it is to end.
     let (late, stopped) = (
@@ -114,6 +115,12 @@ async fn embedded() {
         tokio::join!(stage.lives_until(&late, "TIMED_OUT"), stage.lives_until(&stopped, "STOPPED"));
     assert_eq!((&late["result"], &late["code"]), (&json!("timeout"), &json!("TIMED_OUT")));
     assert_eq!((&stopped["result"], &stopped["code"]), (&json!("cancelled"), &json!("STOPPED")));
+}
+
+#[tokio::test]
+async fn embedded() {
+    let house = House::embedded_with(ADE, &config());
+    let stage = Stage::of(&house).await;
     only_the_present_attempt_leaves_something(&house, &stage).await;
     a_report_may_be_repeated_however_it_was_taken(&stage).await;
     who_lost_its_locks_has_not_done_it(&stage).await;
