@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_store::record::{
-    Answered, Archive, Comment, Commit, StoredAnswer, StoredTask, StoredToken, StoredUser, Thing,
+    Answered, Comment, Commit, StoredAnswer, StoredTask, StoredToken, StoredUser, Thing,
 };
 use serde_json::Value;
+
+use crate::jobs::Restored;
 
 /// What a use case made or changed: all that an answer is made of.
 #[derive(Debug, Clone, Copy)]
@@ -21,8 +23,8 @@ pub enum Made<'a> {
     Approval(&'a StoredTask, &'a str),
     /// Many requests, each with its task.
     Batch(&'a [String], &'a [StoredTask]),
-    /// What came back from an archive, and how much.
-    Restored(&'a Archive, u64),
+    /// What came back from an archive.
+    Restored(&'a Restored),
     /// What an agent said was kept.
     Said,
     /// A comment.

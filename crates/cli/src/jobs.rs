@@ -113,7 +113,20 @@ pub(crate) fn archive(args: ArchiveArgs) -> Result<(), Failure> {
                     return output::json(&restored);
                 }
                 let many = restored.restored;
-                output::line(&format!("{many} of {} tasks are back", restored.archive.items))
+                output::line(&format!("{many} of {} tasks are back", restored.archive.items))?;
+                if restored.outdated > 0 {
+                    let many = restored.outdated;
+                    output::note(&format!(
+                        "{many} were archived once more since: restore a newer archive for them"
+                    ));
+                }
+                if restored.away > 0 {
+                    let many = restored.away;
+                    output::note(&format!(
+                        "{many} are archived themselves: restore the archive of tasks that has them, then this one again"
+                    ));
+                }
+                Ok(())
             }
         }
     })

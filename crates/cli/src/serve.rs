@@ -143,6 +143,10 @@ pub(crate) fn not_started(error: &StartError) -> Failure {
         StartError::NoWorker => failure.hint("name them with --redis and --postgres, or in ade.toml"),
         StartError::Executor(_) => failure.hint("mend it in the configuration file under executors"),
         StartError::Blobs(_) => failure.hint("choose another folder with server.blobs in ade.toml"),
+        StartError::OtherBlobs { first, .. } => failure.hint(format!(
+            "set server.blobs for every server and worker, as ADE_SERVER_BLOBS={first} or to where that folder is mounted here; \
+             docs/apply.md says how to move it"
+        )),
         StartError::Store(_)
         | StartError::Folder(_)
         | StartError::Token(_)

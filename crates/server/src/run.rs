@@ -67,6 +67,17 @@ pub enum StartError {
     /// The folder for blobs.
     #[error(transparent)]
     Blobs(#[from] ade_store::BlobError),
+    /// Another folder for blobs than others have on the same record.
+    #[error(
+        "blobs are to be kept in {folder}, but others on this PostgreSQL keep them in another folder, which the first of them \
+         called {first}; all servers and workers of one PostgreSQL share one folder"
+    )]
+    OtherBlobs {
+        /// The one of this process.
+        folder: String,
+        /// The one of the others.
+        first: String,
+    },
     /// What workers may do.
     #[error("executors: {0}")]
     Executor(String),
@@ -177,11 +188,12 @@ impl Server {
             Some(url) => Record::on_postgres(url).await?,
             None => Record::in_folder(&config.data).await?,
         };
+        let blobs = workers::blobs(config, &record).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
         let (told, notices) = RecordNotices::start(record.clone(), clock.clone());
         let locks = LockService::new(coordination.clone(), Arc::new(told));
         let upkeep = Upkeep::start(&locks);
-        let (allowed, blobs) = (workers::allowed(config)?, workers::blobs(config)?);
+        let allowed = workers::allowed(config)?;
         let reviews = Reviews::new(record.clone(), clock.clone(), Some(coordination.clone()))
             .with_previews(workers::previews(config, &allowed));
         let agents = AgentService::new(coordination, record.clone(), clock.clone());

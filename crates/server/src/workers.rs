@@ -11,6 +11,7 @@ use ade_app::{LockService, LogNotices, Reviews, Upkeep, Worker, Working};
 use ade_domain::Clock;
 use ade_executors::guard::Guard;
 use ade_executors::{Command, CommandLimits, Executor, Executors, Files, Http, Noop, Secrets, Sql, Template};
+use ade_store::record::BlobStore;
 use ade_store::{Blobs, Coordination, Record, SystemClock};
 use uuid::Uuid;
 
@@ -117,9 +118,18 @@ fn apart(roots: &[PathBuf]) -> Result<(), StartError> {
     }
 }
 
-pub(crate) fn blobs(config: &Config) -> Result<Blobs, StartError> {
+/// Where blobs are. Processes that share a record share them: what one saves to undo a change, another one undoes it with.
+pub(crate) async fn blobs(config: &Config, record: &Record) -> Result<Blobs, StartError> {
     let folder = config.blobs.clone().unwrap_or_else(|| config.data.join("blobs"));
-    Ok(Blobs::in_folder(folder)?)
+    let blobs = Blobs::in_folder(folder)?;
+    if config.postgres.is_some() {
+        let (store_id, folder) = (blobs.id().to_owned(), blobs.folder().to_string_lossy().into_owned());
+        let first = record.blob_store(BlobStore { store_id, folder: folder.clone() }).await?;
+        if first.store_id != blobs.id() {
+            return Err(StartError::OtherBlobs { folder, first: first.folder });
+        }
+    }
+    Ok(blobs)
 }
 
 /// How previews are made: here, and elsewhere if there may be other workers.
@@ -177,13 +187,14 @@ impl WorkerProcess {
         let allowed = allowed(config)?;
         let (coordination, folder): (Arc<dyn Coordination>, _) = coordination(config).await?;
         let record = Record::on_postgres(postgres).await?;
+        let blobs = blobs(config, &record).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
         let locks = LockService::new(coordination.clone(), Arc::new(LogNotices));
         let upkeep = Upkeep::start(&locks);
         let reviews = Reviews::new(record.clone(), clock.clone(), Some(coordination))
             .with_previews(previews(config, &allowed));
         let places = allowed.executors.places().map(str::to_owned).collect();
-        let worker = worker(config, allowed, record, reviews, locks, clock, blobs(config)?);
+        let worker = worker(config, allowed, record, reviews, locks, clock, blobs);
         let name = worker.name.clone();
         Ok(Self { working: worker.start(), upkeep, name, places, _folder: folder })
     }

@@ -92,6 +92,21 @@ impl Setup {
     }
 }
 
+impl Setup {
+    /// Starts so many on one PostgreSQL: all of them with the blobs of the first.
+    pub fn start_many(self, many: usize) -> Result<Vec<Ade>, StartError> {
+        let mut servers: Vec<Ade> = Vec::new();
+        for _ in 0..many {
+            let setup = match servers.first() {
+                Some(first) => self.clone().variable("ADE_SERVER_BLOBS", &first.blobs().to_string_lossy()),
+                None => self.clone(),
+            };
+            servers.push(setup.start()?);
+        }
+        Ok(servers)
+    }
+}
+
 /// A running server of ADE's own. It is killed when this is dropped.
 #[derive(Debug)]
 pub struct Ade {
@@ -131,6 +146,12 @@ impl Ade {
     #[must_use]
     pub fn data(&self) -> PathBuf {
         self.folder().join("data")
+    }
+
+    /// The folder of its blobs, unless another one was named.
+    #[must_use]
+    pub fn blobs(&self) -> PathBuf {
+        self.data().join("blobs")
     }
 
     /// The folder in which it runs.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::ade::{Ade, Setup};
 use crate::api::{Answer, Api};
 use crate::wait::until;
-use crate::{Postgres, Redis};
+use crate::{Postgres, Redis, Worker};
 
 /// Leaves what is approved to whoever asks for it: nothing is carried out behind a test's back.
 const IDLE: (&str, &str) = ("ADE_WORKER_SLOTS", "0");
@@ -56,13 +56,19 @@ impl House {
     pub fn distributed(binary: &str, servers: usize) -> Self {
         let (redis, postgres) = (Redis::start().expect("starts"), Postgres::start().expect("starts"));
         let database = postgres.create_database("ade").expect("made");
-        let start = |_| {
-            let setup = Setup::new(binary).variable(IDLE.0, IDLE.1);
-            let setup = setup.argument("--redis").argument(&redis.url());
-            setup.argument("--postgres").argument(&database).start().expect("starts")
-        };
-        let servers = (0..servers).map(start).collect();
+        let setup = Setup::new(binary).variable(IDLE.0, IDLE.1);
+        let setup = setup.argument("--redis").argument(&redis.url());
+        let servers = setup.argument("--postgres").argument(&database).start_many(servers).expect("start");
         Self { servers, postgres: Some(postgres), redis: Some(redis) }
+    }
+
+    /// A worker of its own beside the servers, with a configuration file of this text, which says nothing about servers.
+    #[must_use]
+    pub fn worker(&self, binary: &str, config: &str) -> Worker {
+        let redis = self.redis.as_ref().expect("one").url();
+        let postgres = self.postgres.as_ref().expect("one").url("ade");
+        let config = format!("[server]\nblobs = {:?}\n{config}", self.ade().blobs());
+        Worker::start(binary, &config, &redis, &postgres).expect("starts")
     }
 
     /// The first server.

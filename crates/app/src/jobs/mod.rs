@@ -7,6 +7,7 @@
 mod archive;
 mod calls;
 mod days;
+mod tidy;
 mod turns;
 
 use std::collections::BTreeMap;
@@ -137,7 +138,7 @@ impl Jobs {
                 Err(AgentError::Refused(error)) => Err(error),
                 Err(error) => Err(away(&error)),
             },
-            "archive" => self.archive().await,
+            "archive" => self.archives().archive_old().await,
             "daily_stats" => self.count_days().await,
             "index_repair" => self.tidy().await,
             "lock_cleanup" | "deadlock_detect" => {

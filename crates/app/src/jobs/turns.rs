@@ -176,7 +176,11 @@ impl Jobs {
             error: done.err(),
         };
         tracing::debug!(job = job.name, done = outcome.done, runs = outcome.runs, "a job was done");
-        let due_at = due_after(job, failures, ended_at);
+        let due_at = match outcome.done {
+            // What did not fit into this round is not for the next hour.
+            1.. if job.name == "archive" && self.is_behind().await => ended_at,
+            _ => due_after(job, failures, ended_at),
+        };
         if let Err(error) = self.record.end_job(job.name, &self.name, due_at, outcome).await {
             tracing::warn!(job = job.name, %error, "the end of a job was not written; its lease ends by itself");
         }

@@ -264,7 +264,7 @@ impl Worker {
     }
 
     pub(super) fn output(&self, task_id: &str, attempt: u64) -> Output {
-        let file = self.blobs.unfinished(&format!("output-{task_id}-{attempt}-{}", uuid::Uuid::new_v4()));
+        let file = self.blobs.unfinished(&format!("output-{task_id}-{attempt}"));
         Output::new(self.secrets.clone(), Some(&file))
     }
 

@@ -30,28 +30,45 @@ const FENCED: [&str; 3] = ["files", "sql", "noop"];
 /// How long whoever recovers waits for locks that others have taken meanwhile. What was left half is worse for them than that it
 /// is changed back under their eyes: then the fence alone has to do.
 const PATIENCE_MS: u64 = 1_000;
+/// How long after the end of a lease what was saved may still be missing without being gone: a shared folder shows a new file
+/// elsewhere later than where it was made.
+const SAVED_MAY_BE_LATE_MS: u64 = 120_000;
+/// Tasks that are remembered as told of.
+const MOST_TOLD: usize = 1_000;
 
 /// How long after an administrator stopped a task it is still tried to find out what its worker left, which is gone.
 const GIVEN_UP_AFTER_MS: u64 = 60_000;
 
-/// What is being settled here, so that nothing is tried twice at the same time.
+/// What is being settled here, so that nothing is tried twice at the same time; and what the log was told of already.
 #[derive(Debug, Clone, Default)]
-struct UnderWay(Arc<Mutex<BTreeSet<String>>>);
+struct UnderWay {
+    now: Arc<Mutex<BTreeSet<String>>>,
+    told: Arc<Mutex<BTreeSet<String>>>,
+}
 
 /// One of them, until it is dropped.
 struct One(UnderWay, String);
 
 impl UnderWay {
     fn begin(&self, task_id: &str) -> Option<One> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         (all.len() < MOST_UNDER_WAY && all.insert(task_id.to_owned()))
             .then(|| One(self.clone(), task_id.to_owned()))
+    }
+
+    /// Whether nobody was told about this attempt before.
+    fn is_news(&self, task_id: &str, attempt: u64) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= MOST_TOLD {
+            told.clear();
+        }
+        told.insert(format!("{task_id} {attempt}"))
     }
 }
 
 impl Drop for One {
     fn drop(&mut self) {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
+        self.0.now.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
     }
 }
 
@@ -91,7 +108,7 @@ impl Worker {
                 let Some(one) = under_way.begin(task_id) else { continue };
                 let worker = self.clone();
                 running.spawn(async move {
-                    if let Err(error) = worker.recover(&one.1).await {
+                    if let Err(error) = worker.recover(&one).await {
                         tracing::debug!(task_id = one.1, %error, "a task whose worker is gone cannot be settled now");
                     }
                 });
@@ -103,7 +120,8 @@ impl Worker {
         }
     }
 
-    async fn recover(&self, task_id: &str) -> Result<(), Error> {
+    async fn recover(&self, one: &One) -> Result<(), Error> {
+        let One(under_way, task_id) = one;
         let task = self.reviews.look(task_id).await?;
         let Some(execution) = &task.review.execution else { return Ok(()) };
         if !self.locks_are_gone(&task).await? {
@@ -120,9 +138,10 @@ impl Worker {
             return Ok(());
         }
         // Whoever has its place finds out.
+        let stopped_at = execution.stop.as_ref().map(|stop| stop.at);
+        let is_given_up = is_given_up(stopped_at, execution.lease_until, self.now());
         let Some(executor) = here.filter(|executor| executor.fence() == Fence::Fenced) else {
-            let stopped_at = execution.stop.as_ref().map(|stop| stop.at);
-            if is_given_up(stopped_at, execution.lease_until, self.now()) {
+            if is_given_up {
                 tracing::error!(
                     task_id,
                     "an administrator stopped it, and nobody is left who could find out what was left"
@@ -131,7 +150,20 @@ impl Worker {
             }
             return Ok(());
         };
-        let Some(stash) = self.stash_of(&task).await? else {
+        let found = self.stash_of(&task).await;
+        let Ok(Some(stash)) = found else {
+            let is_late = execution.lease_until.plus_ms(SAVED_MAY_BE_LATE_MS) > self.now();
+            if !is_given_up && (is_late || found.is_err()) {
+                if under_way.is_news(task_id, execution.attempt) {
+                    let error = found.err().map(|error| error.to_string());
+                    tracing::warn!(
+                        task_id,
+                        error,
+                        "what was kept to undo it is not here yet; it is looked for again, here and elsewhere"
+                    );
+                }
+                return Ok(());
+            }
             tracing::error!(task_id, "what was kept to undo it is gone: nobody can tell what was left");
             self.give_up(&task).await?;
             executor.forget(task_id, changed_by(&task)).await;

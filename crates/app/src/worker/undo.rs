@@ -102,7 +102,7 @@ impl Worker {
         done
     }
 
-    /// What was kept to undo it: nothing, if it is not there any more.
+    /// What was kept to undo it: nothing, if its folder has it not; an error, if the folder itself is not there.
     pub(super) async fn stash_of(&self, task: &StoredTask) -> Result<Option<Vec<u8>>, Error> {
         let key = task.review.execution.as_ref().and_then(|execution| execution.stash_key.clone());
         let Some(key) = key else { return Ok(Some(Vec::new())) };

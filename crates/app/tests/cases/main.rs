@@ -6,6 +6,7 @@
     reason = "helpers of tests fail and tell like tests"
 )]
 
+mod archives;
 mod backlog;
 mod conditions;
 mod jobs;

@@ -144,7 +144,7 @@ pub(crate) fn keeping(caller: &Caller, key: &str) -> Caller {
         Made::Batch(ids, tasks) => (200, json!({ "answered": ids.len(), "tasks": tasks.len() })),
         Made::Comment(comment) => (201, json!({ "comment": comment.comment_id })),
         Made::Thing(thing) => (200, json!({ "thing": thing.id, "revision": thing.revision })),
-        Made::User(_) | Made::Token(_) | Made::Said | Made::Restored(..) => (500, json!(null)),
+        Made::User(_) | Made::Token(_) | Made::Restored(_) | Made::Said => (500, json!(null)),
     };
     let owner = "test".to_owned();
     let keep = Keep { owner, key: key.to_owned(), asked: String::new(), render: Arc::new(render) };

@@ -43,6 +43,9 @@ pub(crate) fn page(task: &Task, approvals: &[Approval], now: Timestamp) -> Strin
     }
     preview(&mut page, &task.preview);
     requirements(&mut page, task, approvals);
+    if let Some(archive) = &task.requests_archive {
+        archived(&mut page, archive);
+    }
     reviewers(&mut page, approvals, now);
     parts::considered(&mut page, &task.policies, &task.passed_by);
     parts::locks(&mut page, &task.lock_preview);
@@ -265,6 +268,12 @@ fn requirements(page: &mut String, task: &Task, approvals: &[Approval]) {
             line(page, &format!("      missing: {needed} of {}", missing.join(", ")));
         }
     }
+}
+
+/// Where requests are that left the record.
+fn archived(page: &mut String, archive: &str) {
+    let archive = safe(archive);
+    line(page, &format!("  who was asked, and what they said, is archived: ade archive restore {archive}"));
 }
 
 fn reviewers(page: &mut String, approvals: &[Approval], now: Timestamp) {

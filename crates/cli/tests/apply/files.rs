@@ -10,7 +10,7 @@ use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_testkit::folder::{everything, write};
 use ade_testkit::people::text;
 use ade_testkit::wait::until;
-use ade_testkit::{House, Office, Person, Worker};
+use ade_testkit::{House, Office, Person};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -377,9 +377,7 @@ async fn what_is_no_text_is_kept_as_text() {
     let (site, _house, stage) = stage().await;
     what_is_said_is_text(&stage).await;
     let house = House::distributed(ADE, 1);
-    let redis = house.redis.as_ref().expect("one").url();
-    let postgres = house.postgres.as_ref().expect("one").url("ade");
-    let _worker = Worker::start(ADE, &site.config(), &redis, &postgres).expect("starts");
+    let _worker = house.worker(ADE, &site.config());
     what_is_said_is_text(&Stage::of(&house).await).await;
 }
 

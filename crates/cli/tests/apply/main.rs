@@ -9,6 +9,8 @@
 )]
 
 mod agents;
+mod archives;
+mod blobs;
 mod crashes;
 mod effects;
 mod faults;

@@ -8,7 +8,7 @@ use ade_domain::people::{AUTHOR, REVIEWER};
 use ade_testkit::folder::{everything, write};
 use ade_testkit::people::text;
 use ade_testkit::wait::until;
-use ade_testkit::{House, Office, Person, Shell, Worker};
+use ade_testkit::{House, Office, Person, Shell};
 use rustix::fs::{CWD, FileType, mknodat};
 use serde_json::{Value, json};
 
@@ -206,14 +206,14 @@ async fn with_a_worker_of_its_own() {
     let parameters = json!({ "root": site.root(), "files": [{ "path": "motd", "content": "hi\n" }] });
     let draft = cast.author.draft(json!({ "executor": "files", "parameters": parameters })).await;
     assert_eq!(cast.office.task(&draft).await["preview"]["status"], "pending");
-    let worker = start_worker(&house, &site.config());
+    let worker = house.worker(ADE, &site.config());
     let ready = |task: &Value| task["preview"]["status"] == "ready";
     let task = cast.office.wait_for("a worker looks", &draft, ready).await;
     assert_eq!(task["preview"]["changes"][0]["what"], "motd");
     assert!(text(&task["preview"]["changes"][0], "diff").contains("+hi"));
     story(&cast, &site).await;
     worker.stop().expect("ends by itself when it is asked to");
-    assert_eq!(leftovers(&worker.data().join("blobs")), 0, "what was unfinished is gone");
+    assert_eq!(leftovers(&house.ade().blobs()), 0, "what was unfinished is gone");
 }
 
 /// Killed when all files are in place and nothing has decided yet: whoever comes next changes everything back.
@@ -227,7 +227,7 @@ async fn with_a_worker_that_is_killed_while_it_verifies() {
     let config = format!("[worker]\nlease_seconds = 10\n{}\n{hang}", site.config());
     let house = House::distributed(ADE, 1);
     let cast = Cast::of(&house).await;
-    let worker = start_worker(&house, &config);
+    let worker = house.worker(ADE, &config);
     let files =
         json!([{ "path": "web.conf", "content": "listen 8080\n" }, { "path": "motd", "delete": true }]);
     let verify = json!({ "template": "hang", "arguments": { "pipe": pipe } });
@@ -249,12 +249,6 @@ async fn with_a_worker_that_is_killed_while_it_verifies() {
     let execution = &failed["execution"];
     assert_eq!((&execution["code"], &execution["rolled_back"]), (&json!("WORKER_LOST"), &json!(true)));
     assert_eq!(everything(&site.root()), before);
-}
-
-fn start_worker(house: &House, config: &str) -> Worker {
-    let redis = house.redis.as_ref().expect("one").url();
-    let postgres = house.postgres.as_ref().expect("one").url("ade");
-    Worker::start(ADE, config, &redis, &postgres).expect("starts")
 }
 
 /// Output that was never finished.

@@ -72,10 +72,8 @@ async fn anything_may_happen_on_two_servers() {
     let (redis, postgres) = (Redis::start().expect("starts"), Postgres::start().expect("starts"));
     for seed in seeds() {
         let database = postgres.create_database(&format!("ade{seed}")).expect("made");
-        let server = || {
-            let setup = setup().argument("--redis").argument(&redis.url());
-            setup.argument("--postgres").argument(&database).start().expect("starts")
-        };
-        drive(&[server(), server()], seed).await;
+        let setup = setup().argument("--redis").argument(&redis.url());
+        let servers = setup.argument("--postgres").argument(&database).start_many(2).expect("start");
+        drive(&servers, seed).await;
     }
 }

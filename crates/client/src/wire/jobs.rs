@@ -46,7 +46,7 @@ pub struct Archive {
     pub kind: String,
     /// The blob.
     pub key: String,
-    /// Tasks in it.
+    /// Tasks that left the record for it.
     pub items: u64,
     /// Bytes of the blob.
     pub bytes: u64,
@@ -66,6 +66,12 @@ pub struct Archive {
 pub struct Restored {
     /// From which.
     pub archive: Archive,
-    /// How many tasks were not there any more, and are again.
+    /// How many tasks were not there any more, themselves or their requests, and are again. They stay for 30 days at least.
     pub restored: u64,
+    /// Tasks that were archived once more since, and did not come back from this archive.
+    #[serde(default)]
+    pub outdated: u64,
+    /// Tasks that are archived themselves: their requests come back once they are here.
+    #[serde(default)]
+    pub away: u64,
 }

@@ -79,8 +79,11 @@ pub struct BadEntry {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Overview {
-    /// Tasks by state.
+    /// Tasks by state, those included that are archived.
     pub tasks: BTreeMap<String, u64>,
+    /// How many of them are archived.
+    #[serde(default)]
+    pub tasks_archived: u64,
     /// Requests that wait for an answer.
     pub pending: u64,
     /// Since when the oldest of them waits.
@@ -120,11 +123,11 @@ pub struct Day {
 pub struct UserStats {
     /// Who.
     pub user_id: String,
-    /// Its own tasks by state.
+    /// Its own tasks by state, those included that are archived.
     pub tasks: BTreeMap<String, u64>,
-    /// Requests to it by status.
+    /// Requests to it by status, those included that are archived.
     pub approvals: BTreeMap<String, u64>,
-    /// How long it takes to answer, on average over the last 200 answers.
+    /// How long it takes to answer, on average over the last 200 answers that are not archived.
     pub mean_response_seconds: Option<f64>,
     /// The one in the middle.
     pub median_response_seconds: Option<f64>,

@@ -37,6 +37,9 @@ pub struct Task {
     pub requirements: Vec<Progress>,
     /// The least number of approvals that would satisfy all requirements from the beginning.
     pub required_count: u32,
+    /// The archive that has its requests, once they left the record: 30 days after it ended.
+    #[serde(default)]
+    pub requests_archive: Option<String>,
     /// Which policies were looked at, and why they count or do not.
     pub policies: Vec<Considered>,
     /// Who or what was passed by when reviewers were chosen, and why.

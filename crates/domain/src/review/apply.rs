@@ -393,8 +393,7 @@ impl Review {
     /// Who wants to know how it ended: the author, and whoever approved it.
     fn concerned(&self) -> Vec<UserId> {
         let mut told = vec![self.author_id.clone()];
-        let approved = self.approvals.iter().filter(|one| one.digest == self.digest);
-        told.extend(approved.filter_map(|one| one.reviewed_by.clone()));
+        told.extend(self.deciders());
         told.sort();
         told.dedup();
         told

@@ -13,6 +13,7 @@ mod move_on;
 pub mod policy;
 mod pull;
 pub mod quorum;
+mod remembered;
 mod request;
 pub mod risk;
 pub mod window;
@@ -25,6 +26,7 @@ pub use apply::{Begin, Follows};
 pub use change::Plan;
 pub use decide::Answer;
 pub use move_on::{MOST_ESCALATIONS, Successor};
+pub use remembered::Remembered;
 pub use request::{Action, Approval, RequestStatus};
 
 use crate::Moment;
@@ -79,6 +81,9 @@ pub struct Review {
     /// Who is asked; stored by themselves.
     #[serde(skip)]
     pub approvals: Vec<Approval>,
+    /// What is left to be said about requests that are archived; stored by itself, and nothing while they are there.
+    #[serde(skip)]
+    pub remembered: Option<Remembered>,
     /// An administrator wants it decided past its policies.
     pub override_asked: Option<OverrideAsked>,
     /// Whether it goes before all others.
@@ -309,6 +314,7 @@ impl Review {
             passed_by: Vec::new(),
             auto_approved: None,
             approvals: Vec::new(),
+            remembered: None,
             override_asked: None,
             forced: false,
             apply_after: None,
@@ -326,6 +332,9 @@ impl Review {
     /// How far each requirement has come.
     #[must_use]
     pub fn progress(&self) -> Vec<Progress> {
+        if let Some(remembered) = &self.remembered {
+            return remembered.progress.clone();
+        }
         let votes = self.votes();
         self.requirements.iter().map(|requirement| requirement.progress(&votes)).collect()
     }

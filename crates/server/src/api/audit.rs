@@ -319,6 +319,7 @@ async fn overview(State(app): State<App>, caller: Caller) -> Answer<Json<wire::O
     let locks = app.locks.coordination().counts().await.ok();
     Ok(Json(wire::Overview {
         tasks: counts.tasks.iter().map(|(state, count)| (state.to_string(), *count)).collect(),
+        tasks_archived: counts.archived,
         pending: counts.pending,
         oldest_pending: counts.oldest_pending.map(Into::into),
         locks_held: locks.map(|locks| locks.held),

@@ -66,5 +66,5 @@ async fn archives(
 ))]
 async fn restore(State(app): State<App>, Segment(id): Segment, posted: Posted<Nothing>) -> Answer<Response> {
     let restored = app.archives.restore(&id, &posted.caller).await?;
-    Ok(posted.answer(Made::Restored(&restored.archive, restored.items)))
+    Ok(posted.answer(Made::Restored(&restored)))
 }

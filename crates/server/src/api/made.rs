@@ -1,7 +1,6 @@
 //! What a use case made, as it is answered: now, and again when the request is repeated.
 
 use ade_app::Made;
-use ade_client::wire;
 use ade_store::RecordError;
 use ade_store::record::{Thing, ThingKind};
 use serde::Serialize;
@@ -20,9 +19,7 @@ pub(crate) fn answer(status: u16, made: Made<'_>) -> (u16, Value) {
             value(&found.map(|one| convert::approval(one, Some(task.review.state))))
         }
         Made::Batch(ids, tasks) => value(&convert::batch(ids, tasks)),
-        Made::Restored(archive, restored) => {
-            value(&wire::Restored { archive: jobs::archive(archive), restored })
-        }
+        Made::Restored(restored) => value(&jobs::restored(restored)),
         Made::Said => Value::Null,
         Made::Comment(comment) => value(&convert::comment(comment)),
         Made::User(user) => value(&convert::user(user)),

@@ -59,7 +59,7 @@ const SETTINGS: &[Setting] = &[
         "server",
         "blobs",
         "\"\"",
-        "Folder for stashes, long output and archives, which all workers share; empty means blobs in the data folder.",
+        "Folder for stashes, long output and archives, shared by all servers and workers on one PostgreSQL; empty means blobs in the data folder.",
     ),
     setting("server", "hosts", "[]", "Host names that clients may use, besides localhost and IP addresses."),
     setting(

@@ -7,6 +7,7 @@
 mod agents;
 mod archive;
 mod bare;
+mod blob_rows;
 mod bulk;
 mod commit;
 mod forget;
@@ -33,8 +34,9 @@ use sqlx::{Connection, Database, PgConnection, Postgres, SqlSafeStr};
 use tokio::sync::oneshot;
 
 pub use agents::{InboxMessage, MOST_MESSAGES, StoredAgent};
-pub use archive::{Archive, ArchiveKind, Archived};
+pub use archive::{Archive, ArchiveKind, Archived, Leaving, LeftOut};
 pub use bare::{Bare, Place};
+pub use blob_rows::BlobStore;
 pub use bulk::{Chain, Loader, Rows};
 pub use commit::{Answered, Commit, Write};
 pub use jobs::{JobOutcome, JobRow};
@@ -46,6 +48,7 @@ pub use tasks::{ApprovalFilter, AsRead, Comment, StoredTask, TaskFilter};
 pub use work::{LogLine, Renewed, WorkKind};
 
 use archive::Archiving;
+use blob_rows::BlobStep;
 use forget::Forgetting;
 use jobs::JobStep;
 use log::Numbering;
@@ -116,17 +119,19 @@ pub struct StoredAnswer {
 }
 
 /// The steps that bring the tables up to date, by number: each is never changed once it was released.
-type Steps = [(i64, &'static str, &'static str); 3];
+type Steps = [(i64, &'static str, &'static str); 4];
 
 const SQLITE: Steps = [
     (1, "record", include_str!("schema/sqlite-1.sql")),
     (2, "work", include_str!("schema/sqlite-2.sql")),
     (3, "facts", include_str!("schema/sqlite-3.sql")),
+    (4, "archives", include_str!("schema/sqlite-4.sql")),
 ];
 const POSTGRES: Steps = [
     (1, "record", include_str!("schema/postgres-1.sql")),
     (2, "work", include_str!("schema/postgres-2.sql")),
     (3, "facts", include_str!("schema/postgres-3.sql")),
+    (4, "archives", include_str!("schema/postgres-4.sql")),
 ];
 
 fn migrator(steps: Steps) -> Migrator {
@@ -240,6 +245,7 @@ enum Work {
     Do(Doing),
     Job(JobStep),
     Archive(Archiving),
+    Blobs(BlobStep),
 }
 
 impl Work {
@@ -262,6 +268,7 @@ impl Work {
             Self::Do(doing) => doing.apply(link).await,
             Self::Job(step) => step.apply(link).await,
             Self::Archive(archiving) => archiving.apply(link).await,
+            Self::Blobs(step) => step.apply(link).await,
         }
     }
 }

@@ -1,4 +1,5 @@
-//! How much there is of everything, and how people review. Counted when asked, by indexes.
+//! How much there is of everything, and how people review. Counted when asked, by indexes; what is archived was counted when it
+//! left, and counts on.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +20,10 @@ const LAST_ANSWERS: u32 = 200;
 /// How much there is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Tasks by state; states without a task are left out.
+    /// Tasks by state, those included that are archived; states without a task are left out.
     pub tasks: BTreeMap<State, u64>,
+    /// How many of them are archived.
+    pub archived: u64,
     /// Requests that nobody answered yet.
     pub pending: u64,
     /// Since when the oldest of those waits.
@@ -30,11 +33,11 @@ pub struct Counts {
 /// What somebody proposed, and how it reviews.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct UserStats {
-    /// Its tasks by state.
+    /// Its tasks by state, those included that are archived.
     pub tasks: BTreeMap<State, u64>,
-    /// The requests to it by what became of them.
+    /// The requests to it by what became of them, those included that are archived.
     pub requests: BTreeMap<RequestStatus, u64>,
-    /// How many answers the times are of: its last ones.
+    /// How many answers the times are of: its last ones that are not archived.
     pub answered: u32,
     /// Seconds from request to answer on average.
     pub mean_seconds: Option<f64>,
@@ -75,6 +78,12 @@ async fn grouped<T: DeserializeOwned + Ord>(
     rows.iter().map(|row| Ok((word(row)?, row.number(1)?))).collect()
 }
 
+fn add<T: Ord + Copy>(all: &mut BTreeMap<T, u64>, more: &BTreeMap<T, u64>) {
+    for (word, many) in more {
+        *all.entry(*word).or_default() += many;
+    }
+}
+
 /// Mean and median of microseconds, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "microseconds of a review are far below 2^52")]
 fn middle(micros: &mut [u64]) -> Option<(f64, f64)> {
@@ -95,13 +104,17 @@ impl Record {
     /// The record is away.
     pub async fn counts(&self) -> Result<Counts, RecordError> {
         self.read(async |link| {
-            let tasks =
-                grouped(link, "SELECT state, count(*)::bigint FROM tasks GROUP BY state", &[]).await?;
+            let sql = "SELECT state, count(*)::bigint FROM tasks GROUP BY state";
+            let mut tasks = grouped(link, sql, &[]).await?;
+            let sql = "SELECT word, sum(many)::bigint FROM archived_counts WHERE kind = 'task' AND many > 0 GROUP BY word";
+            let archived: BTreeMap<State, u64> = grouped(link, sql, &[]).await?;
+            add(&mut tasks, &archived);
+            let archived = archived.values().sum();
             let sql = "SELECT many, micros(oldest) FROM (SELECT count(*)::bigint AS many, min(created_at) AS oldest \
                        FROM approvals WHERE status = 'PENDING') waiting";
             let rows = link.rows(sql, &[]).await?;
-            let Some(row) = rows.first() else { return Ok(Counts { tasks, ..Counts::default() }) };
-            Ok(Counts { tasks, pending: row.number(0)?, oldest_pending: row.maybe_moment(1)? })
+            let Some(row) = rows.first() else { return Ok(Counts { tasks, archived, ..Counts::default() }) };
+            Ok(Counts { tasks, archived, pending: row.number(0)?, oldest_pending: row.maybe_moment(1)? })
         })
         .await
     }
@@ -144,9 +157,14 @@ impl Record {
         );
         self.read(async |link| {
             let sql = "SELECT state, count(*)::bigint FROM tasks WHERE author_id = $1 GROUP BY state";
-            let tasks = grouped(link, sql, &args).await?;
+            let mut tasks = grouped(link, sql, &args).await?;
+            let sql = "SELECT word, many FROM archived_counts WHERE kind = 'task' AND who = $1 AND many > 0";
+            add(&mut tasks, &grouped(link, sql, &args).await?);
             let sql = "SELECT status, count(*)::bigint FROM approvals WHERE reviewer_id = $1 GROUP BY status";
-            let requests = grouped(link, sql, &args).await?;
+            let mut requests = grouped(link, sql, &args).await?;
+            let sql =
+                "SELECT word, many FROM archived_counts WHERE kind = 'request' AND who = $1 AND many > 0";
+            add(&mut requests, &grouped(link, sql, &args).await?);
             let rows = link.rows(&times, &args).await?;
             let took = |row: &Row| Ok(row.moment(1)?.micros().saturating_sub(row.moment(0)?.micros()));
             let mut took = rows.iter().map(took).collect::<Result<Vec<u64>, RecordError>>()?;

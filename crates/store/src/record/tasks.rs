@@ -6,12 +6,12 @@ use std::sync::Arc;
 use ade_domain::Moment;
 use ade_domain::people::UserId;
 use ade_domain::review::risk::History;
-use ade_domain::review::{Approval, RequestStatus, Review};
+use ade_domain::review::{Approval, Remembered, RequestStatus, Review};
 use ade_domain::task::{LockPreview, Metadata, Preview, State};
 use serde::{Deserialize, Serialize};
 
 use super::rules::{self, Mark};
-use super::sql::{Arg, Conditions};
+use super::sql::{Arg, Conditions, Row};
 use super::{Record, RecordError};
 
 /// A task with everything that is known about it.
@@ -108,7 +108,7 @@ impl StoredTask {
         let resources = self.review.config.resources.iter().map(|resource| ("resource", resource.name()));
         let tags = self.metadata.tags.iter().map(|tag| ("tag", tag.clone()));
         let authors = self.review.author_set.iter().map(|who| ("person", who.to_string()));
-        let reviewers = self.review.approvals.iter().map(|one| ("person", one.reviewer_id.to_string()));
+        let reviewers = self.review.reviewers().into_iter().map(|who| ("person", who.to_string()));
         resources.chain(tags).chain(authors).chain(reviewers).collect()
     }
 }
@@ -145,13 +145,20 @@ pub struct ApprovalFilter {
 macro_rules! whole {
     ($task:literal) => {
         concat!(
-            "SELECT 0 AS part, mark AS id, body::text AS body, micros(lease_until) AS lease FROM tasks CROSS JOIN facts WHERE task_id = ",
+            "SELECT 0 AS part, mark AS id, body::text AS body, micros(lease_until) AS lease, remembered::text AS remembered \
+             FROM tasks CROSS JOIN facts WHERE task_id = ",
             $task,
-            " UNION ALL SELECT 1 AS part, approval_id::text AS id, body::text AS body, NULL::bigint AS lease FROM approvals WHERE task_id = ",
+            " UNION ALL SELECT 1 AS part, approval_id::text AS id, body::text AS body, NULL::bigint AS lease, NULL::text AS remembered \
+             FROM approvals WHERE task_id = ",
             $task,
             " ORDER BY part, id"
         )
     };
+}
+
+/// What is remembered of requests that are archived.
+fn remembered(row: &Row, at: usize) -> Result<Option<Remembered>, RecordError> {
+    row.maybe_text(at)?.map(|_| row.json(at)).transpose()
 }
 
 impl Record {
@@ -180,6 +187,7 @@ impl Record {
             if let (Some(execution), Some(lease)) = (&mut task.review.execution, first.maybe_moment(3)?) {
                 execution.lease_until = lease;
             }
+            task.review.remembered = remembered(first, 4)?;
             task.review.approvals = others.iter().map(|row| row.json(2)).collect::<Result<_, _>>()?;
             task.as_read = AsRead::new(&task, first.text(1)?.into());
             Ok(Some(task))
@@ -223,9 +231,10 @@ impl Record {
         let few = filter.author.is_some() || filter.state.is_some_and(|state| !state.is_final());
         let along = if few || marks.is_empty() { None } else { Some(marks.remove(0)) };
         let (mut wanted, key) = match along {
-            None => (Conditions::new("SELECT t.body::text FROM tasks t"), "t.task_id"),
+            None => (Conditions::new("SELECT t.body::text, t.remembered::text FROM tasks t"), "t.task_id"),
             Some((kind, mark)) => {
-                let mut wanted = Conditions::new("SELECT t.body::text FROM task_marks m CROSS JOIN tasks t");
+                let found = "SELECT t.body::text, t.remembered::text FROM task_marks m CROSS JOIN tasks t";
+                let mut wanted = Conditions::new(found);
                 wanted.and("m.kind = ? AND m.mark = ?", [kind.into(), mark.into()]);
                 wanted.and("t.task_id = m.task_id", []);
                 (wanted, "m.task_id")
@@ -255,10 +264,12 @@ impl Record {
             }
         }
         wanted.sql.push_str(&format!(" ORDER BY {key} DESC LIMIT {limit}"));
-        self.read(async |link| {
-            link.rows(&wanted.sql, &wanted.args).await?.iter().map(|row| row.json(0)).collect()
-        })
-        .await
+        let task = |row: &Row| {
+            let mut task: StoredTask = row.json(0)?;
+            task.review.remembered = remembered(row, 1)?;
+            Ok(task)
+        };
+        self.read(async |link| link.rows(&wanted.sql, &wanted.args).await?.iter().map(task).collect()).await
     }
 
     /// Requests, the highest score first.

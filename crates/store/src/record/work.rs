@@ -17,7 +17,7 @@ use super::{Record, RecordError, StoredTask, Work};
 /// Bytes of what is said about one task that the record keeps for those who follow; all of it is a blob.
 const MOST_LOGGED: u64 = 1_048_576;
 /// The id before all others.
-const BEFORE_ALL: &str = "00000000-0000-0000-0000-000000000000";
+pub(super) const BEFORE_ALL: &str = "00000000-0000-0000-0000-000000000000";
 /// Where the order of what is forced begins.
 const FORCED: u64 = 1_000;
 const UNDO: u64 = 2_000;

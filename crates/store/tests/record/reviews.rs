@@ -33,7 +33,7 @@ on_both!(
     people_and_rules_give_the_record_another_mark_and_nothing_else_does,
 );
 
-fn task(author: &str, task_type: &str, resource: &str, tag: &str) -> StoredTask {
+pub(crate) fn task(author: &str, task_type: &str, resource: &str, tag: &str) -> StoredTask {
     let resource = Resource {
         resource_type: "database".to_owned(),
         id: resource.to_owned(),
@@ -65,7 +65,7 @@ fn task(author: &str, task_type: &str, resource: &str, tag: &str) -> StoredTask 
     }
 }
 
-fn put(task: &StoredTask, expected: Option<u64>) -> Write {
+pub(crate) fn put(task: &StoredTask, expected: Option<u64>) -> Write {
     Write::Task { task: Box::new(task.clone()), expected, approval_ends_at: None, at: Moment::from_micros(0) }
 }
 
@@ -133,7 +133,7 @@ async fn a_task_comes_back_as_it_was_with_its_requests(opened: Opened) {
     assert!(record.comments(&written.review.task_id).await.expect("read").is_empty());
 }
 
-fn approval(review: &Review, reviewer: &str, score: u32) -> ade_domain::review::Approval {
+pub(crate) fn approval(review: &Review, reviewer: &str, score: u32) -> ade_domain::review::Approval {
     ade_domain::review::Approval {
         approval_id: id(),
         task_id: review.task_id.clone(),
@@ -499,6 +499,7 @@ async fn what_is_counted_is_what_is_there(opened: Opened) {
     }
     let counts = Counts {
         tasks: BTreeMap::from([(State::Draft, 2), (State::Reviewing, 1), (State::Failed, 1)]),
+        archived: 0,
         pending: 5,
         oldest_pending: Some(at(5)),
     };

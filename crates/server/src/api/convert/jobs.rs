@@ -1,8 +1,8 @@
 //! Jobs and archives as they go over the wire.
 
-use ade_app::jobs::Standing;
+use ade_app::jobs::{Restored, Standing};
 use ade_client::wire;
-use ade_store::record::{Archive, ArchiveKind};
+use ade_store::record::Archive;
 
 pub(crate) fn job(standing: &Standing) -> wire::Job {
     let Standing { job, row } = standing;
@@ -34,10 +34,7 @@ pub(crate) fn job(standing: &Standing) -> wire::Job {
 pub(crate) fn archive(archive: &Archive) -> wire::Archive {
     wire::Archive {
         archive_id: archive.archive_id.clone(),
-        kind: match archive.kind {
-            ArchiveKind::Approvals => "approvals".to_owned(),
-            ArchiveKind::Tasks => "tasks".to_owned(),
-        },
+        kind: archive.kind.word().to_owned(),
         key: archive.key.clone(),
         items: archive.items,
         bytes: archive.bytes,
@@ -45,5 +42,14 @@ pub(crate) fn archive(archive: &Archive) -> wire::Archive {
         from: archive.from.into(),
         to: archive.to.into(),
         restored_at: archive.restored_at.map(Into::into),
+    }
+}
+
+pub(crate) fn restored(restored: &Restored) -> wire::Restored {
+    wire::Restored {
+        archive: archive(&restored.archive),
+        restored: restored.items,
+        outdated: restored.left_out.outdated,
+        away: restored.left_out.away,
     }
 }

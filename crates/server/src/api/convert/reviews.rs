@@ -70,6 +70,7 @@ pub(crate) fn task(stored: &StoredTask) -> wire::Task {
         lock_preview: stored.lock_preview.iter().map(lock_preview).collect(),
         requirements: review.progress(),
         required_count: review.required_count,
+        requests_archive: review.remembered.as_ref().map(|remembered| remembered.archive_id.clone()),
         policies: review.considered.clone(),
         passed_by: review.passed_by.clone(),
         auto_approved: review.auto_approved.clone(),
@@ -134,15 +135,13 @@ pub(crate) fn task_stats(task: &StoredTask, comments: usize) -> wire::TaskStats 
     let since = |state: State| review.since.get(&state).copied();
     let decided = [State::Approved, State::Rejected].into_iter().filter_map(since).min();
     let took = since(State::Submitted).zip(decided).map(|(from, to)| to.ms_since(from));
-    let answered = review.approvals.iter().filter(|one| one.responded_at.is_some()).count();
-    let escalations = review.approvals.iter().filter(|one| one.escalation_level > 0).count();
     wire::TaskStats {
         task_id: review.task_id.clone(),
         #[expect(clippy::cast_precision_loss, reason = "milliseconds of a review fit")]
         decided_after_seconds: took.map(|ms| ms as f64 / 1_000.0),
-        asked: review.approvals.len(),
-        answered,
-        escalations: escalations as u64,
+        asked: review.requests_made(),
+        answered: review.requests_answered(),
+        escalations: review.requests_escalated() as u64,
         comments,
     }
 }

@@ -6,6 +6,7 @@ use ade_domain::Moment;
 use ade_domain::people::UserId;
 use ade_store::record::{Commit, Record, RecordError, Write};
 use ade_testkit::Postgres;
+use sqlx::Connection;
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
@@ -43,6 +44,22 @@ impl Opened {
         match (&self.folder, &self.database) {
             (Some(folder), _) => Record::in_folder(folder.path()).await.expect("opens"),
             (None, Some((_, url))) => Record::on_postgres(url).await.expect("opens"),
+            (None, None) => unreachable!("it was opened somewhere"),
+        }
+    }
+}
+
+impl Opened {
+    /// Past the record.
+    pub(crate) async fn sql(&self, sql: &str) {
+        match (&self.folder, &self.database) {
+            (Some(folder), _) => {
+                let options = sqlx::sqlite::SqliteConnectOptions::new();
+                let options = options.filename(folder.path().join("record.sqlite3"));
+                let mut link = sqlx::SqliteConnection::connect_with(&options).await.expect("opens");
+                sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned())).execute(&mut link).await.expect("done");
+            }
+            (None, Some((name, _))) => drop(server().await.psql(name, sql).expect("done")),
             (None, None) => unreachable!("it was opened somewhere"),
         }
     }
