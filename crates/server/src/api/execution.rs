@@ -69,9 +69,6 @@ async fn claim(State(app): State<App>, posted: Posted<wire::ClaimRequest>) -> An
     if types.len() > MOST_TYPES {
         return Err(Problem::invalid_at("/types", format!("may be at most {MOST_TYPES}")));
     }
-    if let Some(agent_id) = &agent_id {
-        Holder::new(agent_id, None).map_err(|error| Problem::invalid_at("/agent_id", error.to_string()))?;
-    }
     let wait = wait_seconds.unwrap_or(0.0);
     if !(0.0..=LONGEST_WAIT).contains(&wait) {
         return Err(Problem::invalid_at("/wait_seconds", format!("must be between 0 and {LONGEST_WAIT}")));
