@@ -197,9 +197,12 @@ async fn of_too_many_calls_the_oldest_are_dropped(opener: Opener) {
 
 async fn a_call_for_later_comes_when_it_is_due(opener: Opener) {
     let play = usual(&opener).await;
+    let passed = play.now();
+    // Moments are as good as milliseconds.
+    play.pass(2).await;
+    make(&play, vec![call("preview", "now", When::At(passed))]).await;
     schedule(&play, 60_000, "apply", "much later").await;
     schedule(&play, 600, "apply", "later").await;
-    schedule(&play, 0, "preview", "now").await;
     assert_eq!(woken(&play, &["apply", "preview"], LONG).await, Some(job("preview", "now")), "at once");
     let next_in = move_due(&play).await.next_in.expect("one waits");
     assert!(next_in <= Duration::from_millis(600), "{next_in:?}");
