@@ -8,7 +8,7 @@ use ade_testkit::House;
 use ade_testkit::folder::{everything, write};
 use ade_testkit::people::text;
 use ade_testkit::wait::until;
-use rustix::fs::{CWD, FileType, mknodat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 use serde_json::json;
 
 const ADE: &str = env!("CARGO_BIN_EXE_ade");
@@ -68,10 +68,14 @@ async fn what_is_not_there_yet_is_waited_for() {
     let verify = json!({ "template": "hang", "arguments": { "pipe": pipe } });
     let parameters = json!({ "root": root, "files": files, "verify": verify });
     let id = author.submitted(json!({ "executor": "files", "parameters": parameters })).await;
-    let look = || async { if root.join("two").exists() { Err("not yet".to_owned()) } else { Ok(()) } };
-    until("all is in place", LONG, look).await.expect("it is");
+    // What verifies reads from the pipe until nobody holds the other end.
+    let look = || async {
+        open(&pipe, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).map_err(|error| error.to_string())
+    };
+    let held = until("it is verified", LONG, look).await.expect("it is");
+    assert!(!root.join("two").exists(), "all is in place");
     house.ade().kill().expect("killed");
-    drop(std::fs::OpenOptions::new().write(true).open(&pipe).expect("it reads"));
+    drop(held);
     let (stash, away) = (house.ade().blobs().join("stash"), around.path().join("stash"));
     std::fs::rename(&stash, &away).expect("moved");
     let mark = house.ade().process().mark();

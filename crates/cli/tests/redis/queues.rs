@@ -59,7 +59,11 @@ async fn wait_and_leave(client: Client, n: usize, stop: Arc<Stop>) -> Option<(St
         stop.go_on.notified().await;
     }
     let held = HoldRequest { holder_id: Some(holder.clone()), ..hold(&agent, &grant) };
-    client.release(&held).await.expect("released");
+    match client.release(&held).await {
+        // What was released is so also if its server was killed before it could say that.
+        Ok(_) | Err(Error::Unreachable { .. }) if n % 3 == 2 => {}
+        released => drop(released.expect("released")),
+    }
     Some((holder, grant))
 }
 
