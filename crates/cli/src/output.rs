@@ -2,13 +2,16 @@
 
 use std::io::{self, Write};
 
-use comfy_table::{Attribute, Cell, Color, ContentArrangement, LineStyle, Table, presets};
+use comfy_table::{Attribute, Cell, Color, ColumnConstraint, ContentArrangement, LineStyle, Table, presets};
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use crate::failure::{Failure, Kind, printable};
 
-/// A table with bold column titles, wrapped to the terminal if its width is known.
+/// Columns of ids that people copy: broken over lines they would be of no use.
+const COPIED: [&str; 7] = ["APPROVAL", "ARCHIVE", "DELEGATION", "POLICY", "REQUEST", "TASK", "TOKEN"];
+
+/// A table with bold column titles, wrapped to the terminal if its width is known; an id that comes first is left whole.
 pub(crate) fn table(titles: &[&str]) -> Table {
     let mut table = Table::new();
     table
@@ -16,6 +19,10 @@ pub(crate) fn table(titles: &[&str]) -> Table {
         .set_header(titles.iter().map(|title| Cell::new(title).add_attribute(Attribute::Bold)));
     if terminal_width(&table).is_some() {
         table.set_content_arrangement(ContentArrangement::Dynamic);
+        let is_copied = titles.first().is_some_and(|title| COPIED.contains(title));
+        if let Some(column) = table.column_mut(0).filter(|_| is_copied) {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
     }
     table
 }

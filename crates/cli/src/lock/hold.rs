@@ -26,6 +26,8 @@ use crate::output;
 const MAX_PURPOSE: usize = 256;
 /// Time to end for a command whose lock is lost.
 const USUAL_GRACE: Duration = Duration::from_secs(1);
+/// Time besides, at most, for being late.
+const LONGEST_MARGIN: Duration = Duration::from_secs(1);
 /// As good as for ever.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
@@ -50,7 +52,9 @@ pub(super) struct Args {
 pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure> {
     let ttl = args.taking.ttl;
     let grace = args.grace.unwrap_or_else(|| (ttl / 4).min(USUAL_GRACE));
-    let stop_within = grace + SLACK * 2;
+    // On a busy machine it takes a while until whoever is to stop the command gets to run at all.
+    let margin = (ttl / 10).clamp(SLACK * 2, LONGEST_MARGIN);
+    let stop_within = (grace + margin).min(ttl / 2).max(grace + SLACK * 2);
     if stop_within > ttl / 2 {
         let failure = Failure::new(Kind::Input, "--grace must be shorter than half of --ttl");
         return Err(failure.hint("a command that is stopped must be gone before its lease ends"));

@@ -34,7 +34,7 @@ enum Command {
     Add(AddArgs),
     /// Change somebody's name, roles, manager or team (admin)
     Set(SetArgs),
-    /// Change a password; whoever has it is signed out everywhere
+    /// Change a password; all sessions of whoever has it end, and tokens go on until they are revoked
     Passwd(PasswdArgs),
     /// Somebody leaves: they are signed out, and others are asked in their place (admin)
     Deactivate(Named),
@@ -248,7 +248,10 @@ fn passwd(client: &Client, args: PasswdArgs) -> Result<(), Failure> {
             }
         })
     })?;
-    output::line(&format!("{} has a new password and is signed out everywhere", safe(&user.user_id)))
+    let id = safe(&user.user_id);
+    output::line(&format!(
+        "{id} has a new password, and all its sessions ended; its tokens go on: ade user token ls {id} shows them"
+    ))
 }
 
 async fn switch(client: &Client, args: &Named, active: bool) -> Result<(), Failure> {

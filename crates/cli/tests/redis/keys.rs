@@ -22,8 +22,11 @@ use tokio::time::Instant;
 const CONFIG: &str = "[lock]\nmax_queue = 3\nacquisitions_per_minute = 40\n";
 /// Short, so that even the longest trace of a lease ends within the test.
 const TTL: f64 = 8.0;
-/// May be there when nobody holds, waits or is registered; each ends by itself.
-const LASTING: [&str; 10] = [
+/// May be there when nobody holds, waits or is registered; each ends by itself. Jobs go on, and what is approved and not carried
+/// out waits for the end of its approval.
+const LASTING: [&str; 12] = [
+    "job.lock",
+    "job.scheduled",
     "lock.task_fence",
     "lock.resource_fence",
     "lock.task_ended",

@@ -398,7 +398,10 @@ impl Review {
             return Err(Refusal::OwnTask { who: who.clone(), why: why.to_owned() });
         }
         if let Some(maker) = actor.token_made_by.as_ref().filter(|maker| self.author_set.contains(maker)) {
-            let why = format!("the token was made by {maker}, who belongs to its authors");
+            let why = format!(
+                "what it acts with was made by {maker}, who belongs to its authors: {maker} set the password, or made the token; \
+                 ask for a password that the bootstrap token sets, or for another reviewer"
+            );
             return Err(Refusal::OwnTask { who: who.clone(), why });
         }
         Ok(who.clone())
