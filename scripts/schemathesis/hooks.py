@@ -49,6 +49,9 @@ def before_call(context, case, kwargs):
     wait = case.body.get("wait_seconds") if isinstance(case.body, dict) else None
     if case.path == "/api/v1/tasks/claim" and isinstance(wait, (int, float)) and 0 < wait <= 60:
         case.body["wait_seconds"] = 0.05
+    for name, value in (case.path_parameters or {}).items():
+        if isinstance(value, str) and value in NO_SEGMENTS:
+            case.path_parameters[name] = "nothing"
     found = re.match(r"/api/v1/(\w+)/\{(\w+)\}", case.path)
     if not found or found[1] not in LISTS or not case.path_parameters:
         return
