@@ -94,21 +94,18 @@ impl Reviews {
         .await
     }
 
-    /// It is done. `known` is how the task probably is: only if somebody changed it since then, it is read again.
+    /// It is done. `known` is how the task probably is.
     pub(crate) async fn complete(
         &self,
         known: &StoredTask,
         attempt: u64,
         output: &Output,
     ) -> Result<(), Error> {
-        let about = About::due(&known.review.task_id);
-        let (mut task, seen, now) = (known.clone(), known.review.revision, self.clock.now());
-        task.review.complete(attempt, output.clone(), now)?;
-        if self.finish(about, seen, task, now).await?.is_some() {
-            return Ok(());
-        }
-        let done = self.change(about, |task, now| Ok(task.review.complete(attempt, output.clone(), now)?));
-        done.await.map(drop)
+        self.change_known(About::due(&known.review.task_id), known.clone(), |task, now| {
+            Ok(task.review.complete(attempt, output.clone(), now)?)
+        })
+        .await
+        .map(drop)
     }
 
     /// It failed; what follows.

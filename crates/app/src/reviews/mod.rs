@@ -231,13 +231,24 @@ impl Reviews {
         about: About<'_>,
         decide: impl Fn(&mut StoredTask, Moment) -> Result<(), Error>,
     ) -> Result<StoredTask, Error> {
+        let task = self.load(about).await?;
+        self.change_known(about, task, decide).await
+    }
+
+    /// The same for whoever knows how it probably is: only if somebody changed it since then, it is read again.
+    async fn change_known(
+        &self,
+        about: About<'_>,
+        mut task: StoredTask,
+        decide: impl Fn(&mut StoredTask, Moment) -> Result<(), Error>,
+    ) -> Result<StoredTask, Error> {
         for _ in 0..MOST_ATTEMPTS {
-            let mut task = self.load(about).await?;
             let (seen, now) = (task.review.revision, self.clock.now());
             decide(&mut task, now)?;
             if let Some(task) = self.finish(about, seen, task, now).await? {
                 return Ok(task);
             }
+            task = self.load(about).await?;
         }
         Err(Error::Overtaken)
     }
@@ -268,7 +279,7 @@ impl Reviews {
         if !self.commit(commit).await? {
             return Ok(None);
         }
-        task.is_committed();
+        task.mark_committed();
         Ok(Some(task))
     }
 

@@ -1,11 +1,10 @@
 //! kill -9 at any moment under load, and a start on the same folder: whoever was answered still has what was answered.
 
-use std::time::Duration;
-
 use crate::load::{Agent, LOCKS, Notes, Unanswered, Update, held, now};
 use crate::server::{PATIENCE, Server, folder};
 use ade_client::wire::{AcquireRequest, HeldLock, HoldRequest, LockAsk, Mode, TicketStatus, VerifyRequest};
 use ade_client::{Acquired, Client, Error};
+use ade_testkit::wait::until;
 use ade_testkit::{Dice, effort};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -355,10 +354,9 @@ async fn spawn(
 }
 
 async fn wait_for_queue(client: &Client, length: usize) {
-    let long = async {
-        while client.lock("resource:db:p").await.expect("answers").queue.len() < length {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    let look = || async {
+        let waiting = client.lock("resource:db:p").await.expect("answers").queue.len();
+        if waiting < length { Err(format!("{waiting} of {length}")) } else { Ok(()) }
     };
-    timeout(PATIENCE, long).await.expect("everybody waits");
+    until("everybody waits", PATIENCE, look).await.expect("in time");
 }

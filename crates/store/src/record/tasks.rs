@@ -97,7 +97,7 @@ pub struct Comment {
 
 impl StoredTask {
     /// It was committed as it is: from now on this is how it was when it was read.
-    pub fn is_committed(&mut self) {
+    pub fn mark_committed(&mut self) {
         if let Some(mark) = self.as_read.mark().cloned() {
             self.as_read = AsRead::new(self, mark);
         }
