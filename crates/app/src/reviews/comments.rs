@@ -101,11 +101,12 @@ impl Reviews {
             if let Some(user) = &caller.user {
                 metadata.author_name.clone_from(&user.name);
             }
-            let mut authors = self.authors(&metadata.lineage, caller).await?;
+            let mut authors = caller.authors();
             for who in old.review.author_set.iter() {
                 authors
                     .add(who.clone(), format!("belongs to the authors of {task_id}, which it was made of"));
             }
+            self.join_behind(&mut authors, &metadata.lineage).await?;
             let digest = old.review.digest;
             let mut review = Review::draft(copy_id.as_str(), config, digest, author, authors, now);
             review.by_agent = caller.agent_id.is_some() || metadata.lineage.agent_id.is_some();

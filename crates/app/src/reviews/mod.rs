@@ -209,6 +209,13 @@ impl Reviews {
     /// of it, also where the lineage does not say who that is.
     async fn authors(&self, lineage: &Lineage, caller: &Caller) -> Result<AuthorSet, Error> {
         let mut authors = caller.authors();
+        self.join_behind(&mut authors, lineage).await?;
+        Ok(authors)
+    }
+
+    /// Those of them whom the lineage brings in. Whoever belongs to the authors already stays for the reason it had: it does not
+    /// leave them with the lineage.
+    async fn join_behind(&self, authors: &mut AuthorSet, lineage: &Lineage) -> Result<(), Error> {
         if let Some(sponsor) = &lineage.sponsor_id {
             authors.add(sponsor.clone(), format!("{BEHIND} the agents behind it"));
         }
@@ -218,7 +225,7 @@ impl Reviews {
                 authors.add(sponsor, format!("{BEHIND} the agent {agent} behind it"));
             }
         }
-        Ok(authors)
+        Ok(())
     }
 
     pub(crate) async fn facts(&self, task_type: &str) -> Result<Facts, Error> {

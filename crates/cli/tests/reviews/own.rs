@@ -217,6 +217,9 @@ async fn whoever_changes_a_task_becomes_one_of_its_authors_and_its_copy_has_all_
             let _ = rex.answers(&request, "reject").await.expect(200);
             let copy = author.post(&format!("/tasks/{task}/resubmit"), &json!({})).await.expect(201);
             let copy = text(&copy, "task_id");
+            // Who was only named belongs to the authors of the copy, whoever is named there.
+            let other = json!({ "lineage": { "sponsor_id": "author" } });
+            let _ = author.patch(&format!("/tasks/{copy}"), &other).await.expect(200);
             let _ = author.post(&format!("/tasks/{copy}/submit"), &json!({})).await.expect(202);
             copy
         }

@@ -1,10 +1,12 @@
 //! What people do, at random: mostly what they may, sometimes what they may not. Whatever is answered well is remembered.
 
+use std::collections::BTreeSet;
+
 use ade_testkit::Dice;
 use ade_testkit::api::segment;
 use serde_json::{Value, json};
 
-use super::{Call, Known, Token, World, items, text};
+use super::{Behind, Call, Known, Token, World, items, text};
 
 const TYPES: [&str; 3] = ["deploy", "migrate", "cleanup"];
 const RESOURCES: [&str; 5] = ["users", "orders", "web", "prod-1", "prod-2"];
@@ -79,11 +81,15 @@ fn proposal(dice: &mut Dice) -> Value {
     body
 }
 
-/// Whoever stands behind what a token proposes.
-fn behind(token: &Token, body: &Value) -> Vec<String> {
-    let named = body["lineage"]["sponsor_id"].as_str().filter(|_| token.agent.is_none());
-    let named = named.map(str::to_owned);
-    [Some(token.user.clone()), token.maker.clone(), named].into_iter().flatten().collect()
+/// Whoever stands behind what a token proposes: an agent names nobody but its own sponsor, whatever it says.
+fn behind(token: &Token, body: &Value) -> Behind {
+    let acted = [Some(token.user.clone()), token.maker.clone()].into_iter().flatten().collect();
+    let named = if token.agent.is_some() {
+        Some(BTreeSet::new())
+    } else {
+        body["lineage"]["sponsor_id"].as_str().map(|named| BTreeSet::from([named.to_owned()]))
+    };
+    Behind { acted, named }
 }
 
 fn note_task(known: &mut Known, action: &str, by: &str, told: &Value) {
@@ -105,7 +111,7 @@ async fn create(world: &World, dice: &mut Dice) {
     if let Ok(told) = world.perform(dice, call).await {
         let mut known = world.known();
         note_task(&mut known, "task.create", &by, &told);
-        known.authors.insert((text(&told["task_id"]), 1), authors.into_iter().collect());
+        known.authors.insert((text(&told["task_id"]), 1), authors);
         known.tasks.push(text(&told["task_id"]));
     }
 }
@@ -126,7 +132,7 @@ async fn modify(world: &World, dice: &mut Dice) {
         let mut known = world.known();
         note_task(&mut known, "task.modify", &by, &told);
         let revision = told["revision"].as_u64().expect("a revision");
-        known.authors.insert((text(&told["task_id"]), revision), authors.into_iter().collect());
+        known.authors.insert((text(&told["task_id"]), revision), authors);
     }
 }
 
@@ -193,7 +199,7 @@ async fn act(
         known.expect(format!("task.resubmit {id} by {by}"));
         let new = text(&told["task_id"]);
         note_task(&mut known, "task.create", &by, &told);
-        known.authors.insert((new.clone(), 1), behind(&token, &Value::Null).into_iter().collect());
+        known.authors.insert((new.clone(), 1), behind(&token, &Value::Null));
         known.predecessors.insert(new.clone(), id.to_owned());
         known.tasks.push(new);
         known.count("task.resubmit");

@@ -26,6 +26,8 @@ pub(crate) struct History<'a> {
     /// Every request there ever was, as it is now, by id.
     approvals: BTreeMap<String, &'a Value>,
     authors: BTreeSet<String>,
+    /// Who is named to answer for it, and belongs to its authors as long as that is so.
+    named: BTreeSet<String>,
     pub(crate) state: String,
     revision: u64,
     /// Who was asked in this round of the review.
@@ -63,6 +65,7 @@ impl<'a> History<'a> {
             known,
             approvals,
             authors,
+            named: BTreeSet::new(),
             state: "DRAFT".to_owned(),
             revision: 0,
             asked: BTreeSet::new(),
@@ -90,7 +93,10 @@ impl<'a> History<'a> {
             "task.create" | "task.modify" => {
                 let id = text(&entry["task_id"]);
                 let joined = self.known.authors.get(&(id, revision)).expect("somebody was told of it");
-                self.authors.extend(joined.iter().cloned());
+                self.authors.extend(joined.acted.iter().cloned());
+                if let Some(named) = &joined.named {
+                    self.named.clone_from(named);
+                }
                 if action == "task.modify" {
                     self.begin_anew();
                     self.changed_at = (from != "DRAFT").then(|| text(&entry["at"]));
@@ -152,10 +158,11 @@ impl<'a> History<'a> {
 
     fn may_decide(&self, entry: &Value, actor: &str) {
         assert!(!actor.is_empty() && entry["who"]["agent_id"].is_null(), "decided by nobody: {entry}");
-        assert!(!self.authors.contains(actor), "decided by its author: {entry}: {:?}", self.authors);
+        let authors = self.everybody_behind();
+        assert!(!authors.contains(actor), "decided by its author: {entry}: {authors:?}");
         let maker = self.known.makers.get(&text(&entry["who"]["token_id"])).expect("a token").as_ref();
         assert!(
-            maker.is_none_or(|maker| !self.authors.contains(maker)),
+            maker.is_none_or(|maker| !authors.contains(maker)),
             "decided with a token of its author: {entry}"
         );
     }
@@ -257,7 +264,11 @@ impl<'a> History<'a> {
             );
             self.rounds_are_apart(task);
         }
-        self.authors.clone()
+        self.everybody_behind()
+    }
+
+    fn everybody_behind(&self) -> BTreeSet<String> {
+        self.authors.union(&self.named).cloned().collect()
     }
 
     /// What was said before a change does not count after it.

@@ -43,7 +43,7 @@ pub(crate) struct Known {
     /// Digests that a task has had.
     pub(crate) digests: BTreeMap<String, Vec<String>>,
     /// Who joined the authors of a task with which of its revisions.
-    pub(crate) authors: BTreeMap<(String, u64), BTreeSet<String>>,
+    pub(crate) authors: BTreeMap<(String, u64), Behind>,
     pub(crate) predecessors: BTreeMap<String, String>,
     pub(crate) policies: Vec<String>,
     pub(crate) delegations: Vec<String>,
@@ -54,6 +54,15 @@ pub(crate) struct Known {
     pub(crate) tally: BTreeMap<String, u64>,
     commands: VecDeque<String>,
     numbers: u64,
+}
+
+/// Who stands behind a change.
+#[derive(Debug, Default)]
+pub(crate) struct Behind {
+    /// Who made it, and with whose token: they stay.
+    pub(crate) acted: BTreeSet<String>,
+    /// Who is named to answer for it, if the change says that: in the place of whom a draft named before.
+    pub(crate) named: Option<BTreeSet<String>>,
 }
 
 /// One request.
