@@ -70,6 +70,9 @@ fn head(page: &mut String, task: &Task, now: Timestamp) {
     let since = since.map(|since| format!(" for {}", times::since(*since, now))).unwrap_or_default();
     let forced = if task.forced { ", before all others".red().to_string() } else { String::new() };
     fact(page, "state", &format!("{}{since}{forced}", parts::state(task.state)));
+    let reopened = task.reopened.as_ref();
+    let reopened = reopened.map(|one| format!("{} ago: {}", times::since(one.at, now), safe(&one.why)));
+    fact(page, "asked anew", &reopened.map(|text| text.yellow().to_string()).unwrap_or_default());
     fact(page, "way", &way(task));
     fact(page, "task", &format!("{}, revision {}", safe(&task.task_id), task.revision));
     fact(page, "digest", &safe(&task.digest));
@@ -334,6 +337,7 @@ mod tests {
         for part in [
             "Add an index on orders\n  so that the report ends\n",
             "state        REVIEWING for 2 h",
+            "asked anew   2 h ago: STALE_PREVIEW: what would be changed is not what was approved",
             "way          ✓ DRAFT → ✓ SUBMITTED → ● REVIEWING → ○ APPROVED → ○ APPLYING → ○ COMPLETED",
             "digest       9f86d081884c7d65",
             "author       Ann (ann)",

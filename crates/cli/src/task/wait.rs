@@ -104,7 +104,8 @@ fn progress(task: &Task) -> String {
         (State::Reviewing, _) => {
             let open =
                 task.requirements.iter().filter(|one| (one.approved_by.len() as u32) < one.needed).count();
-            format!("{state}: {} still waits for people (ade task show {})", times(open), task.task_id)
+            let anew = task.reopened.as_ref().map(|one| format!(" anew ({})", one.why)).unwrap_or_default();
+            format!("{state}{anew}: {} still waits for people (ade task show {})", times(open), task.task_id)
         }
         (State::Applying, Some(execution)) => {
             let phase = match execution.phase {

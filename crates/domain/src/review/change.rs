@@ -2,7 +2,7 @@
 
 use super::assign::{Assignment, NoQuorum, Wanted};
 use super::risk::Risk;
-use super::{Actor, Approval, Refusal, RequestStatus, Review};
+use super::{Actor, Approval, Refusal, Reopened, RequestStatus, Review};
 use crate::Moment;
 use crate::people::UserId;
 use crate::permission::Act;
@@ -92,10 +92,12 @@ impl Review {
         self.fingerprint = fingerprint;
         self.forced = false;
         self.override_asked = None;
+        let why = by.as_ref().map(|by| format!("{by} changed it"));
         self.go(Verb::Modify, by, now)?;
         match assignment {
             None => Ok(()),
             Some(assignment) => {
+                self.reopened = why.map(|why| Reopened { why, at: now });
                 self.invalidate();
                 self.ask_anew(assignment, due_after_ms, ids, now)
             }
@@ -149,10 +151,13 @@ impl Review {
         self.fingerprint = fingerprint;
         self.forced = false;
         self.override_asked = None;
-        let record = self.go(verb, None, now)?;
-        if verb == Verb::GoStale {
-            record.reason = Some("STALE_PREVIEW: what would be changed is not what was approved".to_owned());
-        }
+        let why = match (verb, self.state) {
+            (Verb::Expire, _) => "EXPIRED: it was approved too long ago, and not carried out since",
+            (_, State::Approved) => "STALE_PREVIEW: what would be changed is not what was approved",
+            _ => "STALE_PREVIEW: what would be changed became known only after people were asked",
+        };
+        self.go(verb, None, now)?.reason = Some(why.to_owned());
+        self.reopened = Some(Reopened { why: why.to_owned(), at: now });
         self.invalidate();
         self.ask_anew(assignment, due_after_ms, ids, now)
     }

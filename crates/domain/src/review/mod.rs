@@ -86,6 +86,9 @@ pub struct Review {
     pub remembered: Option<Remembered>,
     /// An administrator wants it decided past its policies.
     pub override_asked: Option<OverrideAsked>,
+    /// Why its review began anew the last time.
+    #[serde(default)]
+    pub reopened: Option<Reopened>,
     /// Whether it goes before all others.
     pub forced: bool,
     /// Not before, after an attempt that changed nothing.
@@ -105,6 +108,15 @@ pub struct Review {
     /// What happened since it was loaded; not part of what is stored with it.
     #[serde(skip)]
     pub records: Vec<Record>,
+}
+
+/// Why a review began anew, and what was said before does not count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reopened {
+    /// Why.
+    pub why: String,
+    /// When.
+    pub at: Moment,
 }
 
 /// An override that waits for a second administrator.
@@ -316,6 +328,7 @@ impl Review {
             approvals: Vec::new(),
             remembered: None,
             override_asked: None,
+            reopened: None,
             forced: false,
             apply_after: None,
             execution: None,

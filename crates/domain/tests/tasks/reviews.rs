@@ -163,6 +163,8 @@ fn an_approval_does_not_count_for_what_it_was_not_given_for() {
     office.modify(&mut review, &config("schema", &["database:b"]), "ann").expect("its author");
     assert_eq!(review.state, State::Reviewing);
     assert_eq!(review.approvals.iter().filter(|one| one.status == RequestStatus::Invalidated).count(), 3);
+    let reopened = review.reopened.as_ref().map(|one| (one.why.as_str(), one.at));
+    assert_eq!(reopened, Some(("ann changed it", office.now)));
     let answer = |approval_id, digest| ade_domain::review::Answer {
         approval_id,
         action: Action::Approve,

@@ -44,6 +44,7 @@ pub(crate) fn task() -> Task {
         "policies": [{ "policy": "databases", "applies": true, "why": "it is about database:*" }],
         "passed_by": ["ann wrote it"],
         "auto_approved": null, "override_asked": null, "forced": false,
+        "reopened": { "why": "STALE_PREVIEW: what would be changed is not what was approved", "at": time },
         "allowed": ["modify", "cancel", "comment"], "predecessor": "t-0",
     });
     serde_json::from_value(task).expect("a task")

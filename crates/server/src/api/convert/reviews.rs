@@ -80,6 +80,10 @@ pub(crate) fn task(stored: &StoredTask) -> wire::Task {
             incident_ticket: asked.incident_ticket.clone(),
             at: asked.at.into(),
         }),
+        reopened: review
+            .reopened
+            .as_ref()
+            .map(|reopened| wire::Reopened { why: reopened.why.clone(), at: reopened.at.into() }),
         forced: review.forced,
         allowed: allowed(review.state).iter().map(ToString::to_string).collect(),
         execution: review.execution.as_ref().map(super::execution::execution),
