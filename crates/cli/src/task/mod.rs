@@ -2,6 +2,7 @@
 
 mod act;
 mod list;
+mod missing;
 pub(crate) mod page;
 pub(crate) mod parts;
 mod wait;

@@ -70,6 +70,10 @@ fn head(page: &mut String, task: &Task, now: Timestamp) {
     let since = since.map(|since| format!(" for {}", times::since(*since, now))).unwrap_or_default();
     let forced = if task.forced { ", before all others".red().to_string() } else { String::new() };
     fact(page, "state", &format!("{}{since}{forced}", parts::state(task.state)));
+    if task.state == State::Approved {
+        let who = task.claimed_by.as_deref().map(|who| format!("{} tries to carry it out", safe(who)));
+        fact(page, "taken by", &who.unwrap_or_else(|| "nobody yet".to_owned()));
+    }
     let reopened = task.reopened.as_ref();
     let reopened = reopened.map(|one| format!("{} ago: {}", times::since(one.at, now), safe(&one.why)));
     fact(page, "asked anew", &reopened.map(|text| text.yellow().to_string()).unwrap_or_default());

@@ -9,6 +9,7 @@ use ade_domain::task::{Phase, State};
 use owo_colors::OwoColorize;
 
 use super::act;
+use super::missing::Missing;
 use crate::documents;
 use crate::failure::{Failure, Kind};
 use crate::output::{self, safe};
@@ -81,6 +82,7 @@ fn is_open(task: &Task) -> bool {
 async fn ended(client: &Client, mut task: Task, quiet: bool) -> Result<Task, Failure> {
     let mut shown: Option<(State, Option<Phase>)> = None;
     let (mut last, mut patience, task_id) = (0, Patience::default(), task.task_id.clone());
+    let mut missing = Missing::default();
     loop {
         let phase = task.execution.as_ref().map(|execution| execution.phase);
         if shown != Some((task.state, phase)) && !quiet {
@@ -93,6 +95,7 @@ async fn ended(client: &Client, mut task: Task, quiet: bool) -> Result<Task, Fai
         if !is_open(&task) {
             return Ok(task);
         }
+        missing.seen(client, &task).await;
         tokio::time::sleep(EVERY).await;
         task = patience.ask(async || client.task(&task_id).await).await?;
     }

@@ -55,6 +55,9 @@ pub struct Task {
     pub forced: bool,
     /// What can be done with it now.
     pub allowed: Vec<String>,
+    /// Who tries to carry it out, or tried last, since it changed last; told where one task is looked at.
+    #[serde(default)]
+    pub claimed_by: Option<String>,
     /// How carrying it out stands, once somebody began to.
     pub execution: Option<Execution>,
     /// The task that it was made of.

@@ -46,6 +46,7 @@ struct Seen {
     revision: u64,
     beside: Beside,
     mark: Mark,
+    claimed_by: Option<String>,
 }
 
 impl PartialEq for AsRead {
@@ -55,10 +56,10 @@ impl PartialEq for AsRead {
 }
 
 impl AsRead {
-    fn new(task: &StoredTask, mark: Mark) -> Self {
+    fn new(task: &StoredTask, mark: Mark, claimed_by: Option<String>) -> Self {
         let approvals = task.review.approvals.iter().map(|one| (one.approval_id.clone(), one.revision));
         let beside = Beside { marks: task.marks(), approvals: approvals.collect() };
-        Self(Some(Arc::new(Seen { revision: task.review.revision, beside, mark })))
+        Self(Some(Arc::new(Seen { revision: task.review.revision, beside, mark, claimed_by })))
     }
 
     /// What stood beside this revision.
@@ -99,8 +100,16 @@ impl StoredTask {
     /// It was committed as it is: from now on this is how it was when it was read.
     pub fn mark_committed(&mut self) {
         if let Some(mark) = self.as_read.mark().cloned() {
-            self.as_read = AsRead::new(self, mark);
+            // A commit ends every claim.
+            self.as_read = AsRead::new(self, mark, None);
         }
+    }
+
+    /// Who tries to carry it out, or tried last since it changed last; nobody of one that was not read by itself.
+    #[must_use]
+    pub fn claimed_by(&self) -> Option<&str> {
+        let seen = self.as_read.0.as_deref().filter(|seen| seen.revision == self.review.revision);
+        seen.and_then(|seen| seen.claimed_by.as_deref())
     }
 
     /// What it is found by besides its own columns.
@@ -145,11 +154,11 @@ pub struct ApprovalFilter {
 macro_rules! whole {
     ($task:literal) => {
         concat!(
-            "SELECT 0 AS part, mark AS id, body::text AS body, micros(lease_until) AS lease, remembered::text AS remembered \
-             FROM tasks CROSS JOIN facts WHERE task_id = ",
+            "SELECT 0 AS part, mark AS id, body::text AS body, micros(lease_until) AS lease, remembered::text AS remembered, \
+             claimed_by FROM tasks CROSS JOIN facts WHERE task_id = ",
             $task,
-            " UNION ALL SELECT 1 AS part, approval_id::text AS id, body::text AS body, NULL::bigint AS lease, NULL::text AS remembered \
-             FROM approvals WHERE task_id = ",
+            " UNION ALL SELECT 1 AS part, approval_id::text AS id, body::text AS body, NULL::bigint AS lease, NULL::text AS remembered, \
+             NULL::text AS claimed_by FROM approvals WHERE task_id = ",
             $task,
             " ORDER BY part, id"
         )
@@ -189,7 +198,8 @@ impl Record {
             }
             task.review.remembered = remembered(first, 4)?;
             task.review.approvals = others.iter().map(|row| row.json(2)).collect::<Result<_, _>>()?;
-            task.as_read = AsRead::new(&task, first.text(1)?.into());
+            let claimed_by = first.maybe_text(5)?.map(str::to_owned);
+            task.as_read = AsRead::new(&task, first.text(1)?.into(), claimed_by);
             Ok(Some(task))
         })
         .await

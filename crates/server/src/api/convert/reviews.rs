@@ -86,6 +86,7 @@ pub(crate) fn task(stored: &StoredTask) -> wire::Task {
             .map(|reopened| wire::Reopened { why: reopened.why.clone(), at: reopened.at.into() }),
         forced: review.forced,
         allowed: allowed(review.state).iter().map(ToString::to_string).collect(),
+        claimed_by: stored.claimed_by().map(str::to_owned),
         execution: review.execution.as_ref().map(super::execution::execution),
         predecessor: stored.predecessor.clone(),
     }
