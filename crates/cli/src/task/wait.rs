@@ -22,6 +22,7 @@ pub(super) async fn propose(client: &Client, args: &super::ProposeArgs) -> Resul
     let request: TaskRequest = documents::read(&args.file)?;
     let draft = client.make_task(&request).await?;
     let task = act::submit_new(client, &draft).await?;
+    act::warn(&task);
     if !args.wait {
         return act::told(args.shape, &task);
     }

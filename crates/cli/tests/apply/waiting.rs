@@ -135,8 +135,9 @@ async fn who_waits_is_told_once_what_an_approved_task_waits_for() {
     let held = json!({ "agent_id": "other", "locks": [{ "lock": lock }], "ttl_seconds": 300 });
     let held = stage.office.admin.post("/locks/acquire", &held).await.expect(200);
     let mut waiting = Vec::new();
-    for task in [json!({ "resources": [{ "type": "service", "id": "web" }] }), json!({ "executor": "agent" })]
-    {
+    let wrong = json!({ "errors": ["the database is away"] });
+    let locked = json!({ "resources": [{ "type": "service", "id": "web" }] });
+    for task in [locked, json!({ "executor": "agent", "preview": wrong })] {
         let proposal = stage.proposal(&task);
         let begun = stage.shell().begin(&["task", "propose", "-f", &proposal, "--wait"]);
         let (request, id) = stage.asked().await;
@@ -147,6 +148,8 @@ async fn who_waits_is_told_once_what_an_approved_task_waits_for() {
     let (mut for_lock, _) = waiting.pop().expect("the first");
     let told = format!("APPROVED and waits for the lock {lock}, held by other");
     for_lock.tells(&told).await;
+    for_agent.tells("warning: finding out what would change went wrong").await;
+    for_agent.tells("warning: the database is away").await;
     for_agent.tells("APPROVED and waits for an agent that can note, who has not asked for it").await;
     let page = stage.shell().says(&["task", "show", &id]).await;
     assert!(page.contains("taken by     nobody yet"), "{page}");
