@@ -16,7 +16,7 @@ pub(crate) fn answer(status: u16, made: Made<'_>) -> (u16, Value) {
         Made::Claim(task) => value(&execution::claim(task)),
         Made::Approval(task, id) => {
             let found = task.review.approvals.iter().find(|one| one.approval_id == id);
-            value(&found.map(|one| convert::approval(one, Some(task.review.state))))
+            value(&found.map(|one| convert::approval(one, &task.review)))
         }
         Made::Batch(ids, tasks) => value(&convert::batch(ids, tasks)),
         Made::Restored(restored) => value(&jobs::restored(restored)),

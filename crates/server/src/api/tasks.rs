@@ -377,8 +377,7 @@ async fn approvals(
     Segment(id): Segment,
 ) -> Answer<Json<wire::Page<wire::Approval>>> {
     let task = app.reviews.task(&id, &caller).await?;
-    let state = Some(task.review.state);
-    let items = task.review.approvals.iter().map(|one| told::approval(one, state)).collect();
+    let items = task.review.approvals.iter().map(|one| told::approval(one, &task.review)).collect();
     Ok(Json(wire::Page { items, next_cursor: None }))
 }
 

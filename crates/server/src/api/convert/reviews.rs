@@ -9,6 +9,9 @@ use ade_domain::task::{LockPreview, ResourceMode, State, allowed};
 use ade_store::RecordError;
 use ade_store::record::{Comment, Numbered, StoredTask, StoredToken, StoredUser, Thing};
 
+/// Characters of what a task is about, where that is told besides.
+const LONGEST_LINE: usize = 200;
+
 pub(crate) fn user(stored: &StoredUser) -> wire::User {
     let user = &stored.user;
     wire::User {
@@ -92,10 +95,22 @@ pub(crate) fn task(stored: &StoredTask) -> wire::Task {
     }
 }
 
-pub(crate) fn approval(approval: &Approval, task_state: Option<State>) -> wire::Approval {
+/// A request about a task that was looked at.
+pub(crate) fn approval(one: &Approval, review: &Review) -> wire::Approval {
+    listed_approval(one, &review.config.description, Some(review.state))
+}
+
+/// A request about a task of this description.
+pub(crate) fn listed_approval(
+    approval: &Approval,
+    description: &str,
+    task_state: Option<State>,
+) -> wire::Approval {
+    let first_line = description.lines().next().unwrap_or_default();
     wire::Approval {
         approval_id: approval.approval_id.clone(),
         task_id: approval.task_id.clone(),
+        task_description: first_line.chars().take(LONGEST_LINE).collect(),
         reviewer_id: approval.reviewer_id.to_string(),
         reviewer_name: approval.reviewer_name.clone(),
         status: approval.status,
@@ -156,7 +171,7 @@ pub(crate) fn batch(ids: &[String], tasks: &[StoredTask]) -> wire::BatchAnswer {
     let find = |id: &String| {
         tasks.iter().find_map(|task| {
             let found = task.review.approvals.iter().find(|one| one.approval_id == *id)?;
-            Some(approval(found, Some(task.review.state)))
+            Some(approval(found, &task.review))
         })
     };
     wire::BatchAnswer { items: ids.iter().filter_map(find).collect() }
