@@ -1,10 +1,24 @@
-//! What whoever starts a server finds: a word about what cannot work as it is configured.
+//! What whoever starts a server finds: a data folder that nobody else reads, and a word about what cannot work as it is configured.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use ade_testkit::ade::Setup;
 
 const ADE: &str = env!("CARGO_BIN_EXE_ade");
+
+fn mode(folder: &Path) -> u32 {
+    folder.metadata().expect("there").permissions().mode() & 0o777
+}
+
+#[test]
+fn a_data_folder_that_is_made_is_its_owner_s_alone() {
+    for setup in [Setup::new(ADE), Setup::new(ADE).argument("--demo")] {
+        let ade = setup.start().expect("starts");
+        assert_eq!(mode(&ade.data()), 0o700, "{:?}", ade.data());
+    }
+}
 
 #[test]
 fn a_root_that_is_not_there_is_told_and_keeps_nothing_from_starting() {
