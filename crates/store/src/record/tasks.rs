@@ -39,14 +39,17 @@ pub struct StoredTask {
 /// What stood beside a task when it was read, so that only what differs is written; nothing for one that was not read. It says
 /// nothing about the task: any two are the same.
 #[derive(Debug, Clone, Default)]
-pub struct AsRead(Option<Arc<Seen>>);
+pub struct AsRead {
+    seen: Option<Arc<Seen>>,
+    /// Who had claimed it at which revision: a commit ends every claim.
+    claimed: Option<(u64, String)>,
+}
 
 #[derive(Debug)]
 struct Seen {
     revision: u64,
     beside: Beside,
     mark: Mark,
-    claimed_by: Option<String>,
 }
 
 impl PartialEq for AsRead {
@@ -56,21 +59,22 @@ impl PartialEq for AsRead {
 }
 
 impl AsRead {
-    fn new(task: &StoredTask, mark: Mark, claimed_by: Option<String>) -> Self {
+    fn new(task: &StoredTask, mark: Mark) -> Self {
         let approvals = task.review.approvals.iter().map(|one| (one.approval_id.clone(), one.revision));
         let beside = Beside { marks: task.marks(), approvals: approvals.collect() };
-        Self(Some(Arc::new(Seen { revision: task.review.revision, beside, mark, claimed_by })))
+        let seen = Seen { revision: task.review.revision, beside, mark };
+        Self { seen: Some(Arc::new(seen)), claimed: None }
     }
 
     /// What stood beside this revision.
     pub(super) fn at(&self, revision: u64) -> Option<&Beside> {
-        self.0.as_deref().filter(|seen| seen.revision == revision).map(|seen| &seen.beside)
+        self.seen.as_deref().filter(|seen| seen.revision == revision).map(|seen| &seen.beside)
     }
 
     /// The mark that the record had at the same moment.
     #[must_use]
     pub fn mark(&self) -> Option<&Mark> {
-        self.0.as_deref().map(|seen| &seen.mark)
+        self.seen.as_deref().map(|seen| &seen.mark)
     }
 }
 
@@ -100,16 +104,19 @@ impl StoredTask {
     /// It was committed as it is: from now on this is how it was when it was read.
     pub fn mark_committed(&mut self) {
         if let Some(mark) = self.as_read.mark().cloned() {
-            // A commit ends every claim.
-            self.as_read = AsRead::new(self, mark, None);
+            self.as_read = AsRead::new(self, mark);
         }
     }
 
-    /// Who tries to carry it out, or tried last since it changed last; nobody of one that was not read by itself.
+    /// Who tries to carry it out, or tried last since it changed last.
     #[must_use]
     pub fn claimed_by(&self) -> Option<&str> {
-        let seen = self.as_read.0.as_deref().filter(|seen| seen.revision == self.review.revision);
-        seen.and_then(|seen| seen.claimed_by.as_deref())
+        let claimed = self.as_read.claimed.as_ref();
+        claimed.filter(|(at, _)| *at == self.review.revision).map(|(_, by)| by.as_str())
+    }
+
+    fn claimed(&mut self, by: Option<&str>) {
+        self.as_read.claimed = by.map(|by| (self.review.revision, by.to_owned()));
     }
 
     /// What it is found by besides its own columns.
@@ -198,8 +205,8 @@ impl Record {
             }
             task.review.remembered = remembered(first, 4)?;
             task.review.approvals = others.iter().map(|row| row.json(2)).collect::<Result<_, _>>()?;
-            let claimed_by = first.maybe_text(5)?.map(str::to_owned);
-            task.as_read = AsRead::new(&task, first.text(1)?.into(), claimed_by);
+            task.as_read = AsRead::new(&task, first.text(1)?.into());
+            task.claimed(first.maybe_text(5)?);
             Ok(Some(task))
         })
         .await
@@ -241,9 +248,12 @@ impl Record {
         let few = filter.author.is_some() || filter.state.is_some_and(|state| !state.is_final());
         let along = if few || marks.is_empty() { None } else { Some(marks.remove(0)) };
         let (mut wanted, key) = match along {
-            None => (Conditions::new("SELECT t.body::text, t.remembered::text FROM tasks t"), "t.task_id"),
+            None => (
+                Conditions::new("SELECT t.body::text, t.remembered::text, t.claimed_by FROM tasks t"),
+                "t.task_id",
+            ),
             Some((kind, mark)) => {
-                let found = "SELECT t.body::text, t.remembered::text FROM task_marks m CROSS JOIN tasks t";
+                let found = "SELECT t.body::text, t.remembered::text, t.claimed_by FROM task_marks m CROSS JOIN tasks t";
                 let mut wanted = Conditions::new(found);
                 wanted.and("m.kind = ? AND m.mark = ?", [kind.into(), mark.into()]);
                 wanted.and("t.task_id = m.task_id", []);
@@ -277,6 +287,7 @@ impl Record {
         let task = |row: &Row| {
             let mut task: StoredTask = row.json(0)?;
             task.review.remembered = remembered(row, 1)?;
+            task.claimed(row.maybe_text(2)?);
             Ok(task)
         };
         self.read(async |link| link.rows(&wanted.sql, &wanted.args).await?.iter().map(task).collect()).await
