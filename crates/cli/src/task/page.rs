@@ -53,8 +53,7 @@ pub(crate) fn page(task: &Task, approvals: &[Approval], now: Timestamp) -> Strin
         carried_out(&mut page, execution, now);
     }
     line(&mut page, &heading("You can ask it to"));
-    let allowed =
-        if task.allowed.is_empty() { "nothing any more".to_owned() } else { safe(&task.allowed.join(", ")) };
+    let allowed = if task.allowed.is_empty() { "nothing".to_owned() } else { safe(&task.allowed.join(", ")) };
     line(&mut page, &format!("  {allowed}"));
     page
 }

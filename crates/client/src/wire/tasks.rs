@@ -53,9 +53,9 @@ pub struct Task {
     pub reopened: Option<Reopened>,
     /// Whether it goes before all others.
     pub forced: bool,
-    /// What can be done with it now.
+    /// What the caller can do with it now.
     pub allowed: Vec<String>,
-    /// Who tries to carry it out, or tried last, since it changed last; told where one task is looked at.
+    /// Who tries to carry it out, or tried last since it changed last.
     #[serde(default)]
     pub claimed_by: Option<String>,
     /// How carrying it out stands, once somebody began to.

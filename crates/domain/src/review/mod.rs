@@ -10,6 +10,7 @@ mod change;
 mod decide;
 pub mod delegation;
 mod move_on;
+mod open;
 pub mod policy;
 mod pull;
 pub mod quorum;
@@ -361,8 +362,7 @@ impl Review {
     /// The answers that count: given for exactly what is proposed.
     fn votes(&self) -> Vec<Vote<'_>> {
         let counts = |approval: &&Approval| {
-            approval.digest == self.digest
-                && approval.fingerprint == self.fingerprint
+            self.is_about_present(approval)
                 && matches!(approval.status, RequestStatus::Approved | RequestStatus::Rejected)
         };
         self.approvals
@@ -378,6 +378,11 @@ impl Review {
 
     fn approval_mut(&mut self, id: &str) -> Result<&mut Approval, Refusal> {
         self.approvals.iter_mut().find(|approval| approval.approval_id == id).ok_or(Refusal::UnknownApproval)
+    }
+
+    /// Whether a request is about exactly what is proposed now.
+    fn is_about_present(&self, approval: &Approval) -> bool {
+        approval.digest == self.digest && approval.fingerprint == self.fingerprint
     }
 
     /// Whether somebody is asked already and can still answer.

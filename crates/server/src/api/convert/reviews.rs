@@ -1,11 +1,13 @@
 //! Tasks, requests, people and rules as they go over the wire.
 
+use ade_app::Caller;
 use ade_app::rules::{RegisteredPattern, StoredPolicy};
 use ade_client::wire;
+use ade_domain::Moment;
 use ade_domain::review::delegation::Delegation;
 use ade_domain::review::policy::Policy;
 use ade_domain::review::{Approval, Review};
-use ade_domain::task::{LockPreview, ResourceMode, State, allowed};
+use ade_domain::task::{LockPreview, ResourceMode, State};
 use ade_store::RecordError;
 use ade_store::record::{Comment, Numbered, StoredTask, StoredToken, StoredUser, Thing};
 
@@ -51,7 +53,8 @@ pub(crate) fn risk(review: &Review) -> Option<wire::Risk> {
     })
 }
 
-pub(crate) fn task(stored: &StoredTask) -> wire::Task {
+/// A task as somebody sees it at a time: what it can do with it depends on both.
+pub(crate) fn task(stored: &StoredTask, reader: &Caller, now: Moment) -> wire::Task {
     let StoredTask { review, metadata, .. } = stored;
     wire::Task {
         task_id: review.task_id.clone(),
@@ -88,7 +91,7 @@ pub(crate) fn task(stored: &StoredTask) -> wire::Task {
             .as_ref()
             .map(|reopened| wire::Reopened { why: reopened.why.clone(), at: reopened.at.into() }),
         forced: review.forced,
-        allowed: allowed(review.state).iter().map(ToString::to_string).collect(),
+        allowed: reader.allowed(stored, now).iter().map(ToString::to_string).collect(),
         claimed_by: stored.claimed_by().map(str::to_owned),
         execution: review.execution.as_ref().map(super::execution::execution),
         predecessor: stored.predecessor.clone(),
