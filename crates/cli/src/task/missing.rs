@@ -30,7 +30,7 @@ impl Missing {
         if is_approved != std::mem::replace(&mut self.was_approved, is_approved) {
             self.look_at = is_approved.then(|| Instant::now() + USUAL);
         }
-        if !self.look_at.is_some_and(|at| at <= Instant::now()) {
+        if self.look_at.is_none_or(|at| at > Instant::now()) {
             return;
         }
         // Whoever cannot be asked now is asked again: what is told late is told all the same.
