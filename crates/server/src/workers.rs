@@ -11,6 +11,7 @@ use ade_app::reviews::Previews;
 use ade_app::{LockService, LogNotices, Reviews, Upkeep, Worker, Working};
 use ade_domain::Clock;
 use ade_executors::guard::Guard;
+use ade_executors::watchdog::Program;
 use ade_executors::{Command, CommandLimits, Executor, Executors, Files, Http, Noop, Secrets, Sql, Template};
 use ade_store::record::BlobStore;
 use ade_store::{Blobs, Coordination, Record, SystemClock};
@@ -66,7 +67,7 @@ pub(crate) fn allowed(config: &Config) -> Result<Allowed, StartError> {
             preview_argv: template.preview_argv.clone(),
             rollback_argv: template.rollback_argv.clone(),
         };
-        let command = Command::new(name.as_str(), &template, CommandLimits::default());
+        let command = Command::new(name.as_str(), &template, CommandLimits::default(), Program::own());
         let command = Arc::new(command.map_err(|error| unusable(error.to_string()))?);
         executors.add(command.place(), Arc::clone(&command) as Arc<dyn Executor>);
         commands.insert(name.clone(), command);
