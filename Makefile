@@ -13,7 +13,8 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Build and start the server with a demo organisation on http://127.0.0.1:8300, with its data in ./ade-data
-	@cargo run --quiet --locked -- serve --demo
+	@echo "building ade, which takes some minutes the first time; then it is served"
+	@cargo run --locked -- serve --demo
 
 test: deps lint unit ## Install what is missing, then check everything: format, lints, all tests
 
