@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, getpgrp};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use super::telling::Telling;
@@ -109,6 +109,7 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
             return Err(failure.hint("the command comes after --, with its arguments"));
         }
     };
+    watchdog.watch(&child).await;
     match attend(&guard, &mut child, &mut watchdog, &mut signals).await? {
         Ok(status) => {
             watchdog.dismiss().await;
@@ -136,7 +137,8 @@ async fn start_watchdog(grace: Duration, trust: Duration) -> io::Result<Watchdog
     let stdin = io::stdin();
     let alone = stdin.is_terminal() && io::stdout().is_terminal();
     let terminal_to = (alone && tcgetpgrp(&stdin) == Ok(getpgrp())).then(getpgrp);
-    let terms = Terms { grace, trust: Some(trust + SLACK), within_trust: false, terminal_to };
+    let trust_until = Some(Instant::now() + trust + SLACK);
+    let terms = Terms { grace, trust_until, within_trust: false, terminal_to };
     let watchdog = Watchdog::start(&Program::own(), terms).await?;
     if terminal_to.is_some() {
         tcsetpgrp(&stdin, watchdog.group())?;
@@ -176,7 +178,7 @@ async fn attend(
                 return Ok(if guard.is_trusted() { Ok(status) } else { Err(Lost::Unreachable) });
             }
             lost = guard.lost() => return Ok(Err(lost)),
-            left = trust.renewed() => watchdog.trust_on(left + SLACK).await,
+            left = trust.renewed() => watchdog.trust_until(Instant::now() + left + SLACK).await,
             _ = signals.interrupt.recv() => watchdog.pass_on(Signal::INT),
             _ = signals.terminate.recv() => watchdog.pass_on(Signal::TERM),
             _ = signals.hangup.recv() => watchdog.pass_on(Signal::HUP),

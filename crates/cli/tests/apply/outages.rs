@@ -21,7 +21,7 @@ const ADE: &str = env!("CARGO_BIN_EXE_ade");
 const LONG: Duration = Duration::from_secs(60);
 /// Writes a line, and ends with what it reads.
 const HANG: &str = "echo ran >> \"$1\"; exec cat -- \"$0\"";
-/// The same, says its number, and does not want to end.
+/// The same, says its number, and does not want to end; below timeout(1), which takes a group of its own.
 const STUBBORN: &str = "trap \"\" TERM; echo $$ >> \"$1\"; cat -- \"$0\"";
 
 /// A root with one file, and a command that ends when somebody writes into its pipe.
@@ -66,7 +66,7 @@ impl Site {
              argv = [\"sh\", \"-c\", '{HANG}', {pipe:?}, {ledger:?}]\n\
              rollback_argv = [\"touch\", {:?}]\n\
              [executors.command.templates.stubborn]\n\
-             argv = [\"sh\", \"-c\", '{STUBBORN}', {pipe:?}, {ledger:?}]\n",
+             argv = [\"timeout\", \"1000\", \"sh\", \"-c\", '{STUBBORN}', {pipe:?}, {ledger:?}]\n",
             self.undone(),
         )
     }
@@ -268,31 +268,28 @@ async fn who_lost_its_locks_begins_no_rollback(site: &Site, town: &Town, office:
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_ends_with_its_worker_whatever_becomes_of_that() {
     let site = Site::new();
-    let house = House::working(ADE, &site.config(4));
-    let office = house.office().await;
+    let config = site.config(4);
+    // Two work, one at a time; the other is the door.
+    let town = Town::found(&config, &["1", "0"]).await;
+    let office = Office { admin: Api::of(&town.servers[1]).await };
     let pat = approving(&office).await;
-    let stubborn = json!({ "executor": "command", "parameters": { "template": "stubborn" } });
-
-    // It is killed.
-    let id = pat.submitted(stubborn.clone()).await;
-    site.runs(1).await;
-    let command = site.stubborn();
-    assert!(!wait_for_exit(command, Some(Duration::ZERO)).expect("looked"), "it runs");
-    house.ade().kill_and_restart().expect("again");
-    let over = office.wait_for("it is settled", &id, is_over).await;
-    assert!(wait_for_exit(command, Some(Duration::ZERO)).expect("looked"), "it is gone before that");
-    assert_eq!(over["execution"]["code"], "OUTCOME_UNKNOWN", "{over}");
-
-    // It stands still for longer than its lease is good.
-    let id = pat.submitted(stubborn).await;
-    site.runs(2).await;
-    let command = site.stubborn();
-    house.ade().process().signal(Signal::STOP).expect("stopped");
-    let gone = tokio::task::spawn_blocking(move || wait_for_exit(command, Some(LONG))).await.expect("looked");
-    assert!(gone.expect("looked"), "while nobody could end it");
-    house.ade().process().signal(Signal::CONT).expect("goes on");
-    let over = office.wait_for("it is settled", &id, is_over).await;
-    assert_eq!((&over["state"], site.ran()), (&json!("FAILED"), 2), "{over}");
+    let works = |how: Signal| town.servers[0].process().signal(how).expect("sent");
+    for (times, how) in [(1, Signal::STOP), (2, Signal::KILL)] {
+        let task = json!({ "executor": "command", "parameters": { "template": "stubborn" } });
+        let id = pat.submitted(task).await;
+        site.runs(times).await;
+        let command = site.stubborn();
+        assert!(!wait_for_exit(command, Some(Duration::ZERO)).expect("looked"), "it runs");
+        works(how);
+        let other = Worker::start(ADE, &config, &town.redis.url(), town.line.url()).expect("starts");
+        let over = office.wait_for("it is settled", &id, is_over).await;
+        assert!(wait_for_exit(command, Some(Duration::ZERO)).expect("looked"), "gone before that: {how:?}");
+        assert_eq!(over["execution"]["code"], "OUTCOME_UNKNOWN", "{over}");
+        other.stop().expect("ends");
+        if how == Signal::STOP {
+            works(Signal::CONT);
+        }
+    }
 }
 
 /// Nothing is under way: nobody needs to be waited for.

@@ -242,6 +242,36 @@ fn at_a_terminal_the_command_reads_from_it_and_gets_its_ctrl_c() {
     terminal.out.wait_for("code=4");
     assert!(terminal.end().success());
     assert!(free(&server));
+    // Also when the lock is lost, the terminal comes back to whoever had it.
+    let lost = format!(
+        "{ade} lock hold {LOCK} --grace 0.1 -- sh -c 'echo ready; read line'; echo code=$?; read more; echo more=$more"
+    );
+    let mut terminal = at_terminal(&server, folder.path(), &lost);
+    terminal.out.wait_for("ready");
+    let broken = server.ade(&["lock", "break", LOCK, "--reason", "test"]).output().expect("runs");
+    assert!(broken.status.success(), "{broken:?}");
+    terminal.out.wait_for("code=6");
+    type_in(&mut terminal, "again\n");
+    terminal.out.wait_for("more=again");
+    assert!(terminal.end().success());
+}
+
+/// A group of its own does not lead out of reach.
+#[test]
+fn a_command_below_timeout_ends_with_hold() {
+    let (_folder, data) = folder();
+    let server = Server::start(&data);
+    let below = ["timeout", "1000", "sh", "-c", "echo self=$$; exec sleep 1000"];
+    let mut one = server.run(&hold(&["--ttl", "3", "--grace", "0.1"], &below));
+    let own = number(&mut one, "self");
+    one.child.kill().expect("killed");
+    assert!(is_over(own), "hold was killed");
+    let mut one = server.run(&hold(&["--ttl", "3", "--grace", "0.1"], &below));
+    let own = number(&mut one, "self");
+    let broken = server.ade(&["lock", "break", LOCK, "--reason", "test"]).output().expect("runs");
+    assert!(broken.status.success(), "{broken:?}");
+    assert_eq!(one.code_and_error().0, 6);
+    assert!(is_over(own), "the lock was lost");
 }
 
 fn at_terminal(server: &Server, folder: &Path, script: &str) -> Running {

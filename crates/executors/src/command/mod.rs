@@ -8,6 +8,8 @@ mod said;
 mod template;
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(test)]
+mod watched;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,6 +18,8 @@ use ade_domain::Invalid;
 use ade_domain::task::Preview;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::watchdog::Program;
 use crate::{Changed, Executor, Failure, Fence, Halt, Parameters, Run, Settled, Work, unfit};
@@ -26,6 +30,8 @@ pub use template::{BadTemplate, Template};
 
 /// Bytes of the end of what a command says to be quoted when it fails.
 const QUOTED: usize = 2_048;
+/// What a watchdog leaves a preview beyond its limit and the grace.
+const OVERTIME: Duration = Duration::from_secs(2);
 /// Lines of them.
 const QUOTED_LINES: usize = 10;
 /// What whoever wonders about a process that is gone finds in the output.
@@ -144,17 +150,24 @@ impl Command {
             watchdog: &self.watchdog,
             good_until: run.halted.good_until(),
         };
-        let ended = process::run(start, run.halted.wait(), run.halted.lost(), |stream, bytes| {
+        let lost = async {
+            run.halted.lost().await;
+            Halt::Lost
+        };
+        let ended = process::run(start, run.halted.wait(), lost, |stream, bytes| {
             run.output.say(bytes);
             if stream == Stream::Err {
                 end.hear(bytes);
             }
         });
-        let Ended { status, halted, left_some, out_of_time } =
+        let Ended { status, halted, begun, left_some, out_of_time, unwatched } =
             ended.await.map_err(|error| not_run(argv, &error))?;
-        // If we stood still for too long, the watchdog has ended it before we could.
+        // If we stood still for too long, the watchdog has ended it before we could. Whatever else fails then is taken for that.
         let by_watchdog = out_of_time && !status.is_some_and(|status| status.success());
         let halted = halted.or_else(|| by_watchdog.then_some(Halt::Lost));
+        if let Some(halt) = halted.filter(|_| !begun) {
+            return Err(crate::halt_failure(halt));
+        }
         if left_some {
             run.output.say(LEFT_SOME);
         }
@@ -163,6 +176,12 @@ impl Command {
         if let Some(halt) = halted {
             let message = format!("{}; the command was ended", halt.message(None));
             return Err(Failure { halted: Some(halt), ..Failure::after(cut_short, message) });
+        }
+        if unwatched {
+            return Err(Failure::after(
+                cut_short,
+                "somebody ended the watchdog of the command, and so it was ended too",
+            ));
         }
         match status {
             Some(status) if status.success() => Ok(()),
@@ -176,14 +195,17 @@ impl Command {
 
     async fn look(&self, argv: &[String]) -> Result<Preview, Failure> {
         let (mut heard, mut end) = (Listener::default(), End::default());
+        let CommandLimits { grace, preview } = self.limits;
+        // If we stand still, it is not looked at for ever.
+        let (_, good_until) = watch::channel(Instant::now() + preview + grace * 2 + OVERTIME);
         let start = Start {
             argv,
             environment: Vec::new(),
-            grace: self.limits.grace,
+            grace,
             watchdog: &self.watchdog,
-            good_until: None,
+            good_until: Some(good_until),
         };
-        let late = tokio::time::sleep(self.limits.preview);
+        let late = tokio::time::sleep(preview);
         let ended = process::run(start, late, std::future::pending(), |stream, bytes| match stream {
             Stream::Out => heard.hear(bytes),
             Stream::Err => end.hear(bytes),

@@ -5,16 +5,18 @@
 //! in a pipe, and nothing piles up here.
 
 use std::io;
+use std::os::fd::AsFd as _;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, getpgid, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, waitid};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::sync::watch;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
-use crate::watchdog::{Program, Terms, Watchdog};
+use crate::watchdog::{Program, Terms, Watchdog, number, send_to_leaver};
 
 /// Where programs are looked for.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -52,10 +54,27 @@ pub(super) struct Ended<H> {
     pub(super) status: Option<ExitStatus>,
     /// It was told to end, and why.
     pub(super) halted: Option<H>,
+    /// Whether it began at all: it may have been told to end before.
+    pub(super) begun: bool,
     /// Others held its pipes open after its end.
     pub(super) left_some: bool,
     /// It ended when its watchdog did not let it go on any more.
     pub(super) out_of_time: bool,
+    /// Somebody ended its watchdog, and so it was ended too.
+    pub(super) unwatched: bool,
+}
+
+impl<H> Ended<H> {
+    const fn before(why: H) -> Self {
+        Self {
+            status: None,
+            halted: Some(why),
+            begun: false,
+            left_some: false,
+            out_of_time: false,
+            unwatched: false,
+        }
+    }
 }
 
 /// What is run, and with which environment besides the usual.
@@ -79,57 +98,72 @@ pub(super) struct Start<'a> {
 pub(super) async fn run<H>(
     start: Start<'_>,
     halt: impl Future<Output = H>,
-    lost: impl Future<Output = ()>,
+    lost: impl Future<Output = H>,
     mut hear: impl FnMut(Stream, &[u8]),
 ) -> Result<Ended<H>, RunError> {
-    let Start { grace, mut good_until, .. } = start;
-    let mut group =
-        Group::new(start.watchdog, grace, good_until.as_mut()).await.map_err(RunError::NotWatched)?;
-    let mut child = spawn(start.argv, start.environment, &group).map_err(RunError::NotStarted)?;
-    let (mut out, mut err) = (Pipe::new(child.stdout.take()), Pipe::new(child.stderr.take()));
-    let (mut at, mut halted, mut status, mut out_of_time) = (At::Running, None, None, false);
+    let Start { argv, environment, grace, watchdog, mut good_until } = start;
     tokio::pin!(halt, lost);
+    let mut group = tokio::select! {
+        biased;
+        why = &mut halt => return Ok(Ended::before(why)),
+        group = Group::new(watchdog, grace, good_until.as_mut()) => group.map_err(RunError::NotWatched)?,
+    };
+    tokio::select! {
+        biased;
+        // That took a while, in which everything may have changed.
+        why = &mut halt => return Ok(Ended::before(why)),
+        () = std::future::ready(()) => {}
+    }
+    let (mut out, mut err, mut ended) = group.spawn(argv, environment).await?;
+    let (mut at, mut halted) = (At::Running, None);
+    let (mut out_of_time, mut unwatched) = (false, false);
     loop {
         if matches!(at, At::Ended { .. }) && out.is_at_end() && err.is_at_end() {
             break;
         }
+        let may_go_on = matches!(at, At::Running | At::Asked { .. });
         tokio::select! {
-            () = &mut lost, if matches!(at, At::Running | At::Asked { .. }) => {
-                group.signal(&child, Signal::KILL);
-                if halted.is_none() {
-                    halted = Some((&mut halt).await);
-                }
+            why = &mut lost, if may_go_on => {
+                group.watchdog.pass_on(Signal::KILL);
+                halted.get_or_insert(why);
                 at = At::Killed { until: Instant::now() + KILLED };
             }
             why = &mut halt, if matches!(at, At::Running) => {
                 halted = Some(why);
-                group.signal(&child, Signal::TERM);
+                group.watchdog.pass_on(Signal::TERM);
                 at = At::Asked { until: Instant::now() + grace };
             }
             () = at.passed() => match at {
                 At::Asked { .. } => {
-                    group.signal(&child, Signal::KILL);
+                    group.watchdog.pass_on(Signal::KILL);
                     at = At::Killed { until: Instant::now() + KILLED };
                 }
                 _ => break,
             },
-            ended = child.wait(), if !matches!(at, At::Ended { .. }) => {
-                status = Some(ended?);
-                out_of_time = group.trusted_until.is_some_and(|until| until <= Instant::now());
+            () = group.watchdog.gone(), if may_go_on => {
+                group.watchdog.pass_on(Signal::KILL);
+                unwatched = true;
+                at = At::Killed { until: Instant::now() + KILLED };
+            }
+            is_over = &mut ended, if !matches!(at, At::Ended { .. }) => {
+                is_over.map_err(io::Error::other)??;
+                out_of_time = group.is_out_of_time();
                 // The grace is for all of the group.
                 let drained = Instant::now() + DRAIN;
                 let until = if let At::Asked { until } = at { until.max(drained) } else { drained };
                 at = At::Ended { until };
             }
-            left = renewed(good_until.as_mut()) => group.trust_on(left).await,
+            until = renewed(good_until.as_mut()) => group.trust_until(until).await,
             () = out.read(), if !out.is_at_end() => out.pass(|bytes| hear(Stream::Out, bytes)),
             () = err.read(), if !err.is_at_end() => err.pass(|bytes| hear(Stream::Err, bytes)),
         }
     }
-    let left_some = matches!(at, At::Ended { .. }) && !(out.is_at_end() && err.is_at_end());
+    let has_ended = matches!(at, At::Ended { .. });
+    let left_some = has_ended && !(out.is_at_end() && err.is_at_end());
     out.rest(|bytes| hear(Stream::Out, bytes));
     err.rest(|bytes| hear(Stream::Err, bytes));
-    Ok(Ended { status, halted, left_some, out_of_time })
+    let status = group.end(has_ended).await?;
+    Ok(Ended { status, halted, begun: true, left_some, out_of_time, unwatched })
 }
 
 /// How far it has come.
@@ -153,45 +187,32 @@ impl At {
     }
 }
 
-/// Waits until it may go on for longer, and says for how long from now.
-async fn renewed(good_until: Option<&mut watch::Receiver<Instant>>) -> Duration {
+/// Waits until it may go on for longer, and says until when.
+async fn renewed(good_until: Option<&mut watch::Receiver<Instant>>) -> Instant {
     if let Some(good_until) = good_until
         && good_until.changed().await.is_ok()
     {
-        return left(good_until);
+        return trusted_until(good_until);
     }
     std::future::pending().await
 }
 
-/// For how long the watchdog lets it go on: a little less than it may, because being woken and killing take time.
-fn left(good_until: &mut watch::Receiver<Instant>) -> Duration {
-    let left = good_until.borrow_and_update().saturating_duration_since(Instant::now());
-    left.saturating_sub((left / 10).min(LONGEST_MARGIN))
+/// Until when the watchdog lets it go on: a little less than it may, because being woken and killing take time.
+fn trusted_until(good_until: &mut watch::Receiver<Instant>) -> Instant {
+    let good_until = *good_until.borrow_and_update();
+    let left = good_until.saturating_duration_since(Instant::now());
+    good_until.checked_sub((left / 10).min(LONGEST_MARGIN)).unwrap_or(good_until)
 }
 
-fn spawn(argv: &[String], environment: Vec<(&'static str, String)>, group: &Group) -> io::Result<Child> {
-    let (program, arguments) =
-        argv.split_first().ok_or_else(|| io::Error::other("there is no program to run"))?;
-    Command::new(program)
-        .args(arguments)
-        .env_clear()
-        .env("PATH", PATH)
-        .env("LANG", "C.UTF-8")
-        .envs(environment)
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(Pid::as_raw(Some(group.watchdog.group())))
-        .kill_on_drop(true)
-        .spawn()
-}
-
-/// A process group, which ends with this: also when nobody waits for it any more.
+/// A process group with its watchdog and its command, which end with this: also when nobody waits for them any more.
 struct Group {
     watchdog: Watchdog,
+    /// Not collected before all of it was ended: until then its number is its own.
+    command: Option<Child>,
     /// Until when the watchdog lets it go on without another word.
     trusted_until: Option<Instant>,
+    /// That has passed once, whatever came after it.
+    was_out_of_time: bool,
 }
 
 impl Group {
@@ -200,32 +221,80 @@ impl Group {
         grace: Duration,
         good_until: Option<&mut watch::Receiver<Instant>>,
     ) -> io::Result<Self> {
-        let trust = good_until.map(left);
-        let trusted_until = trust.map(|left| Instant::now() + left);
-        let terms = Terms { grace, trust, within_trust: true, terminal_to: None };
-        Ok(Self { watchdog: Watchdog::start(program, terms).await?, trusted_until })
+        let trust_until = good_until.map(trusted_until);
+        let terms = Terms { grace, trust_until, within_trust: true, terminal_to: None };
+        let watchdog = Watchdog::start(program, terms).await?;
+        Ok(Self { watchdog, command: None, trusted_until: trust_until, was_out_of_time: false })
     }
 
-    async fn trust_on(&mut self, left: Duration) {
-        self.trusted_until = Some(Instant::now() + left);
-        self.watchdog.trust_on(left).await;
+    /// Begins the command: what it says on both streams, and its end, which does not collect it.
+    async fn spawn(
+        &mut self,
+        argv: &[String],
+        environment: Vec<(&'static str, String)>,
+    ) -> Result<(Pipe<ChildStdout>, Pipe<ChildStderr>, JoinHandle<io::Result<()>>), RunError> {
+        let (program, arguments) = argv
+            .split_first()
+            .ok_or_else(|| RunError::NotStarted(io::Error::other("there is no program to run")))?;
+        let command = Command::new(program)
+            .args(arguments)
+            .env_clear()
+            .env("PATH", PATH)
+            .env("LANG", "C.UTF-8")
+            .envs(environment)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(Pid::as_raw(Some(self.watchdog.group())))
+            .kill_on_drop(true)
+            .spawn();
+        let command = self.command.insert(command.map_err(RunError::NotStarted)?);
+        let (out, err) = (Pipe::new(command.stdout.take()), Pipe::new(command.stderr.take()));
+        let pid = number(command).ok_or_else(|| io::Error::other("the process has no number"))?;
+        self.watchdog.watch(command).await;
+        // A thread that waits is what there is for this without unsafe code. It ends with the process, and that with this group.
+        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from)?;
+        let ended = spawn_blocking(move || {
+            let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            waitid(WaitId::PidFd(process.as_fd()), how).map(drop).map_err(io::Error::from)
+        });
+        Ok((out, err, ended))
     }
 
-    /// To all of it, and to its first also if that has left it.
-    fn signal(&self, first: &Child, signal: Signal) {
-        self.watchdog.pass_on(signal);
-        let first = first.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        if let Some(first) = first.filter(|first| getpgid(Some(*first)) != Ok(self.watchdog.group())) {
-            // It may have ended meanwhile; its number is its own until it is waited for.
-            let _ = kill_process(first, signal);
+    async fn trust_until(&mut self, until: Instant) {
+        self.was_out_of_time = self.is_out_of_time();
+        self.trusted_until = Some(until);
+        self.watchdog.trust_until(until).await;
+    }
+
+    fn is_out_of_time(&self) -> bool {
+        self.was_out_of_time || self.trusted_until.is_some_and(|until| until <= Instant::now())
+    }
+
+    /// Kills all that is left, also what the command left behind in a group of its own.
+    fn kill(&self) {
+        if let Some(command) = self.command.as_ref().and_then(number) {
+            send_to_leaver(command, self.watchdog.group(), Signal::KILL);
+        }
+        self.watchdog.pass_on(Signal::KILL);
+    }
+
+    /// Ends what is left, and collects the command, if it has ended.
+    async fn end(mut self, has_ended: bool) -> io::Result<Option<ExitStatus>> {
+        self.kill();
+        self.watchdog.kill().await;
+        match self.command.as_mut().filter(|_| has_ended) {
+            Some(command) => command.wait().await.map(Some),
+            None => Ok(None),
         }
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The watchdog goes with it, and is collected later.
-        self.watchdog.pass_on(Signal::KILL);
+        // The watchdog goes with it; both are collected later.
+        self.kill();
     }
 }
 

@@ -14,9 +14,9 @@ use tokio::task::spawn_blocking;
 use super::*;
 use crate::{Halt, Halted, MOST_CHANGES, Output, Secrets};
 
-type Stop = watch::Sender<Option<Halt>>;
+pub(super) type Stop = watch::Sender<Option<Halt>>;
 
-fn quick() -> CommandLimits {
+pub(super) fn quick() -> CommandLimits {
     CommandLimits { grace: Duration::from_millis(100), preview: Duration::from_secs(10) }
 }
 
@@ -32,11 +32,11 @@ pub(crate) fn watchdog() -> Program {
     Program::at(built)
 }
 
-fn owned(words: &[&str]) -> Vec<String> {
+pub(super) fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-fn command(argv: &[&str]) -> Command {
+pub(super) fn command(argv: &[&str]) -> Command {
     let template = Template { argv: owned(argv), ..Template::default() };
     Command::new("t", &template, quick(), watchdog()).expect("a template")
 }
@@ -61,7 +61,7 @@ fn run(arguments: &Value, secrets: Secrets) -> (Stop, Run) {
     (halt, Run { task_id: "task".to_owned(), attempt: 3, parameters, approved: None, tokens, output, halted })
 }
 
-fn plain() -> (Stop, Run) {
+pub(super) fn plain() -> (Stop, Run) {
     run(&json!({}), Secrets::default())
 }
 
@@ -70,13 +70,13 @@ fn said(run: &Run) -> String {
 }
 
 /// A place where a process says its number, which is how a test knows that it has come that far.
-struct Meeting {
+pub(super) struct Meeting {
     _folder: TempDir,
     fifo: PathBuf,
 }
 
 impl Meeting {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let fifo = folder.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0)
@@ -84,26 +84,29 @@ impl Meeting {
         Self { _folder: folder, fifo }
     }
 
-    fn path(&self) -> &str {
+    pub(super) fn path(&self) -> &str {
         self.fifo.to_str().expect("text")
     }
 
-    async fn meet(&self) -> Watched {
+    pub(super) async fn meet(&self) -> Watched {
         let fifo = self.fifo.clone();
         let number =
             spawn_blocking(move || std::fs::read_to_string(fifo).expect("read")).await.expect("read");
         let pid = Pid::from_raw(number.trim().parse().expect("a number")).expect("a process");
-        Watched(pidfd_open(pid, PidfdFlags::empty()).ok())
+        Watched { pid, itself: pidfd_open(pid, PidfdFlags::empty()).ok() }
     }
 }
 
 /// A process; nothing if it is gone already.
-struct Watched(Option<OwnedFd>);
+pub(super) struct Watched {
+    pub(super) pid: Pid,
+    itself: Option<OwnedFd>,
+}
 
 impl Watched {
     /// Waits until it has ended, which it has been made to.
-    async fn ends(self) {
-        let Some(process) = self.0 else { return };
+    pub(super) async fn ends(self) {
+        let Some(process) = self.itself else { return };
         let ended = spawn_blocking(move || {
             let wait = Timespec { tv_sec: 20, tv_nsec: 0 };
             poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&wait))
@@ -208,23 +211,6 @@ async fn whoever_does_not_want_to_end_is_ended() {
     child.ends().await;
 }
 
-/// Only what it starts can get out of reach, not the command itself.
-#[tokio::test]
-async fn whoever_takes_a_session_of_its_own_is_ended_as_well() {
-    let meeting = Meeting::new();
-    let command = command(&["setsid", "sh", "-c", &format!("echo $$ > {}; exec sleep 1000", meeting.path())]);
-    for how in [Halt::Stopped, Halt::Lost] {
-        let (halt, run) = plain();
-        let (ended, itself) = tokio::join!(command.apply(&run, b""), async {
-            let itself = meeting.meet().await;
-            halt.send_replace(Some(how));
-            itself
-        });
-        assert_eq!(ended.expect_err("ended").halted, Some(how));
-        itself.ends().await;
-    }
-}
-
 #[tokio::test]
 async fn whoever_is_asked_to_end_has_time_for_it() {
     let meeting = Meeting::new();
@@ -270,21 +256,10 @@ async fn whoever_lost_its_locks_has_no_time() {
 }
 
 /// Whoever was stopped for longer than its lease finds out before it begins, although nobody could tell it.
-/// The watchdog is a little early; what it ended was not the command's own failure.
-#[tokio::test]
-async fn what_the_watchdog_ends_is_lost() {
-    let (_renew, good_until) = watch::channel(tokio::time::Instant::now() + Duration::from_secs(2));
-    let (_halt, halted) = Halted::within(good_until);
-    let (_, run) = plain();
-    let run = Run { halted, ..run };
-    let failure = command(&["sleep", "1000"]).apply(&run, b"").await.expect_err("ended");
-    assert_eq!((failure.changed, failure.halted), (Changed::Unknown, Some(Halt::Lost)));
-}
-
 #[tokio::test]
 async fn nothing_is_begun_after_the_lease() {
     let (_halt, run) = plain();
-    let (_renew, good_until) = watch::channel(tokio::time::Instant::now());
+    let (_renew, good_until) = watch::channel(Instant::now());
     let (_give, halted) = Halted::within(good_until);
     let run = Run { halted, ..run };
     let failure = command(&["true"]).apply(&run, b"").await.expect_err("too late");

@@ -4,33 +4,38 @@
 //! It is this program again, as a hidden subcommand, and is ready before the command starts. It leads a process group
 //! that the command joins before its first instruction: so it knows whom to end without being told, and nobody else can
 //! get the number of that group while it lives. Its standard input is a pipe whose other end only its [`Watchdog`] has.
-//! What comes through it says for how long the command may go on, or that it has ended. Its end, or silence for too long, says
+//! What comes through it says until when the command may go on, or that it has ended. Its end, or silence for too long, says
 //! that whoever is at the other end was killed or stands still: then the group is asked to end and, after the grace,
 //! killed, with the watchdog in it.
 //!
-//! What leaves the group by itself (setsid, the jobs of an interactive shell) is out of reach.
+//! A command that takes a group of its own (timeout(1) does) is ended with that group if the watchdog was told which one it is.
+//! What it starts in other groups (setsid, the jobs of an interactive shell) is out of reach.
 
+mod words;
 mod work;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, getpgid, kill_process, kill_process_group, pidfd_open};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::{Instant, timeout};
 
+pub use words::Terms;
+use words::{READY, Word};
 pub use work::run;
 
 /// How the hidden subcommand is called.
 pub const NAME: &str = "watchdog";
 /// What is running now, also if its file was replaced meanwhile.
 const OWN: &str = "/proc/self/exe";
-/// The command has ended; what it left running may go on.
-const DONE: u8 = b'd';
-/// The command may go on for longer.
-const TRUSTED: u8 = b't';
+/// How long a watchdog is waited for that has nothing left to do: somebody may have stopped it.
+const SOON: Duration = Duration::from_secs(1);
 
 /// The program that has the watchdog in it.
 #[derive(Debug, Clone)]
@@ -53,51 +58,9 @@ impl Program {
     }
 }
 
-/// What a watchdog is told in the beginning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
-    /// Between asking the group to end and killing it.
-    pub grace: Duration,
-    /// For how long the command may go on without another word; nothing: for as long as we live.
-    pub trust: Option<Duration>,
-    /// Whether the grace ends with the trust: nothing of the command may be left after that.
-    pub within_trust: bool,
-    /// The process group that gets the terminal back.
-    pub terminal_to: Option<Pid>,
-}
-
-impl Terms {
-    const LENGTH: usize = 13;
-
-    fn encoded(self) -> Vec<u8> {
-        let terminal = Pid::as_raw(self.terminal_to);
-        let mut bytes = Vec::with_capacity(Self::LENGTH);
-        bytes.extend(millis(Some(self.grace)));
-        bytes.extend(millis(self.trust));
-        bytes.push(u8::from(self.within_trust));
-        bytes.extend(terminal.to_le_bytes());
-        bytes
-    }
-
-    fn decoded(bytes: [u8; Self::LENGTH]) -> Self {
-        let [g0, g1, g2, g3, t0, t1, t2, t3, within, p0, p1, p2, p3] = bytes;
-        Self {
-            grace: duration([g0, g1, g2, g3]).unwrap_or_default(),
-            trust: duration([t0, t1, t2, t3]),
-            within_trust: within != 0,
-            terminal_to: Pid::from_raw(i32::from_le_bytes([p0, p1, p2, p3])),
-        }
-    }
-}
-
-/// Milliseconds; the most there are for what does not end.
-fn millis(time: Option<Duration>) -> [u8; 4] {
-    time.and_then(|time| u32::try_from(time.as_millis()).ok()).unwrap_or(u32::MAX).to_le_bytes()
-}
-
-fn duration(millis: [u8; 4]) -> Option<Duration> {
-    let millis = u32::from_le_bytes(millis);
-    (millis != u32::MAX).then(|| Duration::from_millis(millis.into()))
+/// The number of a process, if it is one.
+pub(crate) fn number(process: &Child) -> Option<Pid> {
+    process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
 fn send(group: Pid, signal: Signal) {
@@ -105,11 +68,48 @@ fn send(group: Pid, signal: Signal) {
     let _ = kill_process_group(group, signal);
 }
 
+/// The command, whose number may become another's once it has ended.
+#[derive(Debug)]
+struct Watched {
+    pid: Pid,
+    itself: OwnedFd,
+}
+
+impl Watched {
+    /// Nothing if it has ended already.
+    fn new(pid: Pid) -> Option<Self> {
+        pidfd_open(pid, PidfdFlags::empty()).ok().map(|itself| Self { pid, itself })
+    }
+
+    /// If it lives, and has left that group.
+    fn send(&self, left: Pid, signal: Signal) {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if poll(&mut [PollFd::new(&self.itself, PollFlags::IN)], Some(&now)) == Ok(0) {
+            send_to_leaver(self.pid, left, signal);
+        }
+    }
+}
+
+/// To a command that has left its group, with all of its own group if it leads one. Its number must still be its own: nobody has
+/// waited for it yet.
+pub(crate) fn send_to_leaver(command: Pid, left: Pid, signal: Signal) {
+    match getpgid(Some(command)) {
+        Ok(group) if group == command => send(group, signal),
+        // It may have ended meanwhile.
+        Ok(group) if group != left => drop(kill_process(command, signal)),
+        _ => {}
+    }
+}
+
 /// A watchdog, as whoever started it sees it. Without a last word from us its group is ended.
 #[derive(Debug)]
 pub struct Watchdog {
     process: Child,
     group: Pid,
+    command: Option<Watched>,
+    /// Where it said that it is ready, and where nothing comes any more but the end.
+    life: Option<ChildStdout>,
+    has_terminal: bool,
 }
 
 impl Watchdog {
@@ -118,22 +118,26 @@ impl Watchdog {
     /// # Errors
     /// It cannot be started.
     pub async fn start(program: &Program, terms: Terms) -> io::Result<Self> {
-        let process = Command::new(&program.path)
+        let mut process = Command::new(&program.path)
             .args(program.subcommand)
             .arg0("ade")
+            .env_clear()
+            .current_dir("/")
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()?;
-        let number = process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        let group = number.ok_or_else(|| io::Error::other("the watchdog has no number"))?;
-        let mut watchdog = Self { group, process };
+        let group = number(&process).ok_or_else(|| io::Error::other("the watchdog has no number"))?;
+        let life = process.stdout.take();
+        let has_terminal = terms.terminal_to.is_some();
+        let mut watchdog = Self { group, process, command: None, life, has_terminal };
         watchdog.tell(&terms.encoded()).await?;
-        if let Some(mut ready) = watchdog.process.stdout.take() {
-            ready.read_exact(&mut [0]).await?;
+        let mut said = [0; READY.len()];
+        if let Some(life) = &mut watchdog.life {
+            life.read_exact(&mut said).await?;
         }
-        Ok(watchdog)
+        if said == READY { Ok(watchdog) } else { Err(io::Error::other("it is no watchdog that was started")) }
     }
 
     /// The group that the command has to join.
@@ -142,34 +146,63 @@ impl Watchdog {
         self.group
     }
 
+    /// Which process the command is, in case that it leaves the group. If the watchdog is gone, [`Self::gone`] tells.
+    pub async fn watch(&mut self, command: &Child) {
+        let Some(pid) = number(command) else { return };
+        self.command = Watched::new(pid);
+        let _ = self.tell(&Word::Watch(pid).encoded()).await;
+    }
+
+    /// Waits until the watchdog is gone, which it should not be. Nothing is lost if this is given up.
+    pub async fn gone(&mut self) {
+        if let Some(life) = &mut self.life {
+            // It says nothing any more; an error is an end as well.
+            while life.read(&mut [0]).await.is_ok_and(|read| read > 0) {}
+            self.life = None;
+        }
+    }
+
     /// Sends a signal to the command and all that it started.
     pub fn pass_on(&self, signal: Signal) {
+        if let Some(command) = &self.command {
+            command.send(self.group, signal);
+        }
         send(self.group, signal);
     }
 
-    /// The command may go on for so long. If the watchdog is gone, this is not the place to notice.
-    pub async fn trust_on(&mut self, left: Duration) {
-        let order: Vec<u8> = [TRUSTED].into_iter().chain(millis(Some(left))).collect();
-        let _ = self.tell(&order).await;
+    /// The command may go on until then. If the watchdog is gone, [`Self::gone`] tells.
+    pub async fn trust_until(&mut self, until: Instant) {
+        let _ = self.tell(&Word::Trusted(until).encoded()).await;
     }
 
     /// The command has ended, or has never begun; what it left running may go on.
     pub async fn dismiss(mut self) {
         // If it was killed, there is nobody to be told.
-        let _ = self.tell(&[DONE]).await;
-        let _ = self.process.wait().await;
+        let _ = self.tell(&Word::Done.encoded()).await;
+        if timeout(SOON, self.process.wait()).await.is_err() {
+            // It alone: the others of its group may go on. How it ended does not matter.
+            let _ = self.process.kill().await;
+        }
     }
 
-    /// Kills what is left of the group, and the watchdog with it. Until it is waited for, its number, and so the group's, is
-    /// its own.
-    pub async fn kill(mut self) {
-        send(self.group, Signal::KILL);
+    /// Kills what is left of the group, and the watchdog with it, which gives the terminal back before. Until it is waited for, its
+    /// number, and so the group's, is its own.
+    pub async fn kill(&mut self) {
+        if self.has_terminal && self.tell(&Word::Kill.encoded()).await.is_ok() {
+            let _ = timeout(SOON, self.gone()).await;
+        }
+        self.pass_on(Signal::KILL);
+        // How it ended does not matter.
         let _ = self.process.wait().await;
     }
 
     async fn tell(&mut self, what: &[u8]) -> io::Result<()> {
         let pipe = self.process.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        pipe.write_all(what).await?;
-        pipe.flush().await
+        // Whoever is stopped reads nothing, and is not waited for.
+        timeout(SOON, async {
+            pipe.write_all(what).await?;
+            pipe.flush().await
+        })
+        .await?
     }
 }

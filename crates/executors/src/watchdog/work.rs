@@ -5,7 +5,7 @@
 //! as nobody comes back, at a terminal that seems dead: the watchdog lets the command go on at once.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getpgrp, getpid};
@@ -13,12 +13,15 @@ use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
-use super::{DONE, TRUSTED, Terms, duration, send};
+use super::words::{READY, Terms, Word};
+use super::{Watched, send};
 
 /// A program may stop itself a little after Ctrl-Z, and then has to be woken again.
 const AGAIN: Duration = Duration::from_millis(300);
+/// Longer than anybody waits, and not too long for a clock.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// Watches, until it is told that there is nothing left to watch, or ends with its group.
 ///
@@ -42,38 +45,47 @@ pub async fn run() -> io::Result<()> {
         drop(signal(kind)?);
     }
     let mut stopped = signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
-    let terms = spawn_blocking(read_terms).await.map_err(io::Error::other)??;
-    let mut trusted_until = terms.trust.map(|trust| Instant::now() + trust);
-    let (orders, mut order) = channel(1);
-    let reader = spawn_blocking(move || read_orders(&orders));
+    let terms = spawn_blocking(|| Terms::read(&mut io::stdin())).await.map_err(io::Error::other)??;
+    let (mut trusted_until, mut wake_at, mut command) = (terms.trust_until, None, None);
+    let (words, mut word) = channel(1);
+    let reader = spawn_blocking(move || read_words(&words));
     let mut out = io::stdout();
-    out.write_all(b"\n")?;
+    out.write_all(&READY)?;
     out.flush()?;
-    let is_done = loop {
+    let last = loop {
         tokio::select! {
-            order = order.recv() => match order {
-                Some(Order::Trusted(left)) => trusted_until = left.map(|left| Instant::now() + left),
-                Some(Order::Done) => break true,
-                None => break false,
+            word = word.recv() => match word {
+                Some(Word::Trusted(until)) => trusted_until = Some(until),
+                Some(Word::Watch(pid)) => command = Watched::new(pid),
+                last => break last,
             },
-            () = passed(trusted_until) => break false,
+            () = passed(trusted_until) => break None,
             _ = stopped.recv() => {
                 send(getpgrp(), Signal::CONT);
-                sleep(AGAIN).await;
+                wake_at = Some(Instant::now() + AGAIN);
+            }
+            () = passed(wake_at) => {
                 send(getpgrp(), Signal::CONT);
+                wake_at = None;
             }
         }
     };
     // It may stand in a read that nobody ends; the process ends without it.
     reader.abort();
-    if !is_done {
-        send(getpgrp(), Signal::TERM);
-        let until = Instant::now() + terms.grace;
+    let end = |signal| {
+        if let Some(command) = &command {
+            command.send(getpgrp(), signal);
+        }
+        send(getpgrp(), signal);
+    };
+    if last.is_none() {
+        end(Signal::TERM);
+        let until = Instant::now() + terms.grace.min(LONGEST);
         sleep_until(trusted_until.filter(|_| terms.within_trust).map_or(until, |end| end.min(until))).await;
     }
     give_terminal_back(terms.terminal_to);
-    if !is_done {
-        send(getpgrp(), Signal::KILL);
+    if last != Some(Word::Done) {
+        end(Signal::KILL);
     }
     Ok(())
 }
@@ -85,38 +97,10 @@ async fn passed(until: Option<Instant>) {
     }
 }
 
-/// What comes through the pipe after the terms.
-enum Order {
-    /// The command may go on for so long.
-    Trusted(Option<Duration>),
-    /// There is nothing left to watch.
-    Done,
-}
-
-fn read_terms() -> io::Result<Terms> {
-    let mut terms = [0; Terms::LENGTH];
-    io::stdin().read_exact(&mut terms)?;
-    Ok(Terms::decoded(terms))
-}
-
-fn read_orders(orders: &Sender<Order>) {
-    while let Some(order) = read_order()
-        && orders.blocking_send(order).is_ok()
+fn read_words(words: &Sender<Word>) {
+    while let Ok(word) = Word::read(&mut io::stdin())
+        && words.blocking_send(word).is_ok()
     {}
-}
-
-/// The end of the pipe, and what cannot be understood, are nothing.
-fn read_order() -> Option<Order> {
-    let (mut order, mut millis) = ([0], [0; 4]);
-    io::stdin().read_exact(&mut order).ok()?;
-    match order {
-        [DONE] => Some(Order::Done),
-        [TRUSTED] => {
-            io::stdin().read_exact(&mut millis).ok()?;
-            Some(Order::Trusted(duration(millis)))
-        }
-        _ => None,
-    }
 }
 
 fn give_terminal_back(group: Option<Pid>) {
