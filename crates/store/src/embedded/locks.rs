@@ -48,7 +48,7 @@ impl Embedded {
             let State { table, changes, untold, .. } = &mut *state;
             let mut done = 0;
             while done < BATCH
-                && let Some(name) = table.first_due(now).cloned()
+                && let Some(name) = table.first_due(now)
             {
                 untold.extend(table.command(&name, &Command::Sweep, now, changes).deadlocks);
                 done += 1;
