@@ -152,7 +152,7 @@ impl Table {
     fn end_new_deadlocks(&mut self, before: usize, now: Moment, entries: &mut Vec<Entry>) -> Vec<Deadlock> {
         let (mut ended, mut searched) = (Vec::new(), before);
         while searched < entries.len() {
-            let holders = self.newly_waiting(entries.get(searched..).unwrap_or_default());
+            let holders = self.may_have_closed(entries.get(searched..).unwrap_or_default());
             searched = entries.len();
             for holder in holders {
                 ended.extend(self.end_cycles(&holder, now, entries));
@@ -161,18 +161,25 @@ impl Table {
         ended
     }
 
-    /// Whose waiting may have closed a cycle: who queued, and who lost the place of an upgrade.
-    fn newly_waiting(&self, entries: &[Entry]) -> BTreeSet<Holder> {
-        let waits = |holder: &Holder, name: &LockName| {
+    /// Who may have closed a cycle: who queued, who lost the place of an upgrade, and who took the last place among the holders
+    /// of a lock, because sharers wait for each other only there. Who waits for nothing closes none.
+    fn may_have_closed(&self, entries: &[Entry]) -> BTreeSet<Holder> {
+        let waits_for = |holder: &Holder, name: &LockName| {
             self.waits.get(holder).is_some_and(|names| names.binary_search(name).is_ok())
         };
-        let newly = |entry: &Entry| match entry {
+        let is_full = |name: &LockName| {
+            self.lock(name).is_some_and(|lock| lock.holds().len() >= self.rules.max_holders)
+        };
+        let closed_by = |entry: &Entry| match entry {
             Entry::Lock(name, Change::Queued(Waiter { holder, .. }) | Change::Freed { holder, .. }) => {
-                waits(holder, name).then(|| holder.clone())
+                waits_for(holder, name).then(|| holder.clone())
+            }
+            Entry::Lock(name, Change::Granted(Hold { holder, .. })) => {
+                (self.waits.contains_key(holder) && is_full(name)).then(|| holder.clone())
             }
             _ => None,
         };
-        entries.iter().filter_map(newly).collect()
+        entries.iter().filter_map(closed_by).collect()
     }
 
     /// A command to one lock alone.

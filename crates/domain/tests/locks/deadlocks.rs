@@ -229,3 +229,21 @@ fn a_cycle_that_is_closed_by_ending_another_ends_too() {
         assert!(!is_in_cycle(&world.table, &holder(who)), "{who}");
     }
 }
+
+#[test]
+fn a_cycle_of_sharers_is_closed_by_who_takes_the_last_place() {
+    let mut world = World::new(Rules { max_holders: 1, ..Rules::default() });
+    world.grant("p", wish("first", "1", Mode::Shared));
+    world.grant("q", wish("ben", "1", Mode::Exclusive));
+    world.position("p", wish("ann", "1", Mode::Shared));
+    world.position("p", wish("ben", "2", Mode::Shared));
+    // Neither waits for the other, as long as both wait for the first.
+    world.position("q", wish("ann", "2", Mode::Exclusive));
+    let token = world.table.lock(&lock("p")).map(|lock| lock.holds()[0].token).expect("held");
+    let release = Command::Release { holder: holder("first"), token };
+    world.pass(1);
+    let victims: Vec<String> =
+        world.send(&lock("p"), &release).deadlocks.iter().map(|ended| ended.victim.to_string()).collect();
+    assert_eq!(victims, ["ann"], "whose only grant is the youngest");
+    assert_eq!((world.holders("p"), world.queue("q")), (vec!["ben".to_owned()], vec![]));
+}
