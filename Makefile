@@ -6,11 +6,15 @@
 PEERS := $(or $(CARGO_TARGET_DIR),target)/peers
 PEERS_PYTHON := $(PEERS)/python/bin/python
 
+# Most of what tests do is to wait: for servers that start, for leases that end.
+TEST_THREADS := $(shell echo $$((2 * $$(nproc))))
+
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Build and start the server with a demo organisation on http://127.0.0.1:8300, with its data in ./ade-data
-	@cargo run --quiet --locked -- serve --demo
+	@echo "building ade, which takes some minutes the first time; then it is served"
+	@cargo run --locked -- serve --demo
 
 test: deps lint unit ## Install what is missing, then check everything: format, lints, all tests
 
@@ -23,7 +27,7 @@ lint: ## Format, lints, and documentation without broken links
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
 unit: ## All tests, documentation examples included
-	cargo test --workspace --locked
+	cargo test --workspace --locked -- --test-threads $(TEST_THREADS)
 
 docs: ## Write the generated references and fixtures anew
 	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-catalog --test generated

@@ -8,6 +8,7 @@ use ade_domain::audit::Who;
 use ade_domain::people::{ADMIN, AUDITOR, AuthorSet, User, UserId};
 use ade_domain::permission::{Part, Scope, parts_of};
 use ade_domain::review::Actor;
+use ade_domain::task::Verb;
 use ade_store::record::StoredTask;
 
 use crate::{Error, Keep};
@@ -40,6 +41,38 @@ impl Caller {
     /// It is not.
     pub fn require(&self, scope: Scope) -> Result<(), Error> {
         if self.scopes.contains(&scope) { Ok(()) } else { Err(Error::Scope(scope)) }
+    }
+
+    /// The same for what something that is asked of a task needs.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(crate) fn require_for(&self, verb: Verb) -> Result<(), Error> {
+        let scopes: &[Scope] = match verb {
+            Verb::Comment if self.scopes.contains(&Scope::Decide) => &[],
+            Verb::Modify | Verb::Delete | Verb::Submit | Verb::Resubmit | Verb::Cancel | Verb::Comment => {
+                &[Scope::Propose]
+            }
+            Verb::Approve | Verb::Reject | Verb::Revoke => &[Scope::Decide],
+            Verb::Override | Verb::ConfirmOverride | Verb::ForceApply => &[Scope::Decide, Scope::Admin],
+            Verb::Stop | Verb::RollBack => &[Scope::Admin],
+            Verb::Assign
+            | Verb::GoStale
+            | Verb::Expire
+            | Verb::BeginApply
+            | Verb::Complete
+            | Verb::Fail
+            | Verb::Retry => &[],
+        };
+        scopes.iter().try_for_each(|scope| self.require(*scope))
+    }
+
+    /// What it may ask of a task now.
+    #[must_use]
+    pub fn allowed(&self, task: &StoredTask, now: Moment) -> Vec<Verb> {
+        let speaks = self.user.is_some() && self.takes_part(task);
+        let open = task.review.open_to(&self.actor(), now).into_iter();
+        open.filter(|verb| self.require_for(*verb).is_ok() && (speaks || *verb != Verb::Comment)).collect()
     }
 
     /// In which parts it acts. An agent acts as author for its sponsor, whatever roles the sponsor has.

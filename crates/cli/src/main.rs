@@ -24,6 +24,7 @@ mod simulate;
 mod task;
 mod times;
 mod user;
+mod watchdog;
 mod worker;
 
 use std::process::ExitCode;
@@ -78,9 +79,9 @@ enum Command {
     Keys(keys::Args),
     /// Measure the product on this machine, against its aims
     Bench(bench::Args),
-    /// A part of `ade lock hold`
-    #[command(hide = true, name = lock::watchdog::NAME)]
-    LockWatchdog(lock::watchdog::Args),
+    /// Ends a command of `ade lock hold` or of a worker that is gone itself
+    #[command(hide = true, name = ade_executors::watchdog::NAME)]
+    Watchdog,
 }
 
 fn main() -> ExitCode {
@@ -105,7 +106,7 @@ fn main() -> ExitCode {
         Command::Config(args) => config::run(args).map(|()| ExitCode::SUCCESS),
         Command::Bench(args) => bench::run(args).map(|()| ExitCode::SUCCESS),
         Command::Keys(args) => keys::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::LockWatchdog(args) => lock::watchdog::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Watchdog => watchdog::run().map(|()| ExitCode::SUCCESS),
     };
     match result {
         Ok(code) => code,

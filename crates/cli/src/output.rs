@@ -19,7 +19,8 @@ pub(crate) fn table(titles: &[&str]) -> Table {
         .set_header(titles.iter().map(|title| Cell::new(title).add_attribute(Attribute::Bold)));
     if terminal_width(&table).is_some() {
         table.set_content_arrangement(ContentArrangement::Dynamic);
-        let is_copied = titles.first().is_some_and(|title| COPIED.contains(title));
+        let first = titles.first().and_then(|title| title.lines().next());
+        let is_copied = first.is_some_and(|title| COPIED.contains(&title));
         if let Some(column) = table.column_mut(0).filter(|_| is_copied) {
             column.set_constraint(ColumnConstraint::ContentWidth);
         }
@@ -60,6 +61,12 @@ pub(crate) fn text(text: &str) -> Result<(), Failure> {
 pub(crate) fn note(text: &str) {
     // If standard error is gone there is nobody to tell.
     let _ = writeln!(anstream::stderr().lock(), "{} {}", "note:".cyan().bold(), printable(text));
+}
+
+/// Something that people should look at before they go on, beside the data.
+pub(crate) fn warning(text: &str) {
+    // If standard error is gone there is nobody to tell.
+    let _ = writeln!(anstream::stderr().lock(), "{} {}", "warning:".yellow().bold(), printable(text));
 }
 
 /// Text from outside in a cell or a line: it must not steer the terminal.

@@ -1,8 +1,8 @@
 //! `ade worker`: a process that carries out what is approved, beside servers on the same Redis and PostgreSQL.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use ade_server::{Config, WorkerProcess, start_logging};
+use ade_server::{Config, WorkerProcess, start_logging, unusable_roots};
 use clap::Args as ClapArgs;
 
 use crate::config::{self, ConfigFile};
@@ -54,7 +54,16 @@ async fn work(config: &Config) -> Result<(), Failure> {
     let worker = WorkerProcess::start(config).await.map_err(|error| not_started(&error))?;
     let end = told_to_end()?;
     output::line(&format!("working as {}", worker.name()))?;
-    output::note(&format!("it carries out: {}", worker.places().join(", ")));
+    let faults = unusable_roots(config);
+    let told = |place: &String| {
+        let root = place.split_once("files:").map(|(_, root)| Path::new(root));
+        let fault = root.and_then(|root| faults.iter().find(|(faulty, _)| *faulty == root));
+        fault.map_or_else(|| place.clone(), |(_, why)| format!("{place} (which {why})"))
+    };
+    output::note(&format!(
+        "it carries out: {}",
+        worker.places().iter().map(told).collect::<Vec<_>>().join(", ")
+    ));
     worker.run(end).await;
     Ok(())
 }

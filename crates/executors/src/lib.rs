@@ -11,6 +11,7 @@ mod noop;
 mod output;
 mod run;
 mod sql;
+pub mod watchdog;
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -115,6 +115,11 @@ impl Halted {
         }
     }
 
+    /// Until when lease and locks are good, if they end at all.
+    pub(crate) fn good_until(&self) -> Option<watch::Receiver<Instant>> {
+        self.good_until.clone()
+    }
+
     /// Does something unless the run is to end before that.
     ///
     /// # Errors

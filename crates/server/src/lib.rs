@@ -23,4 +23,4 @@ pub use api::openapi;
 pub use config::{Config, ConfigError, Layers};
 pub use logging::start as start_logging;
 pub use run::{Server, StartError};
-pub use workers::WorkerProcess;
+pub use workers::{WorkerProcess, unusable_roots};

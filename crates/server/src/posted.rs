@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ade_app::{Keep, Made};
+use ade_domain::Moment;
 use ade_domain::task::Digest;
 use axum::Json;
 use axum::body::Bytes;
@@ -54,13 +55,15 @@ impl Drop for Flight {
 pub(crate) struct Posted<T, const STATUS: u16 = 200> {
     pub(crate) caller: Caller,
     pub(crate) body: T,
+    /// When it came.
+    at: Moment,
     _flight: Option<Flight>,
 }
 
 impl<T, const STATUS: u16> Posted<T, STATUS> {
     /// The answer to what was made.
     pub(crate) fn answer(&self, made: Made<'_>) -> Response {
-        let (status, body) = made::answer(STATUS, made);
+        let (status, body) = made::answer(STATUS, made, &self.caller, self.at);
         respond(status, &body)
     }
 }
@@ -90,12 +93,14 @@ impl<T: DeserializeOwned, const STATUS: u16> FromRequest<App> for Posted<T, STAT
         let (mut parts, body) = request.into_parts();
         let caller = Caller::from_request_parts(&mut parts, app).await.map_err(Problem::into_response)?;
         let key = key(parts.headers.get(KEY)).map_err(Problem::into_response)?;
+        let at = app.reviews.now();
         let what = format!("{} {}", parts.method, parts.uri.path());
         let bytes = read(Request::from_parts(parts, body), app).await.map_err(Problem::into_response)?;
         let Some(key) = key else {
             return Ok(Self {
                 caller,
                 body: parse_or_nothing(&bytes).map_err(Problem::into_response)?,
+                at,
                 _flight: None,
             });
         };
@@ -120,10 +125,12 @@ impl<T: DeserializeOwned, const STATUS: u16> FromRequest<App> for Posted<T, STAT
         if flight.is_none() {
             return Err(Problem::in_flight().into_response());
         }
-        let render = Arc::new(|made: Made<'_>| made::answer(STATUS, made));
+        let reader = caller.0.clone();
+        let render = Arc::new(move |made: Made<'_>| made::answer(STATUS, made, &reader, at));
         let mut caller = caller;
         caller.0.keep = Some(Keep { owner, key, asked, render });
-        Ok(Self { caller, body: parse_or_nothing(&bytes).map_err(Problem::into_response)?, _flight: flight })
+        let body = parse_or_nothing(&bytes).map_err(Problem::into_response)?;
+        Ok(Self { caller, body, at, _flight: flight })
     }
 }
 

@@ -20,6 +20,7 @@ use ade_store::embedded::{self, OpenError};
 use ade_store::redis::{self, OnRedis};
 use ade_store::{
     Coordination, DataFolder, Embedded, FolderError, Record, RecordError, SystemClock, Unavailable,
+    private_folder,
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -140,8 +141,7 @@ fn mark_demo(config: &Config) -> Result<(), StartError> {
     if is_used {
         return no(format!("{data} holds something else than a demo: choose another folder with --data"));
     }
-    let made = std::fs::create_dir_all(&config.data)
-        .and_then(|()| std::fs::write(&mark, "served with --demo only\n"));
+    let made = private_folder(&config.data).and_then(|()| std::fs::write(&mark, "served with --demo only\n"));
     made.map_err(|source| StartError::Folder(FolderError::Unusable { path: mark, source }))
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ade_app::demo::CHECK;
@@ -10,6 +11,7 @@ use ade_app::reviews::Previews;
 use ade_app::{LockService, LogNotices, Reviews, Upkeep, Worker, Working};
 use ade_domain::Clock;
 use ade_executors::guard::Guard;
+use ade_executors::watchdog::Program;
 use ade_executors::{Command, CommandLimits, Executor, Executors, Files, Http, Noop, Secrets, Sql, Template};
 use ade_store::record::BlobStore;
 use ade_store::{Blobs, Coordination, Record, SystemClock};
@@ -65,12 +67,18 @@ pub(crate) fn allowed(config: &Config) -> Result<Allowed, StartError> {
             preview_argv: template.preview_argv.clone(),
             rollback_argv: template.rollback_argv.clone(),
         };
-        let command = Command::new(name.as_str(), &template, CommandLimits::default());
+        let command = Command::new(name.as_str(), &template, CommandLimits::default(), Program::own());
         let command = Arc::new(command.map_err(|error| unusable(error.to_string()))?);
         executors.add(command.place(), Arc::clone(&command) as Arc<dyn Executor>);
         commands.insert(name.clone(), command);
     }
     apart(&config.executors.files.roots)?;
+    for (root, why) in unusable_roots(config) {
+        tracing::warn!(
+            "the root of files {} {why}: its tasks fail until that is mended; make the folder, or change executors.files.roots",
+            root.display()
+        );
+    }
     for root in &config.executors.files.roots {
         let files = Files::new(root.to_string_lossy()).map_err(|error| unusable(error.to_string()))?;
         let files = files.with_verifiers(commands.clone());
@@ -102,6 +110,21 @@ pub(crate) fn allowed(config: &Config) -> Result<Allowed, StartError> {
         }
     }
     Ok(Allowed { executors, secrets: Secrets::new(secrets) })
+}
+
+/// The roots of files that cannot be used as they are now, each with why. They may come to be later, and keep nothing from
+/// starting.
+#[must_use]
+pub fn unusable_roots(config: &Config) -> Vec<(&Path, String)> {
+    let fault = |root: &Path| match std::fs::symlink_metadata(root) {
+        Ok(found) if found.is_symlink() => Some("is a symbolic link".to_owned()),
+        Ok(found) if !found.is_dir() => Some("is no folder".to_owned()),
+        Ok(_) => None,
+        Err(error) if error.kind() == ErrorKind::NotFound => Some("is not there".to_owned()),
+        Err(error) => Some(format!("cannot be looked at ({error})")),
+    };
+    let roots = config.executors.files.roots.iter();
+    roots.filter_map(|root| fault(root).map(|why| (root.as_path(), why))).collect()
 }
 
 /// Each folder has a fence of its own: what is in two of them would be changed by two tasks at once.

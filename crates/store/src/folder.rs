@@ -51,7 +51,10 @@ impl DataFolder {
     }
 }
 
-/// A folder for its owner only: purposes and tokens are nobody else's business.
-pub(crate) fn private_folder(path: &Path) -> io::Result<()> {
+/// Makes a folder for its owner only: purposes and tokens are nobody else's business. One that is there stays as it is.
+///
+/// # Errors
+/// It cannot be made.
+pub fn private_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }

@@ -15,6 +15,6 @@ pub use blobs::{BlobError, Blobs};
 pub use clock::SystemClock;
 pub use coordination::{Agents, Capacity, Coordination, Jobs, Limits, Locks, Requests, Unavailable};
 pub use embedded::Embedded;
-pub use folder::{DataFolder, FolderError};
+pub use folder::{DataFolder, FolderError, private_folder};
 pub use record::{Record, RecordError};
 pub use redis::{OnRedis, RedisUrl};

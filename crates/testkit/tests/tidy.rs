@@ -178,3 +178,12 @@ fn every_room_keeps_the_house_s_lints() {
         assert_eq!(lints, Some(&toml::Value::Boolean(true)), "{room} does not inherit the workspace's lints");
     }
 }
+
+#[test]
+fn the_first_command_of_a_newcomer_is_not_silent_while_it_builds() {
+    let makefile = fs::read_to_string(root().join("Makefile")).expect("readable");
+    let recipe = makefile.lines().skip_while(|line| !line.starts_with("run:")).skip(1);
+    let recipe: Vec<&str> = recipe.take_while(|line| line.starts_with('\t')).collect();
+    assert!(recipe.iter().any(|line| line.contains("cargo run")), "{recipe:?}");
+    assert!(!recipe.iter().any(|line| line.contains("--quiet")), "{recipe:?}");
+}

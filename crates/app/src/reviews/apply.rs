@@ -3,9 +3,8 @@
 //! Every write names its attempt. One that is not the present one is refused, and changes nothing.
 
 use ade_domain::Moment;
-use ade_domain::permission::Scope;
 use ade_domain::review::{Begin, Follows, Refusal};
-use ade_domain::task::{ExecutionResult, Failed, Output, Phase, Preview, PreviewStatus, State};
+use ade_domain::task::{ExecutionResult, Failed, Output, Phase, Preview, PreviewStatus, State, Verb};
 use ade_store::record::{Commit, StoredTask};
 
 use super::facts::Seen;
@@ -237,7 +236,10 @@ impl Reviews {
         reason: Option<&str>,
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
-        caller.require(Scope::Admin)?;
+        caller.require_for(match command {
+            Command::Stop => Verb::Stop,
+            Command::RollBack => Verb::RollBack,
+        })?;
         let actor = caller.actor();
         self.change(About::task(task_id, caller), |task, now: Moment| match command {
             Command::Stop => Ok(task.review.ask_stop(reason, &actor, now)?),

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use ade_domain::permission::{Part, Scope};
+use ade_domain::permission::Part;
+use ade_domain::task::Verb;
 use ade_store::record::{Commit, StoredTask};
 
 use crate::{Caller, Error, Made};
@@ -34,7 +35,7 @@ impl Reviews {
     /// # Errors
     /// One or more cannot be answered: each is named.
     pub async fn respond_to_all(&self, batch: &Batch, caller: &Caller) -> Result<Vec<StoredTask>, Error> {
-        caller.require(Scope::Decide)?;
+        caller.require_for(Verb::Approve)?;
         if !self.settings().await?.batch_approvals {
             return Err(Error::Disabled("batch_approvals"));
         }

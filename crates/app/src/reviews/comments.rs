@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use ade_domain::people::UserId;
-use ade_domain::permission::Scope;
 use ade_domain::review::{Record as Happened, Refusal, Review};
 use ade_domain::task::{Verb, next};
 use ade_store::record::{AsRead, Comment, Commit, StoredTask, Write};
@@ -23,9 +22,7 @@ impl Reviews {
     /// # Errors
     /// The caller may not, the task is too far, or there is nothing said, or too much.
     pub async fn comment(&self, task_id: &str, text: &str, caller: &Caller) -> Result<Comment, Error> {
-        if !caller.scopes.contains(&Scope::Decide) {
-            caller.require(Scope::Propose)?;
-        }
+        caller.require_for(Verb::Comment)?;
         let author = caller.actor().user.ok_or(Refusal::Forbidden)?;
         if text.trim().is_empty() || text.len() > LONGEST {
             return Err(Error::invalid("/text", format!("must say something, in at most {LONGEST} bytes")));
@@ -87,7 +84,7 @@ impl Reviews {
     /// # Errors
     /// The caller may not, or the task has not ended like that.
     pub async fn resubmit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
-        caller.require(Scope::Propose)?;
+        caller.require_for(Verb::Resubmit)?;
         let about = About::task(task_id, caller);
         let (actor, copy_id) = (caller.actor(), new_id());
         for _ in 0..MOST_ATTEMPTS {

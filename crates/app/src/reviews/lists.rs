@@ -1,6 +1,6 @@
 //! Tasks and requests as people list them: what they may see, and nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
@@ -84,6 +84,15 @@ impl Reviews {
             cursor(id)?;
         }
         Ok(self.record.approvals(&ApprovalFilter { reviewer, status, after }, limit).await?)
+    }
+
+    /// What the tasks are about of requests that the caller was given, by their ids.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn descriptions(&self, of: &[Approval]) -> Result<BTreeMap<String, String>, Error> {
+        let ids: BTreeSet<&str> = of.iter().map(|one| one.task_id.as_str()).collect();
+        Ok(self.record.descriptions(&ids.into_iter().collect::<Vec<_>>()).await?)
     }
 
     /// One request, with its task.

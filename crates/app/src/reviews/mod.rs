@@ -142,6 +142,12 @@ impl Reviews {
         Self { previews, ..self }
     }
 
+    /// The time by which it decides.
+    #[must_use]
+    pub fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
     /// Hears that some task may have work for workers: a hint, for everybody here who listens.
     #[must_use]
     pub fn work(&self) -> watch::Receiver<()> {

@@ -3,7 +3,7 @@
 use ade_domain::people::UserId;
 use ade_domain::permission::{Act, Scope, may};
 use ade_domain::review::{Action, Answer, Refusal, Review};
-use ade_domain::task::{Config, Digest, Metadata, Preview, State, Verb, next};
+use ade_domain::task::{Config, Digest, Metadata, Preview, State, Verb};
 use ade_store::record::{AsRead, Commit, StoredTask, Write};
 
 use crate::{Caller, Error};
@@ -62,6 +62,18 @@ pub enum Deed {
         /// Why.
         reason: Option<String>,
     },
+}
+
+impl Deed {
+    const fn verb(&self) -> Verb {
+        match self {
+            Self::Revoke { .. } => Verb::Revoke,
+            Self::Cancel { .. } => Verb::Cancel,
+            Self::AskOverride { .. } => Verb::Override,
+            Self::ConfirmOverride => Verb::ConfirmOverride,
+            Self::ForceApply { .. } => Verb::ForceApply,
+        }
+    }
 }
 
 pub(super) fn checked(config: &Config) -> Result<Digest, Error> {
@@ -135,7 +147,7 @@ impl Reviews {
     /// # Errors
     /// It may not, or nobody could decide.
     pub async fn submit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
-        caller.require(Scope::Propose)?;
+        caller.require_for(Verb::Submit)?;
         let about = About::task(task_id, caller);
         for _ in 0..MOST_ATTEMPTS {
             let mut task = self.with_preview(about).await?;
@@ -163,7 +175,7 @@ impl Reviews {
         change: impl Fn(&StoredTask) -> Result<(Config, Metadata, Preview), Error>,
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
-        caller.require(Scope::Propose)?;
+        caller.require_for(Verb::Modify)?;
         let about = About::task(task_id, caller);
         for _ in 0..MOST_ATTEMPTS {
             let mut task = self.load(about).await?;
@@ -208,15 +220,11 @@ impl Reviews {
     /// # Errors
     /// It may not, or it is no draft any more.
     pub async fn delete(&self, task_id: &str, caller: &Caller) -> Result<(), Error> {
-        caller.require(Scope::Propose)?;
+        caller.require_for(Verb::Delete)?;
         let (about, actor) = (About::task(task_id, caller), caller.actor());
         for _ in 0..MOST_ATTEMPTS {
             let task = self.load(about).await?;
-            let own = actor.user.as_ref().is_some_and(|who| task.review.author_set.contains(who));
-            if !own || !may(&actor.parts, Act::CreateTask) {
-                return Err(Refusal::Forbidden.into());
-            }
-            next(task.review.state, Verb::Delete).map_err(Refusal::from)?;
+            task.review.can_delete(&actor)?;
             let write = Write::DeleteTask { task_id: task_id.to_owned(), expected: task.review.revision };
             let now = self.clock.now();
             let happened = ade_domain::review::Record {
@@ -250,7 +258,7 @@ impl Reviews {
         response: &Response,
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
-        caller.require(Scope::Decide)?;
+        caller.require_for(Verb::Approve)?;
         let about = About::request(approval_id, caller);
         self.change(about, |task, now| {
             Ok(task.review.respond(&answer(approval_id, response), &caller.actor(), now)?)
@@ -290,10 +298,7 @@ impl Reviews {
     /// # Errors
     /// The caller may not, or it cannot be done now.
     pub async fn act(&self, task_id: &str, deed: &Deed, caller: &Caller) -> Result<StoredTask, Error> {
-        caller.require(if matches!(deed, Deed::Cancel { .. }) { Scope::Propose } else { Scope::Decide })?;
-        if matches!(deed, Deed::AskOverride { .. } | Deed::ConfirmOverride | Deed::ForceApply { .. }) {
-            caller.require(Scope::Admin)?;
-        }
+        caller.require_for(deed.verb())?;
         self.change(About::task(task_id, caller), |task, now| {
             let (review, actor) = (&mut task.review, caller.actor());
             Ok(match deed {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ade_domain::Moment;
 use ade_domain::review::{Begin, Follows};
-use ade_domain::task::{Failed, FailureCode, Left, Output as Said, Phase, RollbackStrategy};
+use ade_domain::task::{Failed, FailureCode, Left, Output as Said, Phase, RollbackStrategy, State};
 use ade_executors::{Executor, Fence, Halt, Settled};
 use ade_store::record::StoredTask;
 use tokio::sync::watch;
@@ -38,6 +38,10 @@ const MOST_TOLD: usize = 1_000;
 
 /// How long after an administrator stopped a task it is still tried to find out what its worker left, which is gone.
 const GIVEN_UP_AFTER_MS: u64 = 60_000;
+
+/// How long after the end of its lease somebody is waited for who could go on changing back what a failed task left. That is not the
+/// end of it: an administrator may ask for it again once there is somebody.
+const UNDOING_WAITS_MS: u64 = 600_000;
 
 /// What is being settled here, so that nothing is tried twice at the same time; and what the log was told of already.
 #[derive(Debug, Clone, Default)]
@@ -139,12 +143,13 @@ impl Worker {
         }
         // Whoever has its place finds out.
         let stopped_at = execution.stop.as_ref().map(|stop| stop.at);
-        let is_given_up = is_given_up(stopped_at, execution.lease_until, self.now());
+        let is_given_up = is_given_up(stopped_at, execution.lease_until, self.now())
+            || nobody_undoes(task.review.state, execution.lease_until, self.now());
         let Some(executor) = here.filter(|executor| executor.fence() == Fence::Fenced) else {
             if is_given_up {
                 tracing::error!(
                     task_id,
-                    "an administrator stopped it, and nobody is left who could find out what was left"
+                    "nobody is left who could find out what was left, or change it back; it is not waited for any longer"
                 );
                 self.give_up(&task).await?;
             }
@@ -325,6 +330,11 @@ fn is_given_up(stopped_at: Option<Moment>, lease_until: Moment, now: Moment) -> 
     stopped_at.is_some_and(|at| at.max(lease_until).plus_ms(GIVEN_UP_AFTER_MS) <= now)
 }
 
+/// Whether a failed task, which cannot be stopped any more, has waited long enough for somebody who goes on changing it back.
+fn nobody_undoes(state: State, lease_until: Moment, now: Moment) -> bool {
+    state == State::Failed && lease_until.plus_ms(UNDOING_WAITS_MS) <= now
+}
+
 /// Whether what was changed was being changed back when its worker was lost.
 fn is_undoing(task: &StoredTask) -> bool {
     task.review.execution.as_ref().is_some_and(|execution| execution.phase == Phase::RollingBack)
@@ -333,6 +343,15 @@ fn is_undoing(task: &StoredTask) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failed_task_does_not_wait_for_ever_to_be_undone() {
+        let lease_until = Moment::from_micros(1_000);
+        let last = lease_until.plus_ms(UNDOING_WAITS_MS);
+        assert!(nobody_undoes(State::Failed, lease_until, last));
+        assert!(!nobody_undoes(State::Failed, lease_until, lease_until.plus_ms(UNDOING_WAITS_MS - 1)));
+        assert!(!nobody_undoes(State::Applying, lease_until, last), "that one waits to be stopped");
+    }
 
     #[test]
     fn nobody_is_waited_for_longer_than_a_minute_after_both() {

@@ -17,6 +17,9 @@ use crate::output::{self, Tone, safe};
 use crate::task::page;
 use crate::times;
 
+/// Characters of what a request is about, however narrow a terminal is.
+const LEAST_ROOM: usize = 12;
+
 #[derive(Debug, ClapArgs)]
 pub(super) struct ListedArgs {
     /// Everybody's that you may see, not yours alone
@@ -45,32 +48,72 @@ pub(super) async fn list(client: &Client, args: &ListedArgs) -> Result<(), Failu
     filters.extend((wanted != "ANY").then_some(("status", wanted.as_str())));
     let listed =
         args.list.fetch(&filters, async |query: &[(&str, &str)]| client.approvals(query).await).await?;
-    args.list.print(&listed, "nothing waits here", |requests| table(requests, times::now()))
+    args.list.print(&listed, "nothing waits here", |requests| {
+        table(requests, output::terminal_width(&Table::new()), times::now())
+    })
 }
 
-fn table(requests: &[Approval], now: Timestamp) -> Table {
-    let mut table =
-        output::table(&["APPROVAL", "SCORE", "PRIORITY", "TASK", "REVIEWER", "STATUS", "DUE IN", "WHY"]);
-    for request in requests {
-        let due = if request.status == RequestStatus::Pending {
-            times::until(request.due_at, now)
-        } else {
-            String::new()
-        };
-        let (word, tone) = status(request.status);
-        let (urgency, alarm) = priority(request.priority);
-        table.add_row([
-            Cell::new(safe(&request.approval_id)),
-            Cell::new(request.score),
-            alarm.cell(urgency),
-            Cell::new(safe(&request.task_id)),
-            Cell::new(safe(&request.reviewer_id)),
-            tone.cell(word),
-            Cell::new(due),
-            Cell::new(page::said(request)),
-        ]);
+/// A line for each request; on a terminal two, because two ids and what they are about do not fit into one.
+fn table(requests: &[Approval], width: Option<usize>, now: Timestamp) -> Table {
+    let Some(width) = width else {
+        let titles = ["APPROVAL", "TASK", "SCORE", "PRIORITY", "REVIEWER", "STATUS", "DUE IN", "WHAT", "WHY"];
+        let mut table = output::table(&titles);
+        for request in requests {
+            let ((urgency, _), (word, _)) = (priority(request.priority), status(request.status));
+            table.add_row([
+                safe(&request.approval_id),
+                safe(&request.task_id),
+                request.score.to_string(),
+                urgency.to_owned(),
+                safe(&request.reviewer_id),
+                word.to_owned(),
+                due(request, now),
+                safe(&request.task_description),
+                page::said(request),
+            ]);
+        }
+        return table;
+    };
+    let titles = ["APPROVAL\nTASK", "SCORE\nPRIORITY", "DUE IN\nSTATUS", "WHAT\nWHO AND WHY"];
+    let mut table = output::table(&titles);
+    let rows: Vec<[String; 3]> = requests.iter().map(|request| pairs(request, now)).collect();
+    let widest = |column: usize| {
+        let texts = rows.iter().filter_map(|row| row.get(column).map(String::as_str));
+        let lines = texts.chain(titles.get(column).copied()).flat_map(str::lines);
+        lines.map(|line| line.chars().count()).max().unwrap_or(0)
+    };
+    // A column has a space on each side, and there is one more between two.
+    let taken: usize = (0..3).map(|column| widest(column) + 3).sum();
+    let room = width.saturating_sub(taken + 2).max(LEAST_ROOM);
+    for (request, [ids, urgency, stands]) in requests.iter().zip(rows) {
+        let who = format!("{}: {}", safe(&request.reviewer_id), page::said(request));
+        let about = [safe(&request.task_description), who].map(|text| cut(&text, room)).join("\n");
+        let ((_, alarm), (_, tone)) = (priority(request.priority), status(request.status));
+        table.add_row([Cell::new(ids), alarm.cell(urgency), tone.cell(stands), Cell::new(about)]);
     }
     table
+}
+
+/// What stands before what a request is about, in two lines each.
+fn pairs(request: &Approval, now: Timestamp) -> [String; 3] {
+    let ((urgency, _), (word, _)) = (priority(request.priority), status(request.status));
+    [
+        format!("{}\n{}", safe(&request.approval_id), safe(&request.task_id)),
+        format!("{}\n{urgency}", request.score),
+        format!("{}\n{word}", due(request, now)),
+    ]
+}
+
+fn due(request: &Approval, now: Timestamp) -> String {
+    if request.status == RequestStatus::Pending { times::until(request.due_at, now) } else { String::new() }
+}
+
+/// As much of a text as there is room for.
+fn cut(text: &str, room: usize) -> String {
+    if text.chars().count() <= room {
+        return text.to_owned();
+    }
+    text.chars().take(room.saturating_sub(1)).chain(['…']).collect()
 }
 
 const fn priority(priority: Priority) -> (&'static str, Tone) {
@@ -103,4 +146,43 @@ pub(super) async fn show(client: &Client, args: &ShowArgs) -> Result<(), Failure
     }
     output::line("")?;
     output::line(page::page(&task, &others, times::now()).trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const APPROVAL: &str = "0197c1a2-0000-7000-8000-000000000001";
+    const TASK: &str = "0197c1a2-0000-7000-8000-000000000002";
+
+    fn listed(width: Option<usize>) -> String {
+        let mut request = page::fixture::approvals().remove(1);
+        request.approval_id = APPROVAL.to_owned();
+        request.task_id = TASK.to_owned();
+        request.task_description = "Add an index on orders so that the report of the month ends".to_owned();
+        table(&[request], width, "2026-07-01T12:00:00Z".parse().expect("a time")).to_string()
+    }
+
+    #[test]
+    fn ids_are_whole_on_a_narrow_terminal_and_what_it_is_about_is_cut() {
+        let shown = listed(Some(80));
+        assert!(shown.lines().all(|line| line.trim_end().chars().count() <= 80), "{shown}");
+        for part in
+            [APPROVAL, TASK, " Add an index on o", "…", " eve: has the role", "720", "NORMAL", "PENDING"]
+        {
+            assert!(shown.contains(part), "{part:?} is missing in\n{shown}");
+        }
+        assert_eq!(
+            shown.lines().count(),
+            5,
+            "two lines of titles, one below them, and two for the request:\n{shown}"
+        );
+    }
+
+    #[test]
+    fn whoever_reads_it_by_a_program_has_a_line_for_each() {
+        let shown = listed(None);
+        let line = shown.lines().find(|line| line.contains(APPROVAL)).expect("the request");
+        assert!(line.contains(TASK) && line.contains("so that the report of the month ends"), "{shown}");
+    }
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use ade_server::{Config, Layers};
+use ade_server::{Config, Layers, unusable_roots};
 use clap::Args as ClapArgs;
 use serde_json::json;
 
@@ -54,13 +54,22 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         return output::text(&Config::default_file());
     }
     let config = load(&args.file, Vec::new())?;
+    let faults: Vec<String> =
+        unusable_roots(&config).iter().map(|(root, why)| format!("{} {why}", root.display())).collect();
+    for fault in &faults {
+        output::warning(&format!("{fault}: tasks that change files there fail until that is mended"));
+    }
     if args.json {
         let one = |setting: &ade_server::config::Effective| json!({ "name": setting.name, "value": setting.value, "origin": setting.origin.to_string(), "about": setting.about });
         return output::json(&config.effective.iter().map(one).collect::<Vec<_>>());
     }
     let mut table = output::table(&["SETTING", "VALUE", "FROM", "WHAT IT DOES"]);
     for setting in &config.effective {
-        table.add_row([&setting.name, &setting.value, &setting.origin.to_string(), setting.about]);
+        let about = match setting.name.as_str() {
+            "executors.files.roots" => [&[setting.about.to_owned()], &faults[..]].concat().join("\n"),
+            _ => setting.about.to_owned(),
+        };
+        table.add_row([&setting.name, &setting.value, &setting.origin.to_string(), &about]);
     }
     output::line(&table.to_string())
 }

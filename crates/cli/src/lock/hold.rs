@@ -1,23 +1,24 @@
 //! `ade lock hold LOCK… -- COMMAND`: the flock(1) of a fleet. The command runs while the locks are held, and is stopped
-//! when they are lost, or when `ade` itself is killed ([`super::watchdog`]).
+//! when they are lost, or when `ade` itself is killed ([`ade_executors::watchdog`]).
 
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use ade_client::{Client, LockGuard, LockRequest, Lost};
+use ade_executors::watchdog::{Program, Terms, Watchdog};
 use clap::Args as ClapArgs;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, getpgrp};
+use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
 use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::telling::Telling;
-use super::watchdog::{SLACK, Watchdog};
 use super::{Taking, agent};
 use crate::failure::{Failure, Kind};
 use crate::output;
@@ -28,6 +29,8 @@ const MAX_PURPOSE: usize = 256;
 const USUAL_GRACE: Duration = Duration::from_secs(1);
 /// Time besides, at most, for being late.
 const LONGEST_MARGIN: Duration = Duration::from_secs(1);
+/// We notice by ourselves that we must stop the command, so much earlier than the watchdog, unless we cannot.
+const SLACK: Duration = Duration::from_millis(50);
 /// As good as for ever.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
@@ -84,7 +87,7 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
     let (program, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(Kind::Input, "a command is needed"))?;
     let mut signals = Signals::listen()?;
-    let mut watchdog = match Watchdog::start(grace, guard.trusted_left()).await {
+    let mut watchdog = match start_watchdog(grace, guard.trusted_left()).await {
         Ok(watchdog) => watchdog,
         Err(error) => {
             guard.release().await?;
@@ -95,7 +98,7 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
     let started = Command::new(program)
         .args(arguments)
         .env("ADE_FENCING_TOKENS", tokens.join(" "))
-        .process_group(watchdog.group())
+        .process_group(Pid::as_raw(Some(watchdog.group())))
         .spawn();
     let mut child = match started {
         Ok(child) => child,
@@ -125,6 +128,20 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<ExitCode, Failure
             Err(failure.hint("ade lock show tells who holds it now"))
         }
     }
+}
+
+/// At a terminal its group, and so the command, is put in the foreground; not in a pipeline, whose other members would lose the
+/// terminal.
+async fn start_watchdog(grace: Duration, trust: Duration) -> io::Result<Watchdog> {
+    let stdin = io::stdin();
+    let alone = stdin.is_terminal() && io::stdout().is_terminal();
+    let terminal_to = (alone && tcgetpgrp(&stdin) == Ok(getpgrp())).then(getpgrp);
+    let terms = Terms { grace, trust: Some(trust + SLACK), within_trust: false, terminal_to };
+    let watchdog = Watchdog::start(&Program::own(), terms).await?;
+    if terminal_to.is_some() {
+        tcsetpgrp(&stdin, watchdog.group())?;
+    }
+    Ok(watchdog)
 }
 
 /// Gives the locks up. That they were lost at the very end is a failure, because the command has done a part of its work
@@ -159,7 +176,7 @@ async fn attend(
                 return Ok(if guard.is_trusted() { Ok(status) } else { Err(Lost::Unreachable) });
             }
             lost = guard.lost() => return Ok(Err(lost)),
-            left = trust.renewed() => watchdog.trust_on(left),
+            left = trust.renewed() => watchdog.trust_on(left + SLACK).await,
             _ = signals.interrupt.recv() => watchdog.pass_on(Signal::INT),
             _ = signals.terminate.recv() => watchdog.pass_on(Signal::TERM),
             _ = signals.hangup.recv() => watchdog.pass_on(Signal::HUP),

@@ -5,7 +5,6 @@ mod graph;
 mod hold;
 mod see;
 mod telling;
-pub(crate) mod watchdog;
 
 use std::process::ExitCode;
 use std::time::Duration;

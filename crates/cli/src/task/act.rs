@@ -6,19 +6,44 @@ use ade_domain::task::State;
 use owo_colors::OwoColorize;
 
 use super::parts::state;
-use super::{CommentArgs, CreateArgs, EditArgs, Explained, NeedsReason, OverrideArgs};
+use super::{CommentArgs, CreateArgs, EditArgs, Explained, Named, NeedsReason, OverrideArgs};
 use crate::documents;
 use crate::failure::Failure;
 use crate::lists::Shape;
 use crate::output::{self, safe};
 
+/// Errors of a preview that are told; its page has all of them.
+const MOST_ERRORS: usize = 10;
+
 pub(super) async fn create(client: &Client, args: &CreateArgs) -> Result<(), Failure> {
     let request: TaskRequest = documents::read(&args.file)?;
     let draft = client.make_task(&request).await?;
-    if !args.submit {
-        return told(args.shape, &draft);
+    let task = if args.submit { submit_new(client, &draft).await? } else { draft };
+    warn(&task);
+    told(args.shape, &task)
+}
+
+pub(super) async fn submit(client: &Client, args: &Named) -> Result<(), Failure> {
+    let task = client.submit_task(&args.task_id).await?;
+    warn(&task);
+    told(args.shape, &task)
+}
+
+/// What went wrong when it was found out what a task would change. Who proposes it would otherwise wonder why people are asked.
+pub(super) fn warn(task: &Task) {
+    warnings(task).iter().for_each(|text| output::warning(text));
+}
+
+fn warnings(task: &Task) -> Vec<String> {
+    if !task.preview.went_wrong() {
+        return Vec::new();
     }
-    told(args.shape, &submit_new(client, &draft).await?)
+    let told = "finding out what would change went wrong: the task counts as if anything might change, and is never \
+                approved without somebody who looks at it";
+    let errors = task.preview.errors.iter().take(MOST_ERRORS).cloned();
+    let more = task.preview.errors.len().saturating_sub(MOST_ERRORS);
+    let more = (more > 0).then(|| format!("and {more} more: ade task show {}", task.task_id));
+    std::iter::once(told.to_owned()).chain(errors).chain(more).collect()
 }
 
 /// Wants a draft decided that was just made. Where that fails the draft is there all the same: without its id it would be lost.
@@ -33,7 +58,9 @@ pub(super) async fn submit_new(client: &Client, draft: &Task) -> Result<Task, Fa
 
 pub(super) async fn edit(client: &Client, args: &EditArgs) -> Result<(), Failure> {
     let patch: TaskRequest = documents::read(&args.file)?;
-    told(args.shape, &client.change_task(&args.task_id, args.revision, &patch).await?)
+    let task = client.change_task(&args.task_id, args.revision, &patch).await?;
+    warn(&task);
+    told(args.shape, &task)
 }
 
 pub(super) async fn rm(client: &Client, task_id: &str) -> Result<(), Failure> {
@@ -119,5 +146,16 @@ mod tests {
         assert_eq!(plain(&task), "t-1 is DRAFT, made of t-0; ade task submit wants it decided");
         task.state = State::Approved;
         assert_eq!(plain(&task), "t-1 is APPROVED");
+    }
+
+    #[test]
+    fn errors_of_a_preview_are_told_as_far_as_anybody_reads() {
+        let mut task = fixture::task();
+        assert_eq!(warnings(&task), Vec::<String>::new());
+        task.preview.errors = (0..12).map(|number| format!("no {number}")).collect();
+        let told = warnings(&task);
+        assert!(told[0].contains("never approved without somebody who looks at it"), "{told:?}");
+        assert_eq!((told[1].as_str(), told[10].as_str()), ("no 0", "no 9"));
+        assert_eq!(told[11..], ["and 2 more: ade task show t-1"]);
     }
 }

@@ -2,6 +2,7 @@
 
 mod act;
 mod list;
+mod missing;
 pub(crate) mod page;
 pub(crate) mod parts;
 mod wait;
@@ -206,7 +207,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             Command::Edit(args) => act::edit(&client, &args).await,
             Command::Rm(args) => act::rm(&client, &args.task_id).await,
             Command::Comment(args) => act::comment(&client, &args).await,
-            Command::Submit(args) => act::told(args.shape, &client.submit_task(&args.task_id).await?),
+            Command::Submit(args) => act::submit(&client, &args).await,
             Command::Cancel(args) => act::cancel(&client, args).await,
             Command::Revoke(args) => act::revoke(&client, args).await,
             Command::Force(args) => act::force(&client, args).await,

@@ -53,8 +53,7 @@ pub(crate) fn page(task: &Task, approvals: &[Approval], now: Timestamp) -> Strin
         carried_out(&mut page, execution, now);
     }
     line(&mut page, &heading("You can ask it to"));
-    let allowed =
-        if task.allowed.is_empty() { "nothing any more".to_owned() } else { safe(&task.allowed.join(", ")) };
+    let allowed = if task.allowed.is_empty() { "nothing".to_owned() } else { safe(&task.allowed.join(", ")) };
     line(&mut page, &format!("  {allowed}"));
     page
 }
@@ -70,6 +69,13 @@ fn head(page: &mut String, task: &Task, now: Timestamp) {
     let since = since.map(|since| format!(" for {}", times::since(*since, now))).unwrap_or_default();
     let forced = if task.forced { ", before all others".red().to_string() } else { String::new() };
     fact(page, "state", &format!("{}{since}{forced}", parts::state(task.state)));
+    if task.state == State::Approved {
+        let who = task.claimed_by.as_deref().map(|who| format!("{} tries to carry it out", safe(who)));
+        fact(page, "taken by", &who.unwrap_or_else(|| "nobody yet".to_owned()));
+    }
+    let reopened = task.reopened.as_ref();
+    let reopened = reopened.map(|one| format!("{} ago: {}", times::since(one.at, now), safe(&one.why)));
+    fact(page, "asked anew", &reopened.map(|text| text.yellow().to_string()).unwrap_or_default());
     fact(page, "way", &way(task));
     fact(page, "task", &format!("{}, revision {}", safe(&task.task_id), task.revision));
     fact(page, "digest", &safe(&task.digest));
@@ -334,6 +340,7 @@ mod tests {
         for part in [
             "Add an index on orders\n  so that the report ends\n",
             "state        REVIEWING for 2 h",
+            "asked anew   2 h ago: STALE_PREVIEW: what would be changed is not what was approved",
             "way          ✓ DRAFT → ✓ SUBMITTED → ● REVIEWING → ○ APPROVED → ○ APPLYING → ○ COMPLETED",
             "digest       9f86d081884c7d65",
             "author       Ann (ann)",

@@ -9,6 +9,7 @@ use ade_domain::task::{Phase, State};
 use owo_colors::OwoColorize;
 
 use super::act;
+use super::missing::Missing;
 use crate::documents;
 use crate::failure::{Failure, Kind};
 use crate::output::{self, safe};
@@ -21,6 +22,7 @@ pub(super) async fn propose(client: &Client, args: &super::ProposeArgs) -> Resul
     let request: TaskRequest = documents::read(&args.file)?;
     let draft = client.make_task(&request).await?;
     let task = act::submit_new(client, &draft).await?;
+    act::warn(&task);
     if !args.wait {
         return act::told(args.shape, &task);
     }
@@ -81,6 +83,7 @@ fn is_open(task: &Task) -> bool {
 async fn ended(client: &Client, mut task: Task, quiet: bool) -> Result<Task, Failure> {
     let mut shown: Option<(State, Option<Phase>)> = None;
     let (mut last, mut patience, task_id) = (0, Patience::default(), task.task_id.clone());
+    let mut missing = Missing::default();
     loop {
         let phase = task.execution.as_ref().map(|execution| execution.phase);
         if shown != Some((task.state, phase)) && !quiet {
@@ -93,6 +96,7 @@ async fn ended(client: &Client, mut task: Task, quiet: bool) -> Result<Task, Fai
         if !is_open(&task) {
             return Ok(task);
         }
+        missing.seen(client, &task).await;
         tokio::time::sleep(EVERY).await;
         task = patience.ask(async || client.task(&task_id).await).await?;
     }
@@ -104,7 +108,8 @@ fn progress(task: &Task) -> String {
         (State::Reviewing, _) => {
             let open =
                 task.requirements.iter().filter(|one| (one.approved_by.len() as u32) < one.needed).count();
-            format!("{state}: {} still waits for people (ade task show {})", times(open), task.task_id)
+            let anew = task.reopened.as_ref().map(|one| format!(" anew ({})", one.why)).unwrap_or_default();
+            format!("{state}{anew}: {} still waits for people (ade task show {})", times(open), task.task_id)
         }
         (State::Applying, Some(execution)) => {
             let phase = match execution.phase {

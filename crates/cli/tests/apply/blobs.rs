@@ -41,7 +41,10 @@ async fn whoever_has_another_folder_does_not_start_and_says_what_to_do() {
         }
     }
     // Exactly what it says.
-    drop(house.worker(ADE, "[executors.files]\nroots = []\n"));
+    let worker = house.worker(ADE, "[executors.files]\nroots = [\"/nowhere/to/be/found\"]\n");
+    let told = worker.process().wait_for_lines("files:/nowhere/to/be/found (which is not there)", 1, LONG);
+    told.expect("a root that is not there is told, and keeps nothing from starting");
+    drop(worker);
     // The first one itself comes back, and so does its folder from elsewhere.
     house.ade().kill_and_restart().expect("starts again");
 }

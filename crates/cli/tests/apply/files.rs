@@ -10,7 +10,7 @@ use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_testkit::folder::{everything, write};
 use ade_testkit::people::text;
 use ade_testkit::wait::until;
-use ade_testkit::{House, Office, Person};
+use ade_testkit::{House, Office, Person, Shell};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -188,7 +188,7 @@ async fn stage() -> (Site, House, Stage) {
 
 #[tokio::test]
 async fn what_moved_on_since_the_approval_is_looked_at_again() {
-    let (site, _house, stage) = stage().await;
+    let (site, house, stage) = stage().await;
     let token = stage.hold().await;
     let id = stage.approved(site.change("listen 8080\n")).await;
     write(&site.at("web.conf"), "listen 81\n", 0o640);
@@ -199,6 +199,10 @@ async fn what_moved_on_since_the_approval_is_looked_at_again() {
     assert_eq!(stage.statuses(&id).await, ["INVALIDATED", "PENDING"]);
     let stale = stage.recorded(&id, "task.go_stale").await;
     assert!(text(&stale[0], "reason").starts_with("STALE_PREVIEW"), "{stale:?}");
+    assert_eq!(back["reopened"]["why"], stale[0]["reason"]);
+    let page = Shell::of(ADE, house.ade(), &stage.pat).says(&["task", "show", &id]).await;
+    assert!(page.contains("ago: STALE_PREVIEW: what would be changed is not what was approved\n"), "{page}");
+    assert!(page.contains("You can ask it to\n  modify, cancel, comment"), "what its author may: {page}");
     // Whoever has seen what would be done now approves that.
     stage.approve(&id).await;
     let done = stage.state(&id, "COMPLETED").await;
@@ -230,6 +234,7 @@ async fn an_approval_that_grew_old_is_not_used() {
     let id = stage.approved(site.change("listen 8080\n")).await;
     let back = stage.state(&id, "REVIEWING").await;
     assert_eq!(back["execution"], Value::Null, "nothing was begun");
+    assert!(text(&back["reopened"], "why").starts_with("EXPIRED: "), "{back}");
     assert_eq!(stage.statuses(&id).await, ["INVALIDATED", "PENDING"]);
     stage.let_go(token).await;
     assert_eq!(everything(&site.root()), before);

@@ -10,8 +10,9 @@ use ade_testkit::ade::Setup;
 use ade_testkit::folder::{everything, write};
 use ade_testkit::people::{task, text};
 use ade_testkit::wait::until;
-use ade_testkit::{Ade, Api, House, Office, Person, Postgres, Proxy, Redis, Worker};
+use ade_testkit::{Ade, Api, House, Office, Person, Postgres, Proxy, Redis, Worker, wait_for_exit};
 use rustix::fs::{CWD, FileType, mknodat};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -20,6 +21,8 @@ const ADE: &str = env!("CARGO_BIN_EXE_ade");
 const LONG: Duration = Duration::from_secs(60);
 /// Writes a line, and ends with what it reads.
 const HANG: &str = "echo ran >> \"$1\"; exec cat -- \"$0\"";
+/// The same, says its number, and does not want to end.
+const STUBBORN: &str = "trap \"\" TERM; echo $$ >> \"$1\"; cat -- \"$0\"";
 
 /// A root with one file, and a command that ends when somebody writes into its pipe.
 struct Site {
@@ -61,7 +64,9 @@ impl Site {
              argv = [\"sh\", \"-c\", '{HANG}', {pipe:?}, {ledger:?}]\n\
              [executors.command.templates.undoable]\n\
              argv = [\"sh\", \"-c\", '{HANG}', {pipe:?}, {ledger:?}]\n\
-             rollback_argv = [\"touch\", {:?}]\n",
+             rollback_argv = [\"touch\", {:?}]\n\
+             [executors.command.templates.stubborn]\n\
+             argv = [\"sh\", \"-c\", '{STUBBORN}', {pipe:?}, {ledger:?}]\n",
             self.undone(),
         )
     }
@@ -91,6 +96,12 @@ impl Site {
             if ran == times { Ok(()) } else { Err(format!("it ran {ran} times")) }
         };
         until("the command runs", LONG, look).await.expect("it does");
+    }
+
+    /// The command that came last and does not want to end.
+    fn stubborn(&self) -> i32 {
+        let ledger = fs::read_to_string(self.ledger()).expect("it ran");
+        ledger.lines().last().and_then(|line| line.parse().ok()).expect("a number")
     }
 
     /// The command that hangs says this, and ends.
@@ -130,8 +141,6 @@ async fn killed_while_it_changes_back(
     let id = pat.submitted(site.change("manual", true)).await;
     site.runs(ran + 1).await;
     ade.kill().expect("killed");
-    // What verifies outlives its worker, and ends with what it reads.
-    site.end("");
     ade.start_again().expect("starts");
     let failed = office.wait_for("it is settled", &id, is_over).await;
     assert_eq!(failed["execution"]["code"], "OUTCOME_UNKNOWN", "{failed}");
@@ -229,7 +238,6 @@ async fn a_server_is_killed_while_its_worker_is_at_a_task() {
     let id = pat.submitted(site.change("automatic", true)).await;
     site.runs(ran + 1).await;
     town.servers[0].kill().expect("killed");
-    site.end("");
     worker.start_again().expect("starts");
     let over = office.wait_for("it is changed back", &id, is_over).await;
     assert_eq!((&over["state"], &over["execution"]["rolled_back"]), (&json!("FAILED"), &json!(true)));
@@ -254,6 +262,37 @@ async fn who_lost_its_locks_begins_no_rollback(site: &Site, town: &Town, office:
     // Whoever had lost them said nothing about it: whoever took over does.
     assert!(text(execution, "error").contains("nothing was heard of"), "{over}");
     assert!(!site.undone().exists(), "{over}");
+}
+
+/// A command ends with whoever carries it out, also if that cannot end it, and before anybody else may be at the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_ends_with_its_worker_whatever_becomes_of_that() {
+    let site = Site::new();
+    let house = House::working(ADE, &site.config(4));
+    let office = house.office().await;
+    let pat = approving(&office).await;
+    let stubborn = json!({ "executor": "command", "parameters": { "template": "stubborn" } });
+
+    // It is killed.
+    let id = pat.submitted(stubborn.clone()).await;
+    site.runs(1).await;
+    let command = site.stubborn();
+    assert!(!wait_for_exit(command, Some(Duration::ZERO)).expect("looked"), "it runs");
+    house.ade().kill_and_restart().expect("again");
+    let over = office.wait_for("it is settled", &id, is_over).await;
+    assert!(wait_for_exit(command, Some(Duration::ZERO)).expect("looked"), "it is gone before that");
+    assert_eq!(over["execution"]["code"], "OUTCOME_UNKNOWN", "{over}");
+
+    // It stands still for longer than its lease is good.
+    let id = pat.submitted(stubborn).await;
+    site.runs(2).await;
+    let command = site.stubborn();
+    house.ade().process().signal(Signal::STOP).expect("stopped");
+    let gone = tokio::task::spawn_blocking(move || wait_for_exit(command, Some(LONG))).await.expect("looked");
+    assert!(gone.expect("looked"), "while nobody could end it");
+    house.ade().process().signal(Signal::CONT).expect("goes on");
+    let over = office.wait_for("it is settled", &id, is_over).await;
+    assert_eq!((&over["state"], site.ran()), (&json!("FAILED"), 2), "{over}");
 }
 
 /// Nothing is under way: nobody needs to be waited for.

@@ -127,3 +127,37 @@ async fn a_draft_that_nobody_can_decide_about_is_named() {
         assert!(said.contains("is deleted"), "{said}");
     }
 }
+
+#[tokio::test]
+async fn who_waits_is_told_once_what_an_approved_task_waits_for() {
+    let stage = Stage::new().await;
+    let lock = "resource:service:web";
+    let held = json!({ "agent_id": "other", "locks": [{ "lock": lock }], "ttl_seconds": 300 });
+    let held = stage.office.admin.post("/locks/acquire", &held).await.expect(200);
+    let mut waiting = Vec::new();
+    let wrong = json!({ "errors": ["the database is away"] });
+    let locked = json!({ "resources": [{ "type": "service", "id": "web" }] });
+    for task in [locked, json!({ "executor": "agent", "preview": wrong })] {
+        let proposal = stage.proposal(&task);
+        let begun = stage.shell().begin(&["task", "propose", "-f", &proposal, "--wait"]);
+        let (request, id) = stage.asked().await;
+        let _ = stage.rex.answers(&request, "approve").await.expect(200);
+        waiting.push((begun, id));
+    }
+    let (mut for_agent, id) = waiting.pop().expect("the second");
+    let (mut for_lock, _) = waiting.pop().expect("the first");
+    let told = format!("APPROVED and waits for the lock {lock}, held by other");
+    for_lock.tells(&told).await;
+    for_agent.tells("warning: finding out what would change went wrong").await;
+    for_agent.tells("warning: the database is away").await;
+    for_agent.tells("APPROVED and waits for an agent that can note, who has not asked for it").await;
+    let page = stage.shell().says(&["task", "show", &id]).await;
+    assert!(page.contains("taken by     nobody yet"), "{page}");
+    let token = &held["grants"][0]["fencing_token"];
+    let back = json!({ "agent_id": "other", "locks": [{ "lock": lock, "fencing_token": token }] });
+    let _ = stage.office.admin.post("/locks/release", &back).await.expect(200);
+    let ended = for_lock.ends().await;
+    assert_eq!((ended.code, ended.err.matches(&told).count()), (Some(0), 1), "{}", ended.err);
+    let _ = stage.pat.post(&format!("/tasks/{id}/cancel"), &json!({})).await.expect(200);
+    assert_eq!(for_agent.ends().await.code, Some(1));
+}

@@ -10,3 +10,4 @@ mod bench;
 mod guard;
 mod keys;
 mod login;
+mod serve;

@@ -82,12 +82,13 @@ async fn tasks_and_requests(office: &Office) {
     office.policy(json!({ "name": "urgent", "task_types": ["fire"], "priority": "URGENT" })).await;
     office.policy(json!({ "name": "low", "task_types": ["dust"], "priority": "LOW" })).await;
     let dust = pat.submitted(json!({ "type": "dust" })).await;
-    let fire = pat.submitted(json!({ "type": "fire" })).await;
+    let fire = pat.submitted(json!({ "type": "fire", "description": "put it out\nall of it" })).await;
     let listed = all(&rex, "/approvals?status=PENDING", 3).await;
     assert_eq!(listed, all(&rex, "/approvals?reviewer=me&status=PENDING", 200).await);
     assert_eq!(listed, all(admin, "/approvals?reviewer=rex&status=PENDING", 4).await);
     assert_eq!(listed.first().map(|one| text(one, "task_id")), Some(fire.clone()));
     assert_eq!(listed.last().map(|one| text(one, "task_id")), Some(dust));
+    assert_eq!(listed.first().map(|one| text(one, "task_description")).as_deref(), Some("put it out"));
     let scores: Vec<(i64, String)> = listed
         .iter()
         .map(|one| (-one["score"].as_i64().expect("a score"), text(one, "approval_id")))

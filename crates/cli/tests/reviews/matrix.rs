@@ -35,6 +35,18 @@ const fn scope(act: Act) -> Scope {
     }
 }
 
+/// What a task lists of an act.
+const fn verb(act: Act) -> Option<&'static str> {
+    match act {
+        Act::Submit => Some("submit"),
+        Act::Decide => Some("approve"),
+        Act::ForceApply => Some("force_apply"),
+        Act::Cancel => Some("cancel"),
+        Act::Override => Some("override"),
+        Act::CreateTask | Act::ViewAudit => None,
+    }
+}
+
 struct Stage {
     _house: House,
     office: Office,
@@ -104,6 +116,11 @@ async fn every_cell_of_the_matrix_is_as_drawn() {
             let who = stage.office.person(&id, if own { &roles[..1] } else { &roles }).await;
             let task = stage.prepared(act, own.then_some(id.as_str())).await;
             let before = stage.office.task(&task).await;
+            if let Some(verb) = verb(act) {
+                let seen = who.get(&format!("/tasks/{task}")).await.expect(200);
+                let told = seen["allowed"].as_array().is_some_and(|all| all.iter().any(|one| one == verb));
+                assert_eq!(told, permitted.contains(&part), "{part:?} is told that it may {verb}: {seen}");
+            }
             let answer = stage.done(act, &task, &who).await;
             if permitted.contains(&part) {
                 assert!(answer.status < 300, "{part:?} may {act:?}: {}", answer.text());

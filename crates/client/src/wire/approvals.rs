@@ -16,6 +16,9 @@ pub struct Approval {
     pub approval_id: String,
     /// About which task.
     pub task_id: String,
+    /// What the task is about: the first line of its description, at most 200 characters.
+    #[serde(default)]
+    pub task_description: String,
     /// Who is asked.
     pub reviewer_id: String,
     /// Its name.

@@ -38,7 +38,7 @@ pub use rules::{
 };
 pub use tasks::{
     Comment, CommentRequest, LockPreview, Metadata, OverrideAsked, OverrideRequest, PreviewRequest, Reason,
-    Risk, Task, TaskRequest, TaskStats,
+    Reopened, Risk, Task, TaskRequest, TaskStats,
 };
 
 /// A time, in UTC with microseconds.

@@ -48,10 +48,16 @@ pub struct Task {
     pub auto_approved: Option<String>,
     /// An override that waits for a second administrator.
     pub override_asked: Option<OverrideAsked>,
+    /// Why its review began anew the last time, if it did.
+    #[serde(default)]
+    pub reopened: Option<Reopened>,
     /// Whether it goes before all others.
     pub forced: bool,
-    /// What can be done with it now.
+    /// What the caller can do with it now.
     pub allowed: Vec<String>,
+    /// Who tries to carry it out, or tried last since it changed last.
+    #[serde(default)]
+    pub claimed_by: Option<String>,
     /// How carrying it out stands, once somebody began to.
     pub execution: Option<Execution>,
     /// The task that it was made of.
@@ -125,6 +131,17 @@ pub struct OverrideAsked {
     /// For which incident.
     pub incident_ticket: String,
     /// When; a second administrator has an hour.
+    pub at: Time,
+}
+
+/// Why a review began anew: what was said before does not count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Reopened {
+    /// Why: what would change is not what was approved (`STALE_PREVIEW: …`), the approval grew too old (`EXPIRED: …`), or
+    /// somebody changed the task.
+    pub why: String,
+    /// When.
     pub at: Time,
 }
 

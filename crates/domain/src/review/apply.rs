@@ -303,13 +303,7 @@ impl Review {
     pub fn ask_roll_back(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
         let asked = self.asked(reason, actor, now)?;
         next(self.state, Verb::RollBack)?;
-        let by_hand = self.config.rollback_strategy == RollbackStrategy::Manual;
-        let open = self.execution.as_ref().is_some_and(|execution| {
-            let kept = execution.stash_key.is_some() && execution.rolled_back != Some(true);
-            // Whoever is at it already would otherwise be followed by another one.
-            kept && execution.undo.is_none() && execution.phase == Phase::Ended
-        });
-        if !by_hand || !open {
+        if !self.can_be_rolled_back() {
             return Err(Refusal::NothingToRollBack);
         }
         self.go(Verb::RollBack, Some(asked.by.clone()), now)?.reason = Some(asked.reason.clone());
@@ -317,6 +311,16 @@ impl Review {
             execution.undo = Some(asked);
         }
         Ok(())
+    }
+
+    pub(super) fn can_be_rolled_back(&self) -> bool {
+        let by_hand = self.config.rollback_strategy == RollbackStrategy::Manual;
+        by_hand
+            && self.execution.as_ref().is_some_and(|execution| {
+                let kept = execution.stash_key.is_some() && execution.rolled_back != Some(true);
+                // Whoever is at it already would otherwise be followed by another one.
+                kept && execution.undo.is_none() && execution.phase == Phase::Ended
+            })
     }
 
     /// A worker holds all locks of a failed task that somebody wants undone.
@@ -340,9 +344,13 @@ impl Review {
         Ok(attempt)
     }
 
-    fn asked(&self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<Asked, Refusal> {
+    pub(super) fn may_command(actor: &Actor) -> Result<UserId, Refusal> {
         Self::permit_admin(actor, Act::ForceApply)?;
-        let by = actor.user.clone().ok_or(Refusal::Forbidden)?;
+        actor.user.clone().ok_or(Refusal::Forbidden)
+    }
+
+    fn asked(&self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<Asked, Refusal> {
+        let by = Self::may_command(actor)?;
         let reason = said(reason).ok_or(Refusal::ReasonRequired)?.to_owned();
         Ok(Asked { by, reason, at: now })
     }

@@ -2,7 +2,7 @@
 
 use super::assign::{Assignment, NoQuorum, Wanted};
 use super::risk::Risk;
-use super::{Actor, Approval, Refusal, RequestStatus, Review};
+use super::{Actor, Approval, Refusal, Reopened, RequestStatus, Review};
 use crate::Moment;
 use crate::people::UserId;
 use crate::permission::Act;
@@ -33,10 +33,16 @@ impl std::fmt::Debug for Plan<'_> {
 
 impl Review {
     /// Whose task it is may change it: somebody of its authors, or an administrator.
-    fn own(&self, actor: &Actor, act: Act) -> Result<Option<UserId>, Refusal> {
+    pub(super) fn own(&self, actor: &Actor, act: Act) -> Result<Option<UserId>, Refusal> {
         Self::permit(actor, act)?;
         let own = actor.user.as_ref().is_some_and(|who| self.author_set.contains(who));
         if own || actor.is_admin() { Ok(actor.user.clone()) } else { Err(Refusal::Forbidden) }
+    }
+
+    /// Who says what is done is an author: an administrator submits and cancels for others, and that is all.
+    pub(super) fn as_author(&self, actor: &Actor) -> Result<UserId, Refusal> {
+        Self::permit(actor, Act::CreateTask)?;
+        actor.user.clone().filter(|by| self.author_set.contains(by)).ok_or(Refusal::Forbidden)
     }
 
     /// The author wants it decided.
@@ -73,11 +79,7 @@ impl Review {
         actor: &Actor,
         now: Moment,
     ) -> Result<(), Refusal> {
-        let by = self.own(actor, Act::CreateTask)?;
-        // An administrator may submit and cancel for others; who says what is done is an author, and decides nothing.
-        if !by.as_ref().is_some_and(|by| self.author_set.contains(by)) {
-            return Err(Refusal::Forbidden);
-        }
+        let by = self.as_author(actor)?;
         next(self.state, Verb::Modify)?;
         if self.approvals.len() >= super::MOST_REQUESTS {
             return Err(Refusal::TooManyRequests { asked: self.approvals.len() });
@@ -92,14 +94,25 @@ impl Review {
         self.fingerprint = fingerprint;
         self.forced = false;
         self.override_asked = None;
-        self.go(Verb::Modify, by, now)?;
+        let why = format!("{by} changed it");
+        self.go(Verb::Modify, Some(by), now)?;
         match assignment {
             None => Ok(()),
             Some(assignment) => {
+                self.reopened = Some(Reopened { why, at: now });
                 self.invalidate();
                 self.ask_anew(assignment, due_after_ms, ids, now)
             }
         }
+    }
+
+    /// One of its authors deletes it.
+    ///
+    /// # Errors
+    /// It is somebody else's, or no draft any more.
+    pub fn can_delete(&self, actor: &Actor) -> Result<(), Refusal> {
+        self.as_author(actor)?;
+        Ok(next(self.state, Verb::Delete).map(drop)?)
     }
 
     /// One of its authors makes another draft of what was rejected or failed; this one stays as it is. Who.
@@ -107,8 +120,7 @@ impl Review {
     /// # Errors
     /// It is somebody else's, or it has not ended like that.
     pub fn resubmit(&mut self, actor: &Actor, now: Moment) -> Result<UserId, Refusal> {
-        Self::permit(actor, Act::CreateTask)?;
-        let by = actor.user.clone().filter(|by| self.author_set.contains(by)).ok_or(Refusal::Forbidden)?;
+        let by = self.as_author(actor)?;
         self.go(Verb::Resubmit, Some(by.clone()), now)?;
         Ok(by)
     }
@@ -149,10 +161,13 @@ impl Review {
         self.fingerprint = fingerprint;
         self.forced = false;
         self.override_asked = None;
-        let record = self.go(verb, None, now)?;
-        if verb == Verb::GoStale {
-            record.reason = Some("STALE_PREVIEW: what would be changed is not what was approved".to_owned());
-        }
+        let why = match (verb, self.state) {
+            (Verb::Expire, _) => "EXPIRED: it was approved too long ago, and not carried out since",
+            (_, State::Approved) => "STALE_PREVIEW: what would be changed is not what was approved",
+            _ => "STALE_PREVIEW: what would be changed became known only after people were asked",
+        };
+        self.go(verb, None, now)?.reason = Some(why.to_owned());
+        self.reopened = Some(Reopened { why: why.to_owned(), at: now });
         self.invalidate();
         self.ask_anew(assignment, due_after_ms, ids, now)
     }

@@ -126,8 +126,7 @@ impl Review {
     /// Whether somebody still wants changes. Whoever hands such a request on lifts nothing: that does the answer of the one who
     /// has it now.
     fn wants_changes(&self, approval: &Approval) -> bool {
-        let is_now = |one: &&Approval| one.digest == self.digest && one.fingerprint == self.fingerprint;
-        if !is_now(&approval) || approval.response_action != Some(Action::RequestChanges) {
+        if !self.is_about_present(approval) || approval.response_action != Some(Action::RequestChanges) {
             return false;
         }
         let mut has_it = approval;
@@ -137,11 +136,20 @@ impl Review {
             else {
                 break;
             };
-            let of_successor = |one: &&Approval| one.reviewer_id == *to && is_now(one);
+            let of_successor = |one: &&Approval| one.reviewer_id == *to && self.is_about_present(one);
             let Some(next) = self.approvals.iter().rev().find(of_successor) else { return false };
             has_it = next;
         }
         matches!(has_it.status, RequestStatus::ChangesRequested | RequestStatus::Pending)
+    }
+
+    pub(super) fn may_revoke(&self, actor: &Actor) -> Result<UserId, Refusal> {
+        let by = self.not_ones_own(actor)?;
+        let approved = !actor.by_agent
+            && self.approvals.iter().any(|approval| {
+                approval.status == RequestStatus::Approved && approval.reviewed_by.as_ref() == Some(&by)
+            });
+        if approved || actor.is_admin() { Ok(by) } else { Err(Refusal::Forbidden) }
     }
 
     /// One who approved, or an administrator, takes the approval back before anything was done.
@@ -149,14 +157,7 @@ impl Review {
     /// # Errors
     /// It is neither, or it is too late.
     pub fn revoke(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
-        let by = self.not_ones_own(actor)?;
-        let approved = !actor.by_agent
-            && self.approvals.iter().any(|approval| {
-                approval.status == RequestStatus::Approved && approval.reviewed_by.as_ref() == Some(&by)
-            });
-        if !approved && !actor.is_admin() {
-            return Err(Refusal::Forbidden);
-        }
+        let by = self.may_revoke(actor)?;
         let reason = said(reason).ok_or(Refusal::ReasonRequired)?;
         let author = self.author_id.clone();
         let record = self.go(Verb::Revoke, Some(by), now)?;
@@ -166,16 +167,18 @@ impl Review {
         Ok(())
     }
 
+    pub(super) fn may_cancel(&self, actor: &Actor) -> Result<(), Refusal> {
+        Self::permit(actor, Act::Cancel)?;
+        let own = actor.user.as_ref().is_some_and(|who| self.author_set.contains(who));
+        if actor.user.is_none() || own || actor.is_admin() { Ok(()) } else { Err(Refusal::Forbidden) }
+    }
+
     /// The author, an administrator or the service gives it up.
     ///
     /// # Errors
     /// It is somebody else's, or it is too late.
     pub fn cancel(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
-        Self::permit(actor, Act::Cancel)?;
-        let own = actor.user.as_ref().is_some_and(|who| self.author_set.contains(who));
-        if actor.user.is_some() && !own && !actor.is_admin() {
-            return Err(Refusal::Forbidden);
-        }
+        self.may_cancel(actor)?;
         next(self.state, Verb::Cancel)?;
         let told = self.close_open();
         self.override_asked = None;
@@ -183,6 +186,12 @@ impl Review {
         record.reason = said(reason).map(str::to_owned);
         record.tell = told;
         Ok(())
+    }
+
+    /// What administrators alone do to what is not their own.
+    pub(super) fn past_policies(&self, actor: &Actor, act: Act) -> Result<UserId, Refusal> {
+        Self::permit_admin(actor, act)?;
+        self.not_ones_own(actor)
     }
 
     /// An administrator asks for a decision past the policies.
@@ -196,8 +205,7 @@ impl Review {
         actor: &Actor,
         now: Moment,
     ) -> Result<(), Refusal> {
-        Self::permit_admin(actor, Act::Override)?;
-        let by = self.not_ones_own(actor)?;
+        let by = self.past_policies(actor, Act::Override)?;
         let reason = said(reason).ok_or(Refusal::ReasonRequired)?.to_owned();
         let ticket = said(ticket).ok_or(Refusal::TicketRequired)?.to_owned();
         let record = self.go(Verb::Override, Some(by.clone()), now)?;
@@ -213,13 +221,9 @@ impl Review {
         Ok(())
     }
 
-    /// A second administrator agrees.
-    ///
-    /// # Errors
-    /// It may not, is the same one, or comes too late.
-    pub fn confirm_override(&mut self, actor: &Actor, now: Moment) -> Result<(), Refusal> {
-        Self::permit_admin(actor, Act::Override)?;
-        let by = self.not_ones_own(actor)?;
+    /// Who agrees to which override.
+    pub(super) fn confirms(&self, actor: &Actor, now: Moment) -> Result<(UserId, OverrideAsked), Refusal> {
+        let by = self.past_policies(actor, Act::Override)?;
         next(self.state, Verb::ConfirmOverride)?;
         let in_time = |asked: &OverrideAsked| asked.at.plus_ms(CONFIRM_WITHIN_MS) > now;
         let asked = self.override_asked.clone().filter(in_time).ok_or(Refusal::NoOverride)?;
@@ -227,9 +231,15 @@ impl Review {
         let same = asked.by == by
             || actor.token_made_by.as_ref() == Some(&asked.by)
             || asked.token_made_by.as_ref() == Some(&by);
-        if same {
-            return Err(Refusal::SameAdmin { who: asked.by });
-        }
+        if same { Err(Refusal::SameAdmin { who: asked.by }) } else { Ok((by, asked)) }
+    }
+
+    /// A second administrator agrees.
+    ///
+    /// # Errors
+    /// It may not, is the same one, or comes too late.
+    pub fn confirm_override(&mut self, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+        let (by, asked) = self.confirms(actor, now)?;
         let why =
             format!("{} and {by} passed it by for {}: {}", asked.by, asked.incident_ticket, asked.reason);
         let votes = self.votes();
@@ -266,8 +276,7 @@ impl Review {
     /// # Errors
     /// It may not, says not why, or nothing is approved.
     pub fn force_apply(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
-        Self::permit_admin(actor, Act::ForceApply)?;
-        let by = self.not_ones_own(actor)?;
+        let by = self.past_policies(actor, Act::ForceApply)?;
         let reason = said(reason).ok_or(Refusal::ReasonRequired)?.to_owned();
         self.go(Verb::ForceApply, Some(by), now)?.reason = Some(reason);
         self.forced = true;

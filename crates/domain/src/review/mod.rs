@@ -10,6 +10,7 @@ mod change;
 mod decide;
 pub mod delegation;
 mod move_on;
+mod open;
 pub mod policy;
 mod pull;
 pub mod quorum;
@@ -86,6 +87,9 @@ pub struct Review {
     pub remembered: Option<Remembered>,
     /// An administrator wants it decided past its policies.
     pub override_asked: Option<OverrideAsked>,
+    /// Why its review began anew the last time.
+    #[serde(default)]
+    pub reopened: Option<Reopened>,
     /// Whether it goes before all others.
     pub forced: bool,
     /// Not before, after an attempt that changed nothing.
@@ -105,6 +109,15 @@ pub struct Review {
     /// What happened since it was loaded; not part of what is stored with it.
     #[serde(skip)]
     pub records: Vec<Record>,
+}
+
+/// Why a review began anew, and what was said before does not count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reopened {
+    /// Why.
+    pub why: String,
+    /// When.
+    pub at: Moment,
 }
 
 /// An override that waits for a second administrator.
@@ -316,6 +329,7 @@ impl Review {
             approvals: Vec::new(),
             remembered: None,
             override_asked: None,
+            reopened: None,
             forced: false,
             apply_after: None,
             execution: None,
@@ -348,8 +362,7 @@ impl Review {
     /// The answers that count: given for exactly what is proposed.
     fn votes(&self) -> Vec<Vote<'_>> {
         let counts = |approval: &&Approval| {
-            approval.digest == self.digest
-                && approval.fingerprint == self.fingerprint
+            self.is_about_present(approval)
                 && matches!(approval.status, RequestStatus::Approved | RequestStatus::Rejected)
         };
         self.approvals
@@ -365,6 +378,11 @@ impl Review {
 
     fn approval_mut(&mut self, id: &str) -> Result<&mut Approval, Refusal> {
         self.approvals.iter_mut().find(|approval| approval.approval_id == id).ok_or(Refusal::UnknownApproval)
+    }
+
+    /// Whether a request is about exactly what is proposed now.
+    fn is_about_present(&self, approval: &Approval) -> bool {
+        approval.digest == self.digest && approval.fingerprint == self.fingerprint
     }
 
     /// Whether somebody is asked already and can still answer.

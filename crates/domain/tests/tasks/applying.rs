@@ -299,6 +299,26 @@ fn whoever_finds_out_what_was_left_may_be_lost_as_well() {
 }
 
 #[test]
+fn what_nobody_could_undo_may_be_asked_for_again() {
+    let mut world = World::approved(RollbackStrategy::Manual);
+    let attempt = world.review.begin(world.begin("w"), world.now).expect("approved");
+    world.say(Said::Started(attempt)).expect("present");
+    world.say(Said::Fail(attempt, Left::Something, false)).expect("present");
+    for _ in 0..2 {
+        world.say(Said::AskRollBack).expect("there is something to undo");
+        world.say(Said::BeginRollBack).expect("wanted");
+        assert_eq!(world.say(Said::AskRollBack), Err(Refusal::NothingToRollBack), "somebody is at it");
+        world.say(Said::Later).expect("passes");
+        assert_eq!(world.say(Said::Recover(false)).expect("lost"), Some(Follows::Over));
+        assert_eq!((world.review.state, world.phase()), (State::Failed, Some(Phase::Ended)));
+    }
+    world.say(Said::AskRollBack).expect("still");
+    world.say(Said::BeginRollBack).expect("wanted");
+    world.say(Said::RolledBack(world.attempt(), true)).expect("present");
+    assert_eq!(world.say(Said::AskRollBack), Err(Refusal::NothingToRollBack), "it is undone");
+}
+
+#[test]
 fn what_is_ended_in_the_middle_says_by_what_and_that_nobody_knows() {
     for (code, result) in [
         (FailureCode::TimedOut, ExecutionResult::Timeout),

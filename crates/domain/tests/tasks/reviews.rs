@@ -9,7 +9,7 @@ use ade_domain::review::delegation::{Conditions, Kind};
 use ade_domain::review::policy::AutoApprove;
 use ade_domain::review::quorum::{Status, least};
 use ade_domain::review::{Action, Refusal, RequestStatus, Review};
-use ade_domain::task::State;
+use ade_domain::task::{State, Verb};
 use ade_testkit::{Dice, effort};
 
 fn small_office() -> Office {
@@ -163,6 +163,8 @@ fn an_approval_does_not_count_for_what_it_was_not_given_for() {
     office.modify(&mut review, &config("schema", &["database:b"]), "ann").expect("its author");
     assert_eq!(review.state, State::Reviewing);
     assert_eq!(review.approvals.iter().filter(|one| one.status == RequestStatus::Invalidated).count(), 3);
+    let reopened = review.reopened.as_ref().map(|one| (one.why.as_str(), one.at));
+    assert_eq!(reopened, Some(("ann changed it", office.now)));
     let answer = |approval_id, digest| ade_domain::review::Answer {
         approval_id,
         action: Action::Approve,
@@ -357,7 +359,8 @@ fn whatever_happens_an_approval_is_somebody_elses_and_for_exactly_this() {
             let actor = office.actor(who);
             let now = office.now;
             let mut changed = review.clone();
-            let outcome = match dice.below(12) {
+            let deed = dice.below(12);
+            let outcome = match deed {
                 0 | 1 => office.submit(&mut changed, who),
                 2 => office.modify(&mut changed, &config("schema", &[&format!("database:{step}")]), who),
                 3..=6 => office.answer(&mut changed, of, Action::Approve, who),
@@ -373,6 +376,22 @@ fn whatever_happens_an_approval_is_somebody_elses_and_for_exactly_this() {
                     changed.delegate(&approval_id, &id(of), &people, format!("d{step}"), &actor, now)
                 }
             };
+            let verb = match deed {
+                0 | 1 => Some(Verb::Submit),
+                2 => Some(Verb::Modify),
+                3..=6 => Some(Verb::Approve),
+                7 => Some(Verb::Reject),
+                9 => Some(Verb::Override),
+                10 => Some(Verb::ConfirmOverride),
+                _ => None,
+            };
+            if let Some(verb) = verb {
+                let told = review.open_to(&actor, now).contains(&verb);
+                // Another's request may be the one that can be answered, and what is said may be too much or too little.
+                let maybe = matches!(verb, Verb::Approve | Verb::Reject)
+                    || matches!(outcome, Err(Refusal::NoQuorum(_) | Refusal::TooManyRequests { .. }));
+                assert!(told == outcome.is_ok() || (told && maybe), "{who} {verb} {outcome:?} {review:?}");
+            }
             match outcome {
                 Ok(()) => {
                     assert!(changed.revision > review.revision, "nothing changes without a revision");

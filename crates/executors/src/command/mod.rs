@@ -1,13 +1,13 @@
 //! Commands that an operator has allowed as templates: previewed, applied and rolled back by processes without a shell.
 //!
 //! There is no fence: what a command does is known to nobody but the command. It gets the fencing tokens of its locks in its
-//! environment, and nothing of ours besides. When a run ends, nothing of its process group is left.
+//! environment, and nothing of ours besides. When a run ends, or its worker is gone, nothing of its process group is left.
 
 mod process;
 mod said;
 mod template;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use ade_domain::task::Preview;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::{Changed, Executor, Failure, Fence, Parameters, Run, Settled, Work, unfit};
+use crate::watchdog::Program;
+use crate::{Changed, Executor, Failure, Fence, Halt, Parameters, Run, Settled, Work, unfit};
 use process::{Ended, RunError, Start, Stream};
 use said::Listener;
 use template::{Arguments, Words, arguments};
@@ -54,6 +55,7 @@ pub struct Command {
     preview: Option<Words>,
     roll_back: Option<Words>,
     limits: CommandLimits,
+    watchdog: Program,
 }
 
 /// What is kept before a command is run.
@@ -65,7 +67,7 @@ struct Stash {
 }
 
 impl Command {
-    /// A template under its name.
+    /// A template under its name, and the program that ends its commands if we cannot.
     ///
     /// # Errors
     /// One of its commands is none.
@@ -73,6 +75,7 @@ impl Command {
         name: impl Into<String>,
         template: &Template,
         limits: CommandLimits,
+        watchdog: Program,
     ) -> Result<Self, BadTemplate> {
         let name = name.into();
         let words = |field, argv: &[String]| {
@@ -83,7 +86,7 @@ impl Command {
         let apply = words("argv", &template.argv)?;
         let preview = maybe("preview_argv", &template.preview_argv)?;
         let roll_back = maybe("rollback_argv", &template.rollback_argv)?;
-        Ok(Self { name, apply, preview, roll_back, limits })
+        Ok(Self { name, apply, preview, roll_back, limits, watchdog })
     }
 
     /// Where its tasks are carried out.
@@ -134,14 +137,24 @@ impl Command {
             return Err(crate::halt_failure(halt));
         }
         let mut end = End::default();
-        let start = Start { argv, environment: environment(run), grace: self.limits.grace };
+        let start = Start {
+            argv,
+            environment: environment(run),
+            grace: self.limits.grace,
+            watchdog: &self.watchdog,
+            good_until: run.halted.good_until(),
+        };
         let ended = process::run(start, run.halted.wait(), run.halted.lost(), |stream, bytes| {
             run.output.say(bytes);
             if stream == Stream::Err {
                 end.hear(bytes);
             }
         });
-        let Ended { status, halted, left_some } = ended.await.map_err(|error| not_run(argv, &error))?;
+        let Ended { status, halted, left_some, out_of_time } =
+            ended.await.map_err(|error| not_run(argv, &error))?;
+        // If we stood still for too long, the watchdog has ended it before we could.
+        let by_watchdog = out_of_time && !status.is_some_and(|status| status.success());
+        let halted = halted.or_else(|| by_watchdog.then_some(Halt::Lost));
         if left_some {
             run.output.say(LEFT_SOME);
         }
@@ -163,7 +176,13 @@ impl Command {
 
     async fn look(&self, argv: &[String]) -> Result<Preview, Failure> {
         let (mut heard, mut end) = (Listener::default(), End::default());
-        let start = Start { argv, environment: Vec::new(), grace: self.limits.grace };
+        let start = Start {
+            argv,
+            environment: Vec::new(),
+            grace: self.limits.grace,
+            watchdog: &self.watchdog,
+            good_until: None,
+        };
         let late = tokio::time::sleep(self.limits.preview);
         let ended = process::run(start, late, std::future::pending(), |stream, bytes| match stream {
             Stream::Out => heard.hear(bytes),
@@ -256,7 +275,7 @@ fn not_run(argv: &[String], error: &RunError) -> Failure {
     let program = argv.first().map(String::as_str).unwrap_or_default();
     let message = format!("{program:?} was not run: {error}");
     match error {
-        RunError::NotStarted(_) => Failure::not_now(message),
+        RunError::NotStarted(_) | RunError::NotWatched(_) => Failure::not_now(message),
         RunError::Lost(_) => Failure::after(Changed::Unknown, message),
     }
 }

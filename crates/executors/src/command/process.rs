@@ -1,20 +1,20 @@
 //! One process with all that it starts: run without a shell, listened to until its end, and ended as a group.
 //!
-//! When this returns, nothing of its process group is left. What wants to outlive its command takes a session of its own. Whatever
-//! is written is read and passed on, so that nobody waits for room in a pipe, and nothing piles up here.
+//! When this returns, or whoever asked for it is gone, nothing of its process group is left: a watchdog sees to that. What wants
+//! to outlive its command takes a session of its own. Whatever is written is read and passed on, so that nobody waits for room
+//! in a pipe, and nothing piles up here.
 
 use std::io;
-use std::os::fd::AsFd as _;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
-};
+use rustix::process::{Pid, Signal, getpgid, kill_process};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::sync::watch;
 use tokio::time::Instant;
+
+use crate::watchdog::{Program, Terms, Watchdog};
 
 /// Where programs are looked for.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -22,6 +22,8 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 const DRAIN: Duration = Duration::from_secs(1);
 /// How long the end is waited for after what cannot be ignored: what does not end then hangs in the kernel.
 const KILLED: Duration = Duration::from_secs(5);
+/// The most that a watchdog is early.
+const LONGEST_MARGIN: Duration = Duration::from_secs(1);
 /// A line is passed on whole up to this length, so that nothing of the other stream gets between.
 const LONGEST_LINE: usize = 8_192;
 
@@ -37,6 +39,8 @@ pub(super) enum Stream {
 pub(super) enum RunError {
     #[error("it cannot be started: {0}")]
     NotStarted(io::Error),
+    #[error("its watchdog cannot be started: {0}")]
+    NotWatched(io::Error),
     #[error("it was started and then lost: {0}")]
     Lost(#[from] io::Error),
 }
@@ -50,6 +54,8 @@ pub(super) struct Ended<H> {
     pub(super) halted: Option<H>,
     /// Others held its pipes open after its end.
     pub(super) left_some: bool,
+    /// It ended when its watchdog did not let it go on any more.
+    pub(super) out_of_time: bool,
 }
 
 /// What is run, and with which environment besides the usual.
@@ -59,6 +65,10 @@ pub(super) struct Start<'a> {
     pub(super) environment: Vec<(&'static str, String)>,
     /// Between the request to end and the end.
     pub(super) grace: Duration,
+    /// What ends it if we cannot.
+    pub(super) watchdog: &'a Program,
+    /// Until when it may go on without us, which may be put off; nothing: as long as we live.
+    pub(super) good_until: Option<watch::Receiver<Instant>>,
 }
 
 /// Runs it until its end, or until `halt` says why it is to end. Once it is `lost`, which `halt` says as well, it is killed at
@@ -72,12 +82,12 @@ pub(super) async fn run<H>(
     lost: impl Future<Output = ()>,
     mut hear: impl FnMut(Stream, &[u8]),
 ) -> Result<Ended<H>, RunError> {
-    let mut child = start.spawn().map_err(RunError::NotStarted)?;
-    let group = Group::of(&child)?;
+    let Start { grace, mut good_until, .. } = start;
+    let mut group =
+        Group::new(start.watchdog, grace, good_until.as_mut()).await.map_err(RunError::NotWatched)?;
+    let mut child = spawn(start.argv, start.environment, &group).map_err(RunError::NotStarted)?;
     let (mut out, mut err) = (Pipe::new(child.stdout.take()), Pipe::new(child.stderr.take()));
-    let mut ended = group.end()?;
-    let mut at = At::Running;
-    let mut halted = None;
+    let (mut at, mut halted, mut status, mut out_of_time) = (At::Running, None, None, false);
     tokio::pin!(halt, lost);
     loop {
         if matches!(at, At::Ended { .. }) && out.is_at_end() && err.is_at_end() {
@@ -85,7 +95,7 @@ pub(super) async fn run<H>(
         }
         tokio::select! {
             () = &mut lost, if matches!(at, At::Running | At::Asked { .. }) => {
-                group.signal(Signal::KILL);
+                group.signal(&child, Signal::KILL);
                 if halted.is_none() {
                     halted = Some((&mut halt).await);
                 }
@@ -93,23 +103,25 @@ pub(super) async fn run<H>(
             }
             why = &mut halt, if matches!(at, At::Running) => {
                 halted = Some(why);
-                group.signal(Signal::TERM);
-                at = At::Asked { until: Instant::now() + start.grace };
+                group.signal(&child, Signal::TERM);
+                at = At::Asked { until: Instant::now() + grace };
             }
             () = at.passed() => match at {
                 At::Asked { .. } => {
-                    group.signal(Signal::KILL);
+                    group.signal(&child, Signal::KILL);
                     at = At::Killed { until: Instant::now() + KILLED };
                 }
                 _ => break,
             },
-            is_over = &mut ended, if !matches!(at, At::Ended { .. }) => {
-                is_over.map_err(io::Error::other)??;
+            ended = child.wait(), if !matches!(at, At::Ended { .. }) => {
+                status = Some(ended?);
+                out_of_time = group.trusted_until.is_some_and(|until| until <= Instant::now());
                 // The grace is for all of the group.
                 let drained = Instant::now() + DRAIN;
                 let until = if let At::Asked { until } = at { until.max(drained) } else { drained };
                 at = At::Ended { until };
             }
+            left = renewed(good_until.as_mut()) => group.trust_on(left).await,
             () = out.read(), if !out.is_at_end() => out.pass(|bytes| hear(Stream::Out, bytes)),
             () = err.read(), if !err.is_at_end() => err.pass(|bytes| hear(Stream::Err, bytes)),
         }
@@ -117,10 +129,7 @@ pub(super) async fn run<H>(
     let left_some = matches!(at, At::Ended { .. }) && !(out.is_at_end() && err.is_at_end());
     out.rest(|bytes| hear(Stream::Out, bytes));
     err.rest(|bytes| hear(Stream::Err, bytes));
-    // Before the process is collected its number belongs to nobody else, and so does the group's.
-    drop(group);
-    let status = if matches!(at, At::Ended { .. }) { Some(child.wait().await?) } else { None };
-    Ok(Ended { status, halted, left_some })
+    Ok(Ended { status, halted, left_some, out_of_time })
 }
 
 /// How far it has come.
@@ -144,54 +153,79 @@ impl At {
     }
 }
 
-impl Start<'_> {
-    fn spawn(&self) -> io::Result<Child> {
-        let (program, arguments) =
-            self.argv.split_first().ok_or_else(|| io::Error::other("there is no program to run"))?;
-        Command::new(program)
-            .args(arguments)
-            .env_clear()
-            .env("PATH", PATH)
-            .env("LANG", "C.UTF-8")
-            .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
+/// Waits until it may go on for longer, and says for how long from now.
+async fn renewed(good_until: Option<&mut watch::Receiver<Instant>>) -> Duration {
+    if let Some(good_until) = good_until
+        && good_until.changed().await.is_ok()
+    {
+        return left(good_until);
     }
+    std::future::pending().await
+}
+
+/// For how long the watchdog lets it go on: a little less than it may, because being woken and killing take time.
+fn left(good_until: &mut watch::Receiver<Instant>) -> Duration {
+    let left = good_until.borrow_and_update().saturating_duration_since(Instant::now());
+    left.saturating_sub((left / 10).min(LONGEST_MARGIN))
+}
+
+fn spawn(argv: &[String], environment: Vec<(&'static str, String)>, group: &Group) -> io::Result<Child> {
+    let (program, arguments) =
+        argv.split_first().ok_or_else(|| io::Error::other("there is no program to run"))?;
+    Command::new(program)
+        .args(arguments)
+        .env_clear()
+        .env("PATH", PATH)
+        .env("LANG", "C.UTF-8")
+        .envs(environment)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(Pid::as_raw(Some(group.watchdog.group())))
+        .kill_on_drop(true)
+        .spawn()
 }
 
 /// A process group, which ends with this: also when nobody waits for it any more.
-struct Group(Pid);
+struct Group {
+    watchdog: Watchdog,
+    /// Until when the watchdog lets it go on without another word.
+    trusted_until: Option<Instant>,
+}
 
 impl Group {
-    fn of(child: &Child) -> io::Result<Self> {
-        let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        id.map(Self).ok_or_else(|| io::Error::other("the process has no number"))
+    async fn new(
+        program: &Program,
+        grace: Duration,
+        good_until: Option<&mut watch::Receiver<Instant>>,
+    ) -> io::Result<Self> {
+        let trust = good_until.map(left);
+        let trusted_until = trust.map(|left| Instant::now() + left);
+        let terms = Terms { grace, trust, within_trust: true, terminal_to: None };
+        Ok(Self { watchdog: Watchdog::start(program, terms).await?, trusted_until })
     }
 
-    /// Waits for the end of the first of it, which is not collected by that: a thread that waits is what there is for this
-    /// without unsafe code. It ends with the process, and that with this group.
-    fn end(&self) -> io::Result<JoinHandle<io::Result<()>>> {
-        let process = pidfd_open(self.0, PidfdFlags::empty())?;
-        Ok(spawn_blocking(move || {
-            let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            waitid(WaitId::PidFd(process.as_fd()), how).map(drop).map_err(io::Error::from)
-        }))
+    async fn trust_on(&mut self, left: Duration) {
+        self.trusted_until = Some(Instant::now() + left);
+        self.watchdog.trust_on(left).await;
     }
 
-    fn signal(&self, signal: Signal) {
-        // There may be nobody left in it.
-        let _ = kill_process_group(self.0, signal);
+    /// To all of it, and to its first also if that has left it.
+    fn signal(&self, first: &Child, signal: Signal) {
+        self.watchdog.pass_on(signal);
+        let first = first.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        if let Some(first) = first.filter(|first| getpgid(Some(*first)) != Ok(self.watchdog.group())) {
+            // It may have ended meanwhile; its number is its own until it is waited for.
+            let _ = kill_process(first, signal);
+        }
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.signal(Signal::KILL);
+        // The watchdog goes with it, and is collected later.
+        self.watchdog.pass_on(Signal::KILL);
     }
 }
 

@@ -20,24 +20,36 @@ fn quick() -> CommandLimits {
     CommandLimits { grace: Duration::from_millis(100), preview: Duration::from_secs(10) }
 }
 
+/// Built with the tests; they have no `ade` beside them.
+pub(crate) fn watchdog() -> Program {
+    let own = std::env::current_exe().expect("a program");
+    let built = own.parent().and_then(Path::parent).expect("a folder").join("examples/watchdog");
+    assert!(
+        built.exists(),
+        "{} is missing: cargo build -p ade-executors --example watchdog",
+        built.display()
+    );
+    Program::at(built)
+}
+
 fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
 fn command(argv: &[&str]) -> Command {
     let template = Template { argv: owned(argv), ..Template::default() };
-    Command::new("t", &template, quick()).expect("a template")
+    Command::new("t", &template, quick(), watchdog()).expect("a template")
 }
 
 fn with_way_back(argv: &[&str], back: &[&str]) -> Command {
     let template = Template { argv: owned(argv), rollback_argv: Some(owned(back)), ..Template::default() };
-    Command::new("t", &template, quick()).expect("a template")
+    Command::new("t", &template, quick(), watchdog()).expect("a template")
 }
 
 fn previewing(argv: &[&str]) -> Command {
     let template =
         Template { argv: owned(&["true"]), preview_argv: Some(owned(argv)), ..Template::default() };
-    Command::new("t", &template, quick()).expect("a template")
+    Command::new("t", &template, quick(), watchdog()).expect("a template")
 }
 
 fn run(arguments: &Value, secrets: Secrets) -> (Stop, Run) {
@@ -196,6 +208,23 @@ async fn whoever_does_not_want_to_end_is_ended() {
     child.ends().await;
 }
 
+/// Only what it starts can get out of reach, not the command itself.
+#[tokio::test]
+async fn whoever_takes_a_session_of_its_own_is_ended_as_well() {
+    let meeting = Meeting::new();
+    let command = command(&["setsid", "sh", "-c", &format!("echo $$ > {}; exec sleep 1000", meeting.path())]);
+    for how in [Halt::Stopped, Halt::Lost] {
+        let (halt, run) = plain();
+        let (ended, itself) = tokio::join!(command.apply(&run, b""), async {
+            let itself = meeting.meet().await;
+            halt.send_replace(Some(how));
+            itself
+        });
+        assert_eq!(ended.expect_err("ended").halted, Some(how));
+        itself.ends().await;
+    }
+}
+
 #[tokio::test]
 async fn whoever_is_asked_to_end_has_time_for_it() {
     let meeting = Meeting::new();
@@ -204,7 +233,7 @@ async fn whoever_is_asked_to_end_has_time_for_it() {
         meeting.path()
     );
     let template = Template { argv: owned(&["sh", "-c", &script]), ..Template::default() };
-    let command = Command::new("t", &template, CommandLimits::default()).expect("a template");
+    let command = Command::new("t", &template, CommandLimits::default(), watchdog()).expect("a template");
     let (halt, run) = plain();
     let (ended, ()) = tokio::join!(command.apply(&run, b""), async {
         meeting.meet().await;
@@ -223,7 +252,7 @@ async fn whoever_lost_its_locks_has_no_time() {
         let script = format!("trap '' TERM; echo $$ > {}; while :; do sleep 0.01; done", meeting.path());
         let template = Template { argv: owned(&["sh", "-c", &script]), ..Template::default() };
         let limits = CommandLimits { grace: Duration::from_secs(3_600), ..quick() };
-        let command = Command::new("t", &template, limits).expect("a template");
+        let command = Command::new("t", &template, limits, watchdog()).expect("a template");
         let (halt, run) = plain();
         let (ended, child) = tokio::join!(command.apply(&run, b""), async {
             let child = meeting.meet().await;
@@ -241,6 +270,17 @@ async fn whoever_lost_its_locks_has_no_time() {
 }
 
 /// Whoever was stopped for longer than its lease finds out before it begins, although nobody could tell it.
+/// The watchdog is a little early; what it ended was not the command's own failure.
+#[tokio::test]
+async fn what_the_watchdog_ends_is_lost() {
+    let (_renew, good_until) = watch::channel(tokio::time::Instant::now() + Duration::from_secs(2));
+    let (_halt, halted) = Halted::within(good_until);
+    let (_, run) = plain();
+    let run = Run { halted, ..run };
+    let failure = command(&["sleep", "1000"]).apply(&run, b"").await.expect_err("ended");
+    assert_eq!((failure.changed, failure.halted), (Changed::Unknown, Some(Halt::Lost)));
+}
+
 #[tokio::test]
 async fn nothing_is_begun_after_the_lease() {
     let (_halt, run) = plain();
@@ -376,7 +416,7 @@ async fn previews_that_cannot_be_had_say_why() {
         rollback_argv: None,
     };
     let limits = CommandLimits { preview: Duration::from_millis(300), ..quick() };
-    let slow = Command::new("t", &template, limits).expect("a template");
+    let slow = Command::new("t", &template, limits, watchdog()).expect("a template");
     let failed = slow.preview(&run.parameters).await.expect_err("too slow");
     assert!(failed.message.starts_with("the preview took longer than 0.3 s") && failed.again, "{failed}");
     let broken = r#"{{"changes": [{{"kind": "explode", "what": "x"}}]}}"#;
@@ -391,7 +431,7 @@ async fn previews_that_cannot_be_had_say_why() {
 #[test]
 fn templates_that_are_none_are_named() {
     let template = Template { argv: owned(&["run"]), preview_argv: Some(vec![]), rollback_argv: None };
-    let error = Command::new("t", &template, quick()).expect_err("no program").to_string();
+    let error = Command::new("t", &template, quick(), watchdog()).expect_err("no program").to_string();
     let expected =
         "preview_argv of the command template \"t\" must begin with a program, which no argument can choose";
     assert_eq!(error, expected);

@@ -84,7 +84,11 @@ async fn list(
     let after = page.cursor.as_deref().filter(|cursor| !cursor.is_empty()).map(after).transpose()?;
     let found = app.reviews.approvals(&whose, status, after, page.one_more()?, &caller).await?;
     let cursor = |one: &ade_domain::review::Approval| format!("{}-{}", one.score, one.approval_id);
-    Ok(Json(convert::page(found, limit, cursor, |one| told::approval(one, None))))
+    let about = app.reviews.descriptions(&found).await?;
+    let tell = |one: &ade_domain::review::Approval| {
+        told::listed_approval(one, about.get(&one.task_id).map_or("", String::as_str), None)
+    };
+    Ok(Json(convert::page(found, limit, cursor, tell)))
 }
 
 /// Behind which request a page begins: its score and its id.
@@ -105,7 +109,7 @@ fn after(cursor: &str) -> Answer<(u32, String)> {
 ))]
 async fn show(State(app): State<App>, caller: Caller, Segment(id): Segment) -> Answer<Json<wire::Approval>> {
     let (task, approval) = app.reviews.approval(&id, &caller).await?;
-    Ok(Json(told::approval(&approval, Some(task.review.state))))
+    Ok(Json(told::approval(&approval, &task.review)))
 }
 
 async fn respond(

@@ -188,7 +188,7 @@ async fn complete(
     }
     let report = Report { attempt, result, output, error };
     let task = app.pulls.complete(&id, report, &caller).await?;
-    Ok(Json(super::convert::reviews::task(&task)))
+    Ok(Json(super::convert::reviews::task(&task, &caller, app.reviews.now())))
 }
 
 async fn command(

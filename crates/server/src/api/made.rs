@@ -1,6 +1,7 @@
 //! What a use case made, as it is answered: now, and again when the request is repeated.
 
-use ade_app::Made;
+use ade_app::{Caller, Made};
+use ade_domain::Moment;
 use ade_store::RecordError;
 use ade_store::record::{Thing, ThingKind};
 use serde::Serialize;
@@ -9,14 +10,14 @@ use serde_json::{Value, json};
 use super::convert::{execution, jobs, reviews as convert, settings};
 use crate::problem::Problem;
 
-/// Status and body of the answer.
-pub(crate) fn answer(status: u16, made: Made<'_>) -> (u16, Value) {
+/// Status and body of the answer to somebody at a time.
+pub(crate) fn answer(status: u16, made: Made<'_>, reader: &Caller, now: Moment) -> (u16, Value) {
     let body = match made {
-        Made::Task(task) => value(&convert::task(task)),
-        Made::Claim(task) => value(&execution::claim(task)),
+        Made::Task(task) => value(&convert::task(task, reader, now)),
+        Made::Claim(task) => value(&execution::claim(task, reader, now)),
         Made::Approval(task, id) => {
             let found = task.review.approvals.iter().find(|one| one.approval_id == id);
-            value(&found.map(|one| convert::approval(one, Some(task.review.state))))
+            value(&found.map(|one| convert::approval(one, &task.review)))
         }
         Made::Batch(ids, tasks) => value(&convert::batch(ids, tasks)),
         Made::Restored(restored) => value(&jobs::restored(restored)),

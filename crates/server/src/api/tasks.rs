@@ -7,7 +7,7 @@ use ade_app::proposal::{Proposal, SaidPreview};
 use ade_app::reviews::Deed;
 use ade_client::wire;
 use ade_domain::task::{Preview, State as TaskState};
-use ade_store::record::TaskFilter;
+use ade_store::record::{StoredTask, TaskFilter};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -87,7 +87,9 @@ async fn list(
     let limit = page.limit()?;
     let filter = TaskFilter { state, author, resource, tag, task_type, visible_to: None };
     let found = app.reviews.tasks(filter, page.cursor_id()?, page.one_more()?, &caller).await?;
-    Ok(Json(convert::page(found, limit, |task| task.review.task_id.clone(), told::task)))
+    let now = app.reviews.now();
+    let tell = |task: &StoredTask| told::task(task, &caller, now);
+    Ok(Json(convert::page(found, limit, |task: &StoredTask| task.review.task_id.clone(), tell)))
 }
 
 fn state_named(word: &str) -> Answer<TaskState> {
@@ -149,7 +151,7 @@ async fn show(
     let task = app.reviews.task(&id, &caller).await?;
     let mut headers = HeaderMap::new();
     headers.extend(etag(task.review.revision).map(|tag| (header::ETAG, tag)));
-    Ok((headers, Json(told::task(&task))))
+    Ok((headers, Json(told::task(&task, &caller, app.reviews.now()))))
 }
 
 /// Change a task: what was said about it before does not count any more
@@ -171,7 +173,7 @@ async fn update(
 ) -> Answer<Json<wire::Task>> {
     let proposal = proposal(body);
     let changed = app.reviews.modify(&id, |before| proposal.change(before, &caller), &caller).await?;
-    Ok(Json(told::task(&changed)))
+    Ok(Json(told::task(&changed, &caller, app.reviews.now())))
 }
 
 /// Delete a draft
@@ -377,8 +379,7 @@ async fn approvals(
     Segment(id): Segment,
 ) -> Answer<Json<wire::Page<wire::Approval>>> {
     let task = app.reviews.task(&id, &caller).await?;
-    let state = Some(task.review.state);
-    let items = task.review.approvals.iter().map(|one| told::approval(one, state)).collect();
+    let items = task.review.approvals.iter().map(|one| told::approval(one, &task.review)).collect();
     Ok(Json(wire::Page { items, next_cursor: None }))
 }
 

@@ -1,6 +1,8 @@
 //! What reviews are worked off by: settings and flags in one read, the requests of many tasks, a backlog, requests that wait for
 //! people who left. Every list is bounded.
 
+use std::collections::BTreeMap;
+
 use ade_domain::Moment;
 use ade_domain::people::UserId;
 use ade_domain::review::Approval;
@@ -64,6 +66,27 @@ impl Record {
             places.join(", ")
         );
         self.read(async |link| link.rows(&sql, &args).await?.iter().map(|row| row.json(0)).collect()).await
+    }
+
+    /// What some tasks are about: the description of each.
+    ///
+    /// # Errors
+    /// The record is away.
+    pub async fn descriptions(&self, task_ids: &[&str]) -> Result<BTreeMap<String, String>, RecordError> {
+        if task_ids.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let places: Vec<String> = (1..=task_ids.len()).map(|number| format!("${number}::uuid")).collect();
+        let args: Vec<Arg> = task_ids.iter().map(|id| (*id).into()).collect();
+        let sql = format!(
+            "SELECT task_id::text, body->'review'->'config'->>'description' FROM tasks WHERE task_id IN ({})",
+            places.join(", ")
+        );
+        self.read(async |link| {
+            let rows = link.rows(&sql, &args).await?;
+            rows.iter().map(|row| Ok((row.text(0)?.to_owned(), row.text(1)?.to_owned()))).collect()
+        })
+        .await
     }
 
     /// Whether more than so many requests wait for an answer.

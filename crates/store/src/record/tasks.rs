@@ -39,7 +39,11 @@ pub struct StoredTask {
 /// What stood beside a task when it was read, so that only what differs is written; nothing for one that was not read. It says
 /// nothing about the task: any two are the same.
 #[derive(Debug, Clone, Default)]
-pub struct AsRead(Option<Arc<Seen>>);
+pub struct AsRead {
+    seen: Option<Arc<Seen>>,
+    /// Who had claimed it at which revision: a commit ends every claim.
+    claimed: Option<(u64, String)>,
+}
 
 #[derive(Debug)]
 struct Seen {
@@ -58,18 +62,19 @@ impl AsRead {
     fn new(task: &StoredTask, mark: Mark) -> Self {
         let approvals = task.review.approvals.iter().map(|one| (one.approval_id.clone(), one.revision));
         let beside = Beside { marks: task.marks(), approvals: approvals.collect() };
-        Self(Some(Arc::new(Seen { revision: task.review.revision, beside, mark })))
+        let seen = Seen { revision: task.review.revision, beside, mark };
+        Self { seen: Some(Arc::new(seen)), claimed: None }
     }
 
     /// What stood beside this revision.
     pub(super) fn at(&self, revision: u64) -> Option<&Beside> {
-        self.0.as_deref().filter(|seen| seen.revision == revision).map(|seen| &seen.beside)
+        self.seen.as_deref().filter(|seen| seen.revision == revision).map(|seen| &seen.beside)
     }
 
     /// The mark that the record had at the same moment.
     #[must_use]
     pub fn mark(&self) -> Option<&Mark> {
-        self.0.as_deref().map(|seen| &seen.mark)
+        self.seen.as_deref().map(|seen| &seen.mark)
     }
 }
 
@@ -101,6 +106,17 @@ impl StoredTask {
         if let Some(mark) = self.as_read.mark().cloned() {
             self.as_read = AsRead::new(self, mark);
         }
+    }
+
+    /// Who tries to carry it out, or tried last since it changed last.
+    #[must_use]
+    pub fn claimed_by(&self) -> Option<&str> {
+        let claimed = self.as_read.claimed.as_ref();
+        claimed.filter(|(at, _)| *at == self.review.revision).map(|(_, by)| by.as_str())
+    }
+
+    fn claimed(&mut self, by: Option<&str>) {
+        self.as_read.claimed = by.map(|by| (self.review.revision, by.to_owned()));
     }
 
     /// What it is found by besides its own columns.
@@ -145,11 +161,11 @@ pub struct ApprovalFilter {
 macro_rules! whole {
     ($task:literal) => {
         concat!(
-            "SELECT 0 AS part, mark AS id, body::text AS body, micros(lease_until) AS lease, remembered::text AS remembered \
-             FROM tasks CROSS JOIN facts WHERE task_id = ",
+            "SELECT 0 AS part, mark AS id, body::text AS body, micros(lease_until) AS lease, remembered::text AS remembered, \
+             claimed_by FROM tasks CROSS JOIN facts WHERE task_id = ",
             $task,
-            " UNION ALL SELECT 1 AS part, approval_id::text AS id, body::text AS body, NULL::bigint AS lease, NULL::text AS remembered \
-             FROM approvals WHERE task_id = ",
+            " UNION ALL SELECT 1 AS part, approval_id::text AS id, body::text AS body, NULL::bigint AS lease, NULL::text AS remembered, \
+             NULL::text AS claimed_by FROM approvals WHERE task_id = ",
             $task,
             " ORDER BY part, id"
         )
@@ -190,6 +206,7 @@ impl Record {
             task.review.remembered = remembered(first, 4)?;
             task.review.approvals = others.iter().map(|row| row.json(2)).collect::<Result<_, _>>()?;
             task.as_read = AsRead::new(&task, first.text(1)?.into());
+            task.claimed(first.maybe_text(5)?);
             Ok(Some(task))
         })
         .await
@@ -231,9 +248,12 @@ impl Record {
         let few = filter.author.is_some() || filter.state.is_some_and(|state| !state.is_final());
         let along = if few || marks.is_empty() { None } else { Some(marks.remove(0)) };
         let (mut wanted, key) = match along {
-            None => (Conditions::new("SELECT t.body::text, t.remembered::text FROM tasks t"), "t.task_id"),
+            None => (
+                Conditions::new("SELECT t.body::text, t.remembered::text, t.claimed_by FROM tasks t"),
+                "t.task_id",
+            ),
             Some((kind, mark)) => {
-                let found = "SELECT t.body::text, t.remembered::text FROM task_marks m CROSS JOIN tasks t";
+                let found = "SELECT t.body::text, t.remembered::text, t.claimed_by FROM task_marks m CROSS JOIN tasks t";
                 let mut wanted = Conditions::new(found);
                 wanted.and("m.kind = ? AND m.mark = ?", [kind.into(), mark.into()]);
                 wanted.and("t.task_id = m.task_id", []);
@@ -267,6 +287,7 @@ impl Record {
         let task = |row: &Row| {
             let mut task: StoredTask = row.json(0)?;
             task.review.remembered = remembered(row, 1)?;
+            task.claimed(row.maybe_text(2)?);
             Ok(task)
         };
         self.read(async |link| link.rows(&wanted.sql, &wanted.args).await?.iter().map(task).collect()).await

@@ -7,7 +7,7 @@ use crate::opened::{Opened, at, id, on_both, person, write};
 use ade_domain::people::AuthorSet;
 use ade_domain::review::{Begin, Review};
 use ade_domain::task::{Asked, Config, Metadata, Phase, Preview, RollbackStrategy, State};
-use ade_store::record::{RecordError, Renewed, StoredAnswer, StoredTask, Write};
+use ade_store::record::{RecordError, Renewed, StoredAnswer, StoredTask, TaskFilter, Write};
 
 on_both!(
     work_is_claimed_by_rank_then_by_age_and_only_where_it_can_be_done,
@@ -72,6 +72,14 @@ async fn work_is_claimed_by_rank_then_by_age_and_only_where_it_can_be_done(opene
     assert_eq!(claimed, ids(&[&forced, &old, &young]));
     let claimed = record.claim(&places, &[], "v", at(100), at(111), 3).await.expect("claimed");
     assert_eq!(claimed, ids(&[&low]), "the others are claimed, not ready, or elsewhere");
+    let listed = record.tasks(&TaskFilter::default(), None, 9).await.expect("listed");
+    for (of, by) in [(&low, Some("v")), (&old, Some("w")), (&later, None), (&elsewhere, None)] {
+        let id = &of.review.task_id;
+        let alone = record.task(id).await.expect("read").expect("there");
+        assert_eq!(alone.claimed_by(), by, "{id}");
+        let listed = listed.iter().find(|task| task.review.task_id == *id);
+        assert_eq!(listed.and_then(StoredTask::claimed_by), by, "{id} in a list");
+    }
     assert!(record.claim(&places, &[], "u", at(100), at(112), 3).await.expect("none").is_empty());
     // Who put it off has it no sooner than others.
     record.put_off(&low.review.task_id, "v", at(101)).await.expect("put off");

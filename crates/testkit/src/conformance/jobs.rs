@@ -205,14 +205,15 @@ async fn a_call_for_later_comes_when_it_is_due(opener: Opener) {
     schedule(&play, 600, "apply", "later").await;
     assert_eq!(woken(&play, &["apply", "preview"], LONG).await, Some(job("preview", "now")), "at once");
     let next_in = move_due(&play).await.next_in.expect("one waits");
-    assert!(next_in <= Duration::from_millis(600), "{next_in:?}");
+    // Where the clock is another's, both what is known of it and when something is due are rounded to milliseconds.
+    assert!(next_in <= Duration::from_millis(602), "{next_in:?}");
     if play.passes_at_once() {
         assert_eq!(next_in, Duration::from_millis(600));
         play.pass(599).await;
         assert_eq!(wake_scheduled(&play).await, 0, "the last moment before");
         play.pass(1).await;
     } else {
-        play.pass(600).await;
+        play.pass(602).await;
     }
     let moved = move_due(&play).await;
     assert_eq!(moved.calls, 1);

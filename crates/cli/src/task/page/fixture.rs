@@ -44,6 +44,7 @@ pub(crate) fn task() -> Task {
         "policies": [{ "policy": "databases", "applies": true, "why": "it is about database:*" }],
         "passed_by": ["ann wrote it"],
         "auto_approved": null, "override_asked": null, "forced": false,
+        "reopened": { "why": "STALE_PREVIEW: what would be changed is not what was approved", "at": time },
         "allowed": ["modify", "cancel", "comment"], "predecessor": "t-0",
     });
     serde_json::from_value(task).expect("a task")
@@ -53,7 +54,7 @@ pub(crate) fn approvals() -> Vec<Approval> {
     let digest = task().digest;
     let approval = |id: &str, who: &str, status: &str| {
         json!({
-            "approval_id": id, "task_id": "t-1", "reviewer_id": who, "reviewer_name": who, "status": status,
+            "approval_id": id, "task_id": "t-1", "task_description": "Add an index on orders", "reviewer_id": who, "reviewer_name": who, "status": status,
             "priority": "NORMAL", "score": 720, "delegated_to": null, "delegation_chain": [], "follows": null,
             "created_at": "2026-07-01T10:00:00Z", "due_at": "2026-07-03T10:00:00Z", "escalation_level": 0,
             "responded_at": null, "response_action": null, "response_reason": null, "reviewed_by": null,

@@ -1,6 +1,7 @@
 //! What is stashed is what was approved; what is not verified is changed back byte for byte, and says so.
 
 use super::*;
+use crate::command::tests::watchdog;
 use crate::{CommandLimits, Template};
 
 /// Templates: `check` looks for a word in a file, `say` speaks and fails, `wait` never ends, `nowhere` is no program.
@@ -16,7 +17,7 @@ fn verifiers() -> BTreeMap<String, Arc<Command>> {
         let argv = argv.iter().map(|word| (*word).to_owned()).collect();
         let template =
             Template { argv, rollback_argv: Some(vec!["true".into(), "{other}".into()]), preview_argv: None };
-        (name.to_owned(), Arc::new(Command::new(name, &template, limits).expect("a template")))
+        (name.to_owned(), Arc::new(Command::new(name, &template, limits, watchdog()).expect("a template")))
     };
     templates.into_iter().map(make).collect()
 }

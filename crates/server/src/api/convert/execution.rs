@@ -1,6 +1,8 @@
 //! Carrying tasks out, as it goes over the wire.
 
+use ade_app::Caller;
 use ade_client::wire;
+use ade_domain::Moment;
 use ade_domain::task::{Asked, Execution, Phase};
 use ade_store::record::{LogLine, StoredTask};
 
@@ -38,10 +40,10 @@ pub(crate) fn line(line: &LogLine) -> wire::LogLine {
 }
 
 /// A task that an agent carries out from now on.
-pub(crate) fn claim(stored: &StoredTask) -> Option<wire::Claim> {
+pub(crate) fn claim(stored: &StoredTask, reader: &Caller, now: Moment) -> Option<wire::Claim> {
     let execution = stored.review.execution.as_ref()?;
     Some(wire::Claim {
-        task: task(stored),
+        task: task(stored, reader, now),
         attempt: execution.attempt,
         grants: execution.grants.clone(),
         lease_until: execution.lease_until.into(),

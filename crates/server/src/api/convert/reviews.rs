@@ -1,13 +1,18 @@
 //! Tasks, requests, people and rules as they go over the wire.
 
+use ade_app::Caller;
 use ade_app::rules::{RegisteredPattern, StoredPolicy};
 use ade_client::wire;
+use ade_domain::Moment;
 use ade_domain::review::delegation::Delegation;
 use ade_domain::review::policy::Policy;
 use ade_domain::review::{Approval, Review};
-use ade_domain::task::{LockPreview, ResourceMode, State, allowed};
+use ade_domain::task::{LockPreview, ResourceMode, State};
 use ade_store::RecordError;
 use ade_store::record::{Comment, Numbered, StoredTask, StoredToken, StoredUser, Thing};
+
+/// Characters of what a task is about, where that is told besides.
+const LONGEST_LINE: usize = 200;
 
 pub(crate) fn user(stored: &StoredUser) -> wire::User {
     let user = &stored.user;
@@ -48,7 +53,8 @@ pub(crate) fn risk(review: &Review) -> Option<wire::Risk> {
     })
 }
 
-pub(crate) fn task(stored: &StoredTask) -> wire::Task {
+/// A task as somebody sees it at a time: what it can do with it depends on both.
+pub(crate) fn task(stored: &StoredTask, reader: &Caller, now: Moment) -> wire::Task {
     let StoredTask { review, metadata, .. } = stored;
     wire::Task {
         task_id: review.task_id.clone(),
@@ -80,17 +86,34 @@ pub(crate) fn task(stored: &StoredTask) -> wire::Task {
             incident_ticket: asked.incident_ticket.clone(),
             at: asked.at.into(),
         }),
+        reopened: review
+            .reopened
+            .as_ref()
+            .map(|reopened| wire::Reopened { why: reopened.why.clone(), at: reopened.at.into() }),
         forced: review.forced,
-        allowed: allowed(review.state).iter().map(ToString::to_string).collect(),
+        allowed: reader.allowed(stored, now).iter().map(ToString::to_string).collect(),
+        claimed_by: stored.claimed_by().map(str::to_owned),
         execution: review.execution.as_ref().map(super::execution::execution),
         predecessor: stored.predecessor.clone(),
     }
 }
 
-pub(crate) fn approval(approval: &Approval, task_state: Option<State>) -> wire::Approval {
+/// A request about a task that was looked at.
+pub(crate) fn approval(one: &Approval, review: &Review) -> wire::Approval {
+    listed_approval(one, &review.config.description, Some(review.state))
+}
+
+/// A request about a task of this description.
+pub(crate) fn listed_approval(
+    approval: &Approval,
+    description: &str,
+    task_state: Option<State>,
+) -> wire::Approval {
+    let first_line = description.lines().next().unwrap_or_default();
     wire::Approval {
         approval_id: approval.approval_id.clone(),
         task_id: approval.task_id.clone(),
+        task_description: first_line.chars().take(LONGEST_LINE).collect(),
         reviewer_id: approval.reviewer_id.to_string(),
         reviewer_name: approval.reviewer_name.clone(),
         status: approval.status,
@@ -151,7 +174,7 @@ pub(crate) fn batch(ids: &[String], tasks: &[StoredTask]) -> wire::BatchAnswer {
     let find = |id: &String| {
         tasks.iter().find_map(|task| {
             let found = task.review.approvals.iter().find(|one| one.approval_id == *id)?;
-            Some(approval(found, Some(task.review.state)))
+            Some(approval(found, &task.review))
         })
     };
     wire::BatchAnswer { items: ids.iter().filter_map(find).collect() }
