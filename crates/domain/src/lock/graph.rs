@@ -29,7 +29,7 @@ pub struct Edge {
 pub type Cycle = Vec<Edge>;
 
 /// A cycle that was ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deadlock {
     /// Who waited for whom.
     pub cycle: Arc<Cycle>,
@@ -39,7 +39,8 @@ pub struct Deadlock {
     pub freed: Vec<LockName>,
 }
 
-/// What the search must be able to see. It looks at every holder that can be reached, so it borrows what it sees.
+/// What the search must be able to see. It looks at every holder that can be reached, so it borrows what it sees. Of several
+/// cycles that are as short it takes the one that it sees first: a sight has an order that follows from what is seen.
 pub trait Sight {
     /// The waits of a holder.
     fn waits(&self, holder: &Holder) -> impl Iterator<Item = Wait<'_>>;

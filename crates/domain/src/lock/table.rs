@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::graph::{self, Candidate, Deadlock, Sight};
 use super::name::ByMark;
 use super::pairs::Pairs;
-use super::{Change, Command, Cycle, End, Hold, Holder, Lock, LockName, Outcome, Rules};
+use super::{Change, Command, Cycle, End, Hold, Holder, Lock, LockName, Outcome, Rules, Waiter};
 use crate::Moment;
 
 /// Idle locks that are kept for the requests they remember.
@@ -52,7 +52,8 @@ pub struct Table {
     names: BTreeSet<LockName>,
     held: Pairs,
     waiting: Pairs,
-    /// The same as `waiting`, found by holder at once: the search for cycles looks at every waiting holder.
+    /// The same as `waiting`, found by holder at once: the search for cycles looks at every waiting holder. In the order of
+    /// names, whoever queued first: which of several cycles is found must not depend on what is past.
     waits: HashMap<Holder, Vec<LockName>, ByMark>,
     due: BTreeSet<(Moment, LockName)>,
     ages: BTreeMap<Holder, (Moment, Moment)>,
@@ -136,26 +137,49 @@ impl Table {
     ) -> Answer {
         let before = entries.len();
         let mut outcome = self.step(name, command, now, entries);
-        let mut deadlocks = Vec::new();
-        for holder in self.newly_waiting(name, entries.get(before..).unwrap_or_default()) {
-            deadlocks.extend(self.end_deadlocks(&holder, now, entries));
-        }
+        let mut deadlocks = self.end_new_deadlocks(before, now, entries);
         if !deadlocks.is_empty() && matches!(command, Command::Acquire(_)) {
             // Somebody gave way: the request may hold the lock by now, or have been the one that gave way.
+            let before = entries.len();
             outcome = self.step(name, command, now, entries);
+            deadlocks.extend(self.end_new_deadlocks(before, now, entries));
         }
         Answer { outcome, deadlocks }
     }
 
-    /// Whose waiting for this lock may have closed a cycle: who queued, and who lost the place of an upgrade.
-    fn newly_waiting(&self, name: &LockName, entries: &[Entry]) -> BTreeSet<Holder> {
-        let holder = |entry: &Entry| match entry {
-            Entry::Lock(_, Change::Queued(waiter)) => Some(waiter.holder.clone()),
-            Entry::Lock(_, Change::Freed { holder, .. }) => Some(holder.clone()),
+    /// Ends every cycle that was closed by what happened since `before`, and by what ending them brings about: whoever is
+    /// made to give way is taken off locks at which other things are due.
+    fn end_new_deadlocks(&mut self, before: usize, now: Moment, entries: &mut Vec<Entry>) -> Vec<Deadlock> {
+        let (mut ended, mut searched) = (Vec::new(), before);
+        while searched < entries.len() {
+            let holders = self.may_have_closed(entries.get(searched..).unwrap_or_default());
+            searched = entries.len();
+            for holder in holders {
+                ended.extend(self.end_cycles(&holder, now, entries));
+            }
+        }
+        ended
+    }
+
+    /// Who may have closed a cycle: who queued, who lost the place of an upgrade, and who took the last place among the holders
+    /// of a lock, because sharers wait for each other only there. Who waits for nothing closes none.
+    fn may_have_closed(&self, entries: &[Entry]) -> BTreeSet<Holder> {
+        let waits_for = |holder: &Holder, name: &LockName| {
+            self.waits.get(holder).is_some_and(|names| names.binary_search(name).is_ok())
+        };
+        let is_full = |name: &LockName| {
+            self.lock(name).is_some_and(|lock| lock.holds().len() >= self.rules.max_holders)
+        };
+        let closed_by = |entry: &Entry| match entry {
+            Entry::Lock(name, Change::Queued(Waiter { holder, .. }) | Change::Freed { holder, .. }) => {
+                waits_for(holder, name).then(|| holder.clone())
+            }
+            Entry::Lock(name, Change::Granted(Hold { holder, .. })) => {
+                (self.waits.contains_key(holder) && is_full(name)).then(|| holder.clone())
+            }
             _ => None,
         };
-        let waits = |holder: &Holder| self.waits.get(holder).is_some_and(|names| names.contains(name));
-        entries.iter().filter_map(holder).filter(waits).collect()
+        entries.iter().filter_map(closed_by).collect()
     }
 
     /// A command to one lock alone.
@@ -259,19 +283,37 @@ impl Table {
         self.ages.retain(|_, (_, until)| *until > now);
     }
 
-    /// The first lock at which something is due by `now`.
-    #[must_use]
-    pub fn first_due(&self, now: Moment) -> Option<&LockName> {
-        self.due.first().filter(|(due, _)| *due <= now).map(|(_, name)| name)
+    /// The first lock at which something is due by `now`. Until a lock's turn comes it is only known before when nothing is
+    /// due there, which depends on what is past; the order in which locks have their turn does not.
+    pub fn first_due(&mut self, now: Moment) -> Option<LockName> {
+        while let Some((noted, name)) = self.due.first().filter(|(due, _)| *due <= now).cloned() {
+            let due = self.locks.get_mut(&name).and_then(|lock| {
+                lock.find_next_expiry();
+                lock.next_due(&self.rules)
+            });
+            if due == Some(noted) {
+                return Some(name);
+            }
+            self.is_due(&name, Some(noted), due);
+        }
+        None
     }
 
-    /// Ends every cycle through this holder. Whoever gives way loses its waits and all its locks.
+    /// Ends every cycle through this holder, and those that are closed by that.
     pub fn end_deadlocks(
         &mut self,
         through: &Holder,
         now: Moment,
         entries: &mut Vec<Entry>,
     ) -> Vec<Deadlock> {
+        let before = entries.len();
+        let mut ended = self.end_cycles(through, now, entries);
+        ended.extend(self.end_new_deadlocks(before, now, entries));
+        ended
+    }
+
+    /// Whoever gives way loses its waits and all its locks.
+    fn end_cycles(&mut self, through: &Holder, now: Moment, entries: &mut Vec<Entry>) -> Vec<Deadlock> {
         let mut ended = Vec::new();
         while self.rules.deadlock_detection
             && let Some(cycle) = graph::cycle_through(self, through)
@@ -356,7 +398,10 @@ impl Table {
         match change {
             Change::Queued(waiter) => {
                 if self.waiting.insert(&waiter.holder, name) {
-                    self.waits.entry(waiter.holder.clone()).or_default().push(name.clone());
+                    let names = self.waits.entry(waiter.holder.clone()).or_default();
+                    if let Err(at) = names.binary_search(name) {
+                        names.insert(at, name.clone());
+                    }
                 }
             }
             Change::Left { holder, .. } => self.stops_waiting(holder, name),

@@ -1,8 +1,8 @@
 //! Deadlocks against a brute-force oracle: random runs of holders, modes, upgrades, several waits at once, expiry and
 //! time; none is missed and none is invented.
 
-use crate::world::{World, check, check_cycle, holder, is_in_cycle, lock, wish};
-use ade_domain::lock::{Command, Mode, Rules, graph};
+use crate::world::{World, check, check_cycle, copy, holder, is_in_cycle, lock, wish};
+use ade_domain::lock::{Acquire, Command, Mode, Rules, graph};
 use ade_testkit::{Dice, effort};
 
 const HOLDERS: [&str; 6] = ["ann", "ben", "cem", "dee", "eva", "fay"];
@@ -69,6 +69,11 @@ fn no_cycle_is_missed_and_none_invented() {
             assert_eq!(cycle.first().map(|edge| &edge.holder), Some(&start), "it begins with whoever asked");
             check_cycle(&world.table, &cycle);
             found += 1;
+        }
+        let again = copy(&world.table);
+        for who in HOLDERS {
+            let through = |table| graph::cycle_through(table, &holder(who));
+            assert_eq!(through(&again), through(&world.table), "round {round}: {who}");
         }
         // The same with detection on: whatever happens, nobody waits for itself afterwards.
         let mut dice = Dice::new(seed, round);
@@ -181,4 +186,64 @@ fn detection_can_be_switched_off() {
     world.position("q", wish("ann", "2", Mode::Exclusive));
     assert_eq!(world.position("p", wish("ben", "2", Mode::Exclusive)), 1);
     assert!(is_in_cycle(&world.table, &holder("ann")));
+}
+
+#[test]
+fn which_of_two_cycles_is_found_does_not_depend_on_who_queued_where_first() {
+    let mut world = World::new(Rules { deadlock_detection: false, ..Rules::default() });
+    for (name, who) in [("p", "ann"), ("q", "ann"), ("r", "ben")] {
+        world.grant(name, wish(who, "1", Mode::Exclusive));
+    }
+    world.position("q", wish("ben", "2", Mode::Exclusive));
+    world.position("p", wish("ben", "2", Mode::Exclusive));
+    world.position("r", wish("ann", "2", Mode::Exclusive));
+    for table in [&world.table, &copy(&world.table)] {
+        let cycle = graph::cycle_through(table, &holder("ann")).expect("a cycle");
+        let waits: Vec<_> = cycle.iter().map(|edge| edge.waits_for.clone()).collect();
+        assert_eq!(waits, [lock("r"), lock("p")]);
+    }
+}
+
+#[test]
+fn a_cycle_that_is_closed_by_ending_another_ends_too() {
+    let mut world = World::new(Rules::default());
+    let long = |who: &str, request: &str, mode| Acquire { ttl_ms: 300_000, ..wish(who, request, mode) };
+    for (name, who) in [("a", "old"), ("m", "ann"), ("b", "young")] {
+        world.grant(name, long(who, "1", Mode::Exclusive));
+        world.pass(1);
+    }
+    world.grant("l", long("young", "2", Mode::Shared));
+    // Ann's lease ends first. Then she waits behind cem, who waits for what else she holds.
+    world.grant("l", Acquire { ttl_ms: 1_000, ..wish("ann", "2", Mode::Shared) });
+    world.position("l", wish("cem", "1", Mode::Exclusive));
+    world.position("l", wish("ann", "3", Mode::Exclusive));
+    world.position("m", wish("cem", "2", Mode::Exclusive));
+    world.position("a", wish("young", "3", Mode::Exclusive));
+    world.pass(1_000);
+    // Nobody has looked at that lock since; the youngest is taken off it, as it gives way elsewhere.
+    let answer = world.send(&lock("b"), &Command::Acquire(wish("old", "2", Mode::Exclusive)));
+    let victims: Vec<String> = answer.deadlocks.iter().map(|ended| ended.victim.to_string()).collect();
+    assert_eq!(victims, ["young", "cem"]);
+    assert_eq!(world.holders("l"), ["ann"]);
+    for who in ["old", "ann", "cem", "young"] {
+        assert!(!is_in_cycle(&world.table, &holder(who)), "{who}");
+    }
+}
+
+#[test]
+fn a_cycle_of_sharers_is_closed_by_who_takes_the_last_place() {
+    let mut world = World::new(Rules { max_holders: 1, ..Rules::default() });
+    world.grant("p", wish("first", "1", Mode::Shared));
+    world.grant("q", wish("ben", "1", Mode::Exclusive));
+    world.position("p", wish("ann", "1", Mode::Shared));
+    world.position("p", wish("ben", "2", Mode::Shared));
+    // Neither waits for the other, as long as both wait for the first.
+    world.position("q", wish("ann", "2", Mode::Exclusive));
+    let token = world.table.lock(&lock("p")).map(|lock| lock.holds()[0].token).expect("held");
+    let release = Command::Release { holder: holder("first"), token };
+    world.pass(1);
+    let victims: Vec<String> =
+        world.send(&lock("p"), &release).deadlocks.iter().map(|ended| ended.victim.to_string()).collect();
+    assert_eq!(victims, ["ann"], "whose only grant is the youngest");
+    assert_eq!((world.holders("p"), world.queue("q")), (vec!["ben".to_owned()], vec![]));
 }

@@ -1,6 +1,6 @@
 //! The machine of one lock, row by row: who is granted, queued, refused, told what, and when.
 
-use crate::world::{World, holder, lock, wish};
+use crate::world::{World, copy, holder, lock, wish};
 use ade_domain::lock::{
     Acquire, Command, End, Holder, Mode, Outcome, Refusal, RequestKey, Rules, Standing, Token, Wait,
 };
@@ -108,7 +108,7 @@ fn a_long_run_of_sharers_is_granted_in_bounded_steps() {
     let release = Command::Release { holder: holder("writer"), token };
     let mut steps = 0;
     world.table.command(&lock("p"), &release, world.now, &mut Vec::new());
-    while let Some(name) = world.table.first_due(world.now).cloned() {
+    while let Some(name) = world.table.first_due(world.now) {
         let mut entries = Vec::new();
         world.table.command(&name, &Command::Tick, world.now, &mut entries);
         assert!(entries.len() <= 3 * Rules::default().batch, "{} changes in one step", entries.len());
@@ -585,5 +585,23 @@ fn hanging_up_ends_a_lease_of_which_nobody_can_have_been_told() {
         let server = "here".into();
         world.send(&lock("p"), &Command::HangUp { holder: holder("ann"), request, server, begun });
         assert_eq!(world.holders("p"), holders, "begun: {begun}");
+    }
+}
+
+#[test]
+fn locks_have_their_turn_by_what_is_due_and_not_by_what_would_have_been() {
+    let mut world = World::new(Rules::default());
+    let grant = world.grant("p", Acquire { ttl_ms: 10_000, ..wish("ann", "1", Exclusive) });
+    world.grant("q", Acquire { ttl_ms: 20_000, ..wish("ben", "1", Exclusive) });
+    let extend = Command::Extend { holder: holder("ann"), token: grant.token, ms: 30_000 };
+    world.send(&lock("p"), &extend);
+    let again = copy(&world.table);
+    for mut table in [world.table, again] {
+        assert_eq!(table.first_due(world.now.plus_ms(15_000)), None);
+        for name in ["q", "p"] {
+            let due = table.first_due(world.now.plus_ms(40_000));
+            assert_eq!(due, Some(lock(name)));
+            table.step(&lock(name), &Command::Sweep, world.now.plus_ms(40_000), &mut Vec::new());
+        }
     }
 }

@@ -31,11 +31,10 @@ impl Embedded {
         for batch in commands.chunks(BATCH) {
             let (mut state, now) = self.enter()?;
             let State { table, changes, .. } = &mut *state;
-            let answered = answers.len();
             answers.extend(batch.iter().map(|(name, command)| table.command(name, command, now, changes)));
             if let Err(error) = self.commit(&mut state, now) {
                 // Nobody gets these answers, but the cycles were ended: the next sweep tells of them.
-                state.untold.extend(answers.drain(answered..).flat_map(|answer| answer.deadlocks));
+                state.owe(answers.drain(..).flat_map(|answer| answer.deadlocks).collect());
                 return Err(error);
             }
         }
@@ -45,22 +44,27 @@ impl Embedded {
     fn do_sweep(&self) -> Result<Vec<Deadlock>, Unavailable> {
         loop {
             let (mut state, now) = self.enter()?;
-            let State { table, changes, untold, .. } = &mut *state;
-            let mut done = 0;
+            let State { table, changes, .. } = &mut *state;
+            let (mut done, mut ended) = (0, Vec::new());
             while done < BATCH
-                && let Some(name) = table.first_due(now).cloned()
+                && let Some(name) = table.first_due(now)
             {
-                untold.extend(table.command(&name, &Command::Sweep, now, changes).deadlocks);
+                ended.extend(table.command(&name, &Command::Sweep, now, changes).deadlocks);
                 done += 1;
             }
+            state.owe(ended);
             let finished = done < BATCH;
             if finished && state.housekept.plus_ms(HOUSEKEEPING_MS) <= now {
                 state.housekept = now;
                 keep_house(&mut state, now);
             }
-            self.commit(&mut state, now)?;
+            let told = if finished { state.settle() } else { Vec::new() };
+            if let Err(error) = self.commit(&mut state, now) {
+                state.owe(told);
+                return Err(error);
+            }
             if finished {
-                return Ok(std::mem::take(&mut state.untold));
+                return Ok(told);
             }
         }
     }
@@ -70,7 +74,8 @@ impl Embedded {
 fn keep_house(state: &mut State, now: Moment) {
     for (name, holder, request) in silent_waits(&state.table, state, now) {
         let command = Command::Cancel { holder, request, why: End::AgentOffline, begun: false };
-        state.untold.extend(state.table.command(&name, &command, now, &mut state.changes).deadlocks);
+        let ended = state.table.command(&name, &command, now, &mut state.changes).deadlocks;
+        state.owe(ended);
     }
     let is_due = |holder: &Holder| {
         state.checked.get(holder.agent_id()).is_none_or(|last| last.plus_ms(DEADLOCK_CHECK_MS) <= now)
@@ -78,7 +83,8 @@ fn keep_house(state: &mut State, now: Moment) {
     let waiting = state.table.all_waiting().map(|(holder, _)| holder);
     let due: Vec<Holder> = waiting.filter(|holder| is_due(holder)).take(CHECKED_PER_ROUND).cloned().collect();
     for holder in due {
-        state.untold.extend(state.table.end_deadlocks(&holder, now, &mut state.changes));
+        let ended = state.table.end_deadlocks(&holder, now, &mut state.changes);
+        state.owe(ended);
         state.checked.insert(holder.agent_id().to_owned(), now);
     }
     if state.tidied.plus_ms(TIDY_MS) <= now {
@@ -112,11 +118,12 @@ impl Locks for Embedded {
     fn look(&self, lock: LockName) -> Reply<'_, LockView> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
-            let State { table, changes, untold, .. } = &mut *state;
+            let State { table, changes, .. } = &mut *state;
             if table.lock(&lock).is_some() {
-                untold.extend(table.command(&lock, &Command::Tick, now, changes).deadlocks);
+                let ended = table.command(&lock, &Command::Tick, now, changes).deadlocks;
+                state.owe(ended);
             }
-            let view = LockView::of(&lock, table.lock(&lock), usize::MAX);
+            let view = LockView::of(&lock, state.table.lock(&lock), usize::MAX);
             self.commit(&mut state, now)?;
             Ok(view)
         })

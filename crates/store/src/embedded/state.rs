@@ -45,6 +45,10 @@ pub(super) enum Other {
     Claimed(String, String, Moment),
     /// An agent has given a task back.
     Unclaimed(String, String),
+    /// A cycle was ended by a call that does not answer with it.
+    Untold(Deadlock),
+    /// A sweep answers with all of those.
+    Told,
 }
 
 /// What is remembered of a request.
@@ -75,8 +79,8 @@ pub(super) struct State {
     /// How many of them are known by their name only.
     pub(super) named: usize,
     pub(super) rates: BTreeMap<String, RateWindow>,
-    /// Cycles that were ended by a call which does not answer with them; the next sweep does.
-    pub(super) untold: Vec<Deadlock>,
+    /// Cycles that were ended by a call which does not answer with them; the next sweep does, also of the next process.
+    untold: Vec<Deadlock>,
     /// When each agent's waits were last searched for cycles.
     pub(super) checked: BTreeMap<String, Moment>,
     pub(super) housekept: Moment,
@@ -159,6 +163,20 @@ impl State {
         self.others.push(other);
     }
 
+    /// Lets the next sweep tell of cycles that were ended.
+    pub(super) fn owe(&mut self, ended: Vec<Deadlock>) {
+        ended.into_iter().for_each(|deadlock| self.make(Other::Untold(deadlock)));
+    }
+
+    /// What the next sweep must tell of; nobody else will.
+    pub(super) fn settle(&mut self) -> Vec<Deadlock> {
+        let owed = self.untold.clone();
+        if !owed.is_empty() {
+            self.make(Other::Told);
+        }
+        owed
+    }
+
     fn apply(&mut self, other: Other) {
         match other {
             Other::Remembered(key, remembered) => {
@@ -194,6 +212,8 @@ impl State {
                     agent.give_back(&task);
                 }
             }
+            Other::Untold(deadlock) => self.untold.push(deadlock),
+            Other::Told => self.untold.clear(),
             Other::Removed(id) => {
                 let before = self.agents.remove(&id);
                 self.named -= usize::from(before.is_some_and(|agent| agent.by_name_only));
@@ -261,10 +281,11 @@ impl State {
         let requests =
             self.requests.iter().map(|(key, remembered)| Other::Remembered(*key, remembered.clone()));
         let agents = self.agents.iter().map(|(id, agent)| Other::Agent(id.clone(), agent.clone()));
+        let untold = self.untold.iter().cloned().map(Other::Untold);
         let records = [Record::At(self.now)]
             .into_iter()
             .chain(self.table.entries().map(Record::Locks))
-            .chain(requests.chain(agents).map(Record::Other))
+            .chain(requests.chain(agents).chain(untold).map(Record::Other))
             .collect();
         Ok(Some((snapshot, records)))
     }

@@ -353,6 +353,39 @@ async fn an_open_circuit_survives_a_snapshot() {
 }
 
 #[tokio::test]
+async fn a_deadlock_that_nobody_was_told_of_is_told_by_the_next_sweep_once() {
+    let (folder, clock) = (crate::disk::folder(), clock());
+    let mut backend = open(folder.path(), options(), &clock).expect("opened");
+    let (p, q) = ("resource:db:p", "resource:db:q");
+    let long = |who: &str, request: &str, mode| Acquire { ttl_ms: 60_000, ..wish(who, request, mode) };
+    let wait = |who: &str, request: &str| Acquire {
+        wait: Some(Wait { ms: 60_000, served_by: None }),
+        ..wish(who, request, Mode::Exclusive)
+    };
+    grant(&backend, q, long("ann", "1", Mode::Exclusive)).await;
+    grant(&backend, p, wish("ann", "2", Mode::Shared)).await;
+    grant(&backend, p, long("ben", "1", Mode::Shared)).await;
+    for (name, wish) in [(p, wait("cem", "1")), (p, wait("ann", "3")), (q, wait("cem", "2"))] {
+        backend.commands(vec![(lock(name), Command::Acquire(wish))]).await.expect("answers");
+    }
+    // Ann does not upgrade any more, and stands behind cem, who waits for her; whoever looks at the lock ends that.
+    clock.advance(Duration::from_secs(8));
+    backend.look(lock(p)).await.expect("answers");
+    backend = reopen(backend, folder.path(), &clock);
+    for n in 0..200 {
+        grant(&backend, &format!("task:{n}"), wish("dee", "1", Mode::Exclusive)).await;
+    }
+    backend = reopen(backend, folder.path(), &clock);
+    assert!(has_snapshot(folder.path()));
+    let told = backend.sweep().await.expect("answers");
+    let victims: Vec<&Holder> = told.iter().map(|ended| &ended.victim).collect();
+    assert_eq!(victims, [&holder("cem")]);
+    assert_eq!(backend.sweep().await.expect("answers"), []);
+    backend = reopen(backend, folder.path(), &clock);
+    assert_eq!(backend.sweep().await.expect("answers"), []);
+}
+
+#[tokio::test]
 async fn a_folder_is_used_by_one_at_a_time() {
     let (folder, clock) = (crate::disk::folder(), clock());
     let backend = open(folder.path(), options(), &clock).expect("opened");

@@ -73,7 +73,7 @@ impl World {
 
     /// Lets everything happen that is due.
     pub(crate) fn sweep(&mut self) {
-        while let Some(name) = self.table.first_due(self.now).cloned() {
+        while let Some(name) = self.table.first_due(self.now) {
             self.send(&name, &Command::Sweep);
         }
         for (name, lock) in self.table.locks_after(None) {
@@ -170,6 +170,13 @@ fn check_ends(before: &Table, command: &Command, entries: &[Entry]) {
             "{name}: {holder} lost a lease by {why:?}"
         );
     }
+}
+
+/// The table as a snapshot brings it back.
+pub(crate) fn copy(table: &Table) -> Table {
+    let mut copy = Table::new(table.rules().clone());
+    table.entries().for_each(|entry| copy.apply(&entry));
+    copy
 }
 
 /// What must hold after every step.
