@@ -177,14 +177,12 @@ impl Command {
             let message = format!("{}; the command was ended", halt.message(None));
             return Err(Failure { halted: Some(halt), ..Failure::after(cut_short, message) });
         }
-        if unwatched {
-            return Err(Failure::after(
-                cut_short,
-                "somebody ended the watchdog of the command, and so it was ended too",
-            ));
-        }
         match status {
             Some(status) if status.success() => Ok(()),
+            Some(_) if unwatched => {
+                let message = "somebody ended the watchdog of the command, and so it was ended too";
+                Err(Failure::after(cut_short, message))
+            }
             Some(status) => {
                 let changed = if status.code().is_some() { Changed::Something } else { cut_short };
                 Err(Failure::after(changed, end.quoted(&format!("the command failed ({status})"))))
