@@ -71,8 +71,7 @@ async fn a_slot_moves(servers: &RedisCluster, link: &Link) {
     }
     assert_eq!(count(link, &name).await, Ok(4));
     assert_eq!(heard(&mut hints).await, Hint::Again);
-    publish(link, &name, "moved").await;
-    while heard(&mut hints).await != message(link, &name, "moved") {}
+    gets_through(link, &mut hints, &name, "moved").await;
 }
 
 /// The replica of the second primary takes over in order; no call is lost.
@@ -109,8 +108,7 @@ async fn a_primary_dies(servers: &RedisCluster, link: &Link) {
     heals(link, &name).await;
     assert!(count(link, &name).await.expect("counts") > before);
     assert_eq!(heard(&mut hints).await, Hint::Again);
-    publish(link, &name, "back").await;
-    while heard(&mut hints).await != message(link, &name, "back") {}
+    gets_through(link, &mut hints, &name, "back").await;
 }
 
 async fn a_primary_hangs(servers: &RedisCluster, link: &Link) {
@@ -128,6 +126,5 @@ async fn a_primary_hangs(servers: &RedisCluster, link: &Link) {
     servers.nodes[0].process().signal(Signal::CONT).expect("goes on");
     count(link, &name).await.expect("counts");
     assert_eq!(heard(&mut hints).await, Hint::Again);
-    publish(link, &name, "back").await;
-    while heard(&mut hints).await != message(link, &name, "back") {}
+    gets_through(link, &mut hints, &name, "back").await;
 }

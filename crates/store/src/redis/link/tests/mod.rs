@@ -73,6 +73,18 @@ async fn heard(hints: &mut Hints) -> Hint {
     timeout(SOON, hints.next()).await.expect("something is heard").expect("the link is there")
 }
 
+/// Publishes until it is heard: what is published while a subscription is interrupted is lost, and `Again` says so.
+async fn gets_through(link: &Link, hints: &mut Hints, name: &str, text: &str) {
+    publish(link, name, text).await;
+    loop {
+        match heard(hints).await {
+            Hint::Again => publish(link, name, text).await,
+            hint if hint == message(link, name, text) => return,
+            Hint::Message { .. } => {}
+        }
+    }
+}
+
 fn message(link: &Link, name: &str, text: &str) -> Hint {
     Hint::Message { channel: channel(link.layout(), name).as_str().into(), text: text.into() }
 }

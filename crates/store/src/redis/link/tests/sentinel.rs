@@ -24,8 +24,7 @@ async fn behind_sentinel_it_works_and_a_failover_heals() {
     heals(&link, "c").await;
     assert_eq!(count(&link, "acked").await, Ok(2));
     assert_eq!(heard(&mut hints).await, Hint::Again);
-    publish(&link, "a", "back").await;
-    while heard(&mut hints).await != message(&link, "a", "back") {}
+    gets_through(&link, &mut hints, "a", "back").await;
 
     let url = url.replace("/ade", "/other");
     let error = Link::open(&url.parse().expect("a url"), quick()).await.err().expect("unknown").to_string();
@@ -50,6 +49,5 @@ async fn a_primary_that_hangs_is_replaced_and_its_return_changes_nothing() {
     hanging.process().signal(Signal::CONT).expect("goes on");
     hanging.process().wait_for_line_after(mark, "MASTER <-> REPLICA sync", SOON).expect("follows");
     assert_eq!(count(&link, "a").await, Ok(3));
-    publish(&link, "a", "back").await;
-    while heard(&mut hints).await != message(&link, "a", "back") {}
+    gets_through(&link, &mut hints, "a", "back").await;
 }

@@ -161,8 +161,7 @@ async fn a_stopped_server_fails_calls_in_time_and_recovers() {
     heals(&link, "b").await;
     // The first call that got no answer was carried out; the answer came to nobody.
     assert_eq!(count(&link, "a").await, Ok(3));
-    publish(&link, "a", "back").await;
-    while heard(&mut hints).await != message(&link, "a", "back") {}
+    gets_through(&link, &mut hints, "a", "back").await;
 }
 
 #[tokio::test]
