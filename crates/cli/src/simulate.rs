@@ -87,7 +87,7 @@ fn page(simulation: &Simulation) -> String {
         line(&mut page, &table.to_string());
     }
     parts::considered(&mut page, &simulation.policies, &simulation.passed_by);
-    parts::locks(&mut page, &simulation.lock_preview);
+    parts::locks(&mut page, "Locks it needs", &simulation.lock_preview);
     page
 }
 

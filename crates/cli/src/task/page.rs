@@ -48,7 +48,7 @@ pub(crate) fn page(task: &Task, approvals: &[Approval], now: Timestamp) -> Strin
     }
     reviewers(&mut page, approvals, now);
     parts::considered(&mut page, &task.policies, &task.passed_by);
-    parts::locks(&mut page, &task.lock_preview);
+    parts::locks(&mut page, "Locks it needs, as they were when it was submitted", &task.lock_preview);
     if let Some(execution) = &task.execution {
         carried_out(&mut page, execution, now);
     }
@@ -131,6 +131,9 @@ fn what(page: &mut String, task: &Task) {
     fact(page, "type", &format!("{}, version {}", safe(&config.task_type), safe(&config.version)));
     fact(page, "executor", &safe(&config.executor));
     let rollback = match config.rollback_strategy {
+        RollbackStrategy::Automatic if matches!(config.executor.as_str(), "command" | "http") => {
+            "changed back at once, where there is a way back"
+        }
         RollbackStrategy::Automatic => "changed back at once",
         RollbackStrategy::Manual => "an administrator decides",
         RollbackStrategy::None => "stays as it is",

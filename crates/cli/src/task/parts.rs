@@ -69,11 +69,11 @@ pub(crate) fn risk(page: &mut String, risk: &Risk) {
 }
 
 /// What applying needs.
-pub(crate) fn locks(page: &mut String, locks: &[LockPreview]) {
+pub(crate) fn locks(page: &mut String, about: &str, locks: &[LockPreview]) {
     if locks.is_empty() {
         return;
     }
-    line(page, &heading("Locks it needs"));
+    line(page, &heading(about));
     let mut table = output::table(&["LOCK", "MODE", "HELD BY", "WAITING", "EXPECTED WAIT"]);
     for lock in locks {
         let mode = if lock.mode == Mode::Shared { "shared" } else { "exclusive" };

@@ -249,7 +249,7 @@ impl Review {
             return Ok(Follows::RollBack);
         }
         if undoing {
-            let failed = format!("{why} while it changed back what was changed");
+            let failed = format!("the lease of {} ended before it was done", execution.worker);
             self.rolled_back(attempt, Err(failed), now)?;
             return Ok(Follows::Over);
         }
@@ -313,9 +313,9 @@ impl Review {
         Ok(())
     }
 
+    /// What was to be changed back by itself and was not may be tried again by hand.
     pub(super) fn can_be_rolled_back(&self) -> bool {
-        let by_hand = self.config.rollback_strategy == RollbackStrategy::Manual;
-        by_hand
+        self.config.rollback_strategy != RollbackStrategy::None
             && self.execution.as_ref().is_some_and(|execution| {
                 let kept = execution.stash_key.is_some() && execution.rolled_back != Some(true);
                 // Whoever is at it already would otherwise be followed by another one.

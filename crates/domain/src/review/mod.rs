@@ -277,7 +277,8 @@ pub enum Refusal {
     NotLost,
     /// Nothing can be undone.
     #[error(
-        "there is nothing to roll back: that is for failed tasks with rollback_strategy manual which have changed something"
+        "there is nothing to roll back: that is for failed tasks which may have changed something that was not changed back, and \
+         whose rollback_strategy is not none"
     )]
     NothingToRollBack,
     /// To nobody.

@@ -300,10 +300,23 @@ fn whoever_finds_out_what_was_left_may_be_lost_as_well() {
 
 #[test]
 fn what_nobody_could_undo_may_be_asked_for_again() {
-    let mut world = World::approved(RollbackStrategy::Manual);
-    let attempt = world.review.begin(world.begin("w"), world.now).expect("approved");
-    world.say(Said::Started(attempt)).expect("present");
-    world.say(Said::Fail(attempt, Left::Something, false)).expect("present");
+    for strategy in [RollbackStrategy::Automatic, RollbackStrategy::Manual, RollbackStrategy::None] {
+        let mut world = World::approved(strategy);
+        let attempt = world.review.begin(world.begin("w"), world.now).expect("approved");
+        world.say(Said::Started(attempt)).expect("present");
+        if world.say(Said::Fail(attempt, Left::Something, false)).expect("present") == Some(Follows::RollBack)
+        {
+            world.say(Said::RolledBack(attempt, false)).expect("present");
+        }
+        if strategy == RollbackStrategy::None {
+            assert_eq!(world.say(Said::AskRollBack), Err(Refusal::NothingToRollBack), "nobody wanted that");
+        } else {
+            asked_for_again(world);
+        }
+    }
+}
+
+fn asked_for_again(mut world: World) {
     for _ in 0..2 {
         world.say(Said::AskRollBack).expect("there is something to undo");
         world.say(Said::BeginRollBack).expect("wanted");
