@@ -17,8 +17,9 @@ use tokio::time::timeout;
 use super::{Hint, Hints, Link, Options, Script};
 use crate::redis::url::RedisUrl;
 
-/// Long enough for a failover on a busy machine.
-const SOON: Duration = Duration::from_secs(20);
+/// Long enough for a failover on a busy machine: sentinels that all voted for themselves try again after ten seconds, and those that
+/// were not woken in time trust their clock again after thirty.
+const SOON: Duration = Duration::from_secs(60);
 
 /// As the scripts of the port begin.
 const GUARD: &str = "if ARGV[1] ~= '' and redis.call('CLUSTER','MYID') ~= ARGV[1] then \
