@@ -11,6 +11,12 @@ use super::rules::{Thing, ThingKind};
 use super::sql::Arg;
 use super::{Record, RecordError};
 
+/// A list of ids as SQL has it, and its arguments.
+fn listed(ids: &[&str]) -> (String, Vec<Arg>) {
+    let places: Vec<String> = (1..=ids.len()).map(|number| format!("${number}::uuid")).collect();
+    (places.join(", "), ids.iter().map(|id| (*id).into()).collect())
+}
+
 impl Record {
     /// Every setting and every flag that somebody has set.
     ///
@@ -59,12 +65,9 @@ impl Record {
         if task_ids.is_empty() {
             return Ok(Vec::new());
         }
-        let places: Vec<String> = (1..=task_ids.len()).map(|number| format!("${number}::uuid")).collect();
-        let args: Vec<Arg> = task_ids.iter().map(|id| (*id).into()).collect();
-        let sql = format!(
-            "SELECT body::text FROM approvals WHERE task_id IN ({}) ORDER BY approval_id",
-            places.join(", ")
-        );
+        let (places, args) = listed(task_ids);
+        let sql =
+            format!("SELECT body::text FROM approvals WHERE task_id IN ({places}) ORDER BY approval_id");
         self.read(async |link| link.rows(&sql, &args).await?.iter().map(|row| row.json(0)).collect()).await
     }
 
@@ -76,11 +79,9 @@ impl Record {
         if task_ids.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let places: Vec<String> = (1..=task_ids.len()).map(|number| format!("${number}::uuid")).collect();
-        let args: Vec<Arg> = task_ids.iter().map(|id| (*id).into()).collect();
+        let (places, args) = listed(task_ids);
         let sql = format!(
-            "SELECT task_id::text, body->'review'->'config'->>'description' FROM tasks WHERE task_id IN ({})",
-            places.join(", ")
+            "SELECT task_id::text, body->'review'->'config'->>'description' FROM tasks WHERE task_id IN ({places})"
         );
         self.read(async |link| {
             let rows = link.rows(&sql, &args).await?;
