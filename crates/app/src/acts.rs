@@ -2,7 +2,7 @@
 
 use ade_domain::Moment;
 use ade_domain::audit::{Body, Who};
-use ade_store::record::{Commit, Event};
+use ade_store::database::{Commit, Event};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 

@@ -9,7 +9,7 @@ use ade_domain::agent::{Profile, Status};
 use ade_domain::people::UserId;
 use ade_domain::permission::{Part, Scope};
 use ade_store::coordination::{AgentUpdate, AgentView, Filter};
-use ade_store::record::{Commit, InboxMessage, StoredAgent, StoredToken, Write};
+use ade_store::database::{Commit, InboxMessage, StoredAgent, StoredToken, Write};
 use ade_store::{Coordination, Record, RecordError, Unavailable};
 
 use crate::acts::Act;

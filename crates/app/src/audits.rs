@@ -7,7 +7,7 @@ use ade_domain::audit::Head;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_store::Record;
-use ade_store::record::{AuditFilter, Commit, Counts, Day, Numbered, UserStats};
+use ade_store::database::{AuditFilter, Commit, Counts, Day, Numbered, UserStats};
 
 use crate::accounts::require_admin;
 use crate::acts::Act;

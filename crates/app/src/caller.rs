@@ -7,9 +7,9 @@ use ade_domain::Moment;
 use ade_domain::audit::Who;
 use ade_domain::people::{ADMIN, AUDITOR, AuthorSet, User, UserId};
 use ade_domain::permission::{Part, Scope, parts_of};
-use ade_domain::review::Actor;
+use ade_domain::task::Actor;
 use ade_domain::task::Verb;
-use ade_store::record::StoredTask;
+use ade_store::database::StoredTask;
 
 use crate::{Error, Keep};
 

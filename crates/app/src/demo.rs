@@ -4,16 +4,16 @@
 use std::collections::BTreeSet;
 
 use ade_domain::agent::Profile;
+use ade_domain::approval::Action;
+use ade_domain::approval::delegation::Conditions;
+use ade_domain::approval::policy::{AutoApprove, Priority};
+use ade_domain::approval::window::{Weekday, Window};
 use ade_domain::audit::Who;
 use ade_domain::glob::Pattern;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
-use ade_domain::review::Action;
-use ade_domain::review::delegation::Conditions;
-use ade_domain::review::policy::{AutoApprove, Priority};
-use ade_domain::review::window::{Weekday, Window};
 use ade_domain::task::{ChangeKind, PreviewChange, Resource, ResourceMode, RollbackStrategy};
-use ade_store::record::StoredTask;
+use ade_store::database::StoredTask;
 use serde_json::{Map, Value, json};
 
 use crate::accounts::{UserChange, UserDraft};
@@ -295,7 +295,7 @@ impl Demo<'_> {
     }
 
     async fn answer(&self, task: &StoredTask, by: &str, action: Action, reason: &str) -> Result<(), Error> {
-        let own = |one: &&ade_domain::review::Approval| one.reviewer_id.as_str() == by;
+        let own = |one: &&ade_domain::approval::Approval| one.reviewer_id.as_str() == by;
         let Some(approval) = task.review.approvals.iter().find(own) else {
             return Err(Error::NotFound("approval"));
         };

@@ -2,7 +2,7 @@
 
 use ade_domain::Invalid;
 use ade_domain::permission::Scope;
-use ade_domain::review::Refusal;
+use ade_domain::task::Refusal;
 use ade_store::RecordError;
 
 /// Why nothing happened.

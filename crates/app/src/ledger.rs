@@ -11,7 +11,7 @@ use std::path::Path;
 use crate::Error;
 use ade_domain::Moment;
 use ade_domain::audit::{Broken, Head, Walk};
-use ade_store::record::AuditFilter;
+use ade_store::database::AuditFilter;
 use ade_store::{Record, RecordError};
 use ring::rand::SystemRandom;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};

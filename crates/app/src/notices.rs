@@ -11,7 +11,7 @@ use std::time::Duration;
 use ade_domain::Clock;
 use ade_domain::lock::{Deadlock, HeldBy, LockName, Token};
 use ade_store::coordination::{Event, Happening};
-use ade_store::record::{Commit, InboxMessage, Write};
+use ade_store::database::{Commit, InboxMessage, Write};
 use ade_store::{Record, RecordError};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;

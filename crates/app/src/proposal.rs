@@ -4,7 +4,7 @@ use ade_domain::Invalid;
 use ade_domain::task::{
     AGENT, Config, Digest, Lineage, Metadata, NOOP, Preview, PreviewChange, Resource, RollbackStrategy,
 };
-use ade_store::record::StoredTask;
+use ade_store::database::StoredTask;
 use serde::Serialize;
 use serde_json::{Map, Value};
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_store::record::{
+use ade_store::database::{
     Answered, Comment, Commit, StoredAnswer, StoredTask, StoredToken, StoredUser, Thing,
 };
 use serde_json::Value;

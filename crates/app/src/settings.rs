@@ -6,8 +6,8 @@
 
 use ade_domain::Invalid;
 use ade_domain::permission::Scope;
-use ade_domain::review::risk::Thresholds;
-use ade_store::record::{Thing, ThingKind};
+use ade_domain::risk::Thresholds;
+use ade_store::database::{Thing, ThingKind};
 use ade_store::{Record, RecordError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ade_domain::Moment;
-use ade_domain::review::{RequestStatus, Review};
+use ade_domain::approval::RequestStatus;
+use ade_domain::task::Review;
 use ade_domain::task::{Phase, State};
 use ade_store::Coordination;
 use ade_store::coordination::{Call, When};
-use ade_store::record::{StoredTask, WorkKind, Write};
+use ade_store::database::{StoredTask, WorkKind, Write};
 use tokio::sync::Notify;
 
 /// The queue at which workers are called for what is approved, and for what is to be undone.

@@ -4,13 +4,14 @@
 //! functions and keeps their results; it never decides anything by itself.
 
 pub mod agent;
+pub mod approval;
 pub mod audit;
 pub mod glob;
 mod invalid;
 pub mod lock;
 pub mod people;
 pub mod permission;
-pub mod review;
+pub mod risk;
 pub mod task;
 pub mod time;
 

@@ -13,7 +13,7 @@ use ade_domain::Clock;
 use ade_executors::guard::Guard;
 use ade_executors::watchdog::Program;
 use ade_executors::{Command, CommandLimits, Executor, Executors, Files, Http, Noop, Secrets, Sql, Template};
-use ade_store::record::BlobStore;
+use ade_store::database::BlobStore;
 use ade_store::{Blobs, Coordination, Record, SystemClock};
 use uuid::Uuid;
 

@@ -6,15 +6,15 @@
 pub mod blobs;
 mod clock;
 pub mod coordination;
+pub mod database;
 pub mod embedded;
 mod folder;
-pub mod record;
 pub mod redis;
 
 pub use blobs::{BlobError, Blobs};
 pub use clock::SystemClock;
 pub use coordination::{Agents, Capacity, Coordination, Jobs, Limits, Locks, Requests, Unavailable};
+pub use database::{Record, RecordError};
 pub use embedded::Embedded;
 pub use folder::{DataFolder, FolderError, private_folder};
-pub use record::{Record, RecordError};
 pub use redis::{OnRedis, RedisUrl};

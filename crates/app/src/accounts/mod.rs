@@ -15,7 +15,7 @@ use ade_domain::Clock;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_store::Record;
-use ade_store::record::StoredUser;
+use ade_store::database::StoredUser;
 
 pub use secrets::{hash, same};
 pub use sessions::{SESSION_LASTS_MS, SignedIn};

@@ -6,7 +6,7 @@ use ade_domain::Moment;
 use ade_domain::audit::Who;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
-use ade_store::record::{Commit, Password, Session, StoredToken, StoredUser, Write};
+use ade_store::database::{Commit, Password, Session, StoredToken, StoredUser, Write};
 
 use super::users::LONGEST_ID;
 use super::{Accounts, hash, secrets};

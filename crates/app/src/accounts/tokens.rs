@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
-use ade_store::record::{Commit, StoredToken, Write};
+use ade_store::database::{Commit, StoredToken, Write};
 use serde_json::json;
 
 use super::{Accounts, hash, require_admin, secrets};

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use ade_domain::people::{ADMIN, AUTHOR, User, UserId};
 use ade_domain::{Invalid, Moment};
 use ade_store::RecordError;
-use ade_store::record::{Commit, Password, StoredUser, Write};
+use ade_store::database::{Commit, Password, StoredUser, Write};
 use serde_json::{Map, Value, json};
 
 use super::{Accounts, require_admin, secrets};

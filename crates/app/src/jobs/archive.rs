@@ -10,7 +10,7 @@ use std::time::Duration;
 use ade_domain::people::ADMIN;
 use ade_domain::permission::Scope;
 use ade_domain::{Clock, Moment};
-use ade_store::record::{Archive, ArchiveKind, Archived, Commit, Leaving, LeftOut};
+use ade_store::database::{Archive, ArchiveKind, Archived, Commit, Leaving, LeftOut};
 use ade_store::{BlobError, Blobs, Record};
 use flate2::Compression;
 use flate2::read::GzDecoder;

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ade_domain::{Clock, Moment};
-use ade_store::record::JobRow;
+use ade_store::database::JobRow;
 use ade_store::{Blobs, Record};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;

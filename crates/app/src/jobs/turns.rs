@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ade_domain::Moment;
-use ade_store::record::{JobOutcome, JobRow};
+use ade_store::database::{JobOutcome, JobRow};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};

@@ -3,9 +3,9 @@
 //! Every write names its attempt. One that is not the present one is refused, and changes nothing.
 
 use ade_domain::Moment;
-use ade_domain::review::{Begin, Follows, Refusal};
+use ade_domain::task::{Begin, Follows, Refusal};
 use ade_domain::task::{ExecutionResult, Failed, Output, Phase, Preview, PreviewStatus, State, Verb};
-use ade_store::record::{Commit, StoredTask};
+use ade_store::database::{Commit, StoredTask};
 
 use super::facts::Seen;
 use super::{About, MOST_ATTEMPTS, Reviews, new_id};

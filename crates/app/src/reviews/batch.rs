@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ade_domain::permission::Part;
 use ade_domain::task::Verb;
-use ade_store::record::{Commit, StoredTask};
+use ade_store::database::{Commit, StoredTask};
 
 use crate::{Caller, Error, Made};
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use ade_domain::people::UserId;
-use ade_domain::review::{Record as Happened, Refusal, Review};
+use ade_domain::task::{Record as Happened, Refusal, Review};
 use ade_domain::task::{Verb, next};
-use ade_store::record::{AsRead, Comment, Commit, StoredTask, Write};
+use ade_store::database::{AsRead, Comment, Commit, StoredTask, Write};
 use serde_json::Value;
 
 use super::facts::Seen;

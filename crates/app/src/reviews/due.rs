@@ -2,7 +2,7 @@
 //! entries without numbers. Any number of processes may do this: each step happens once, because it is guarded by what was seen.
 
 use ade_domain::task::State;
-use ade_store::record::StoredTask;
+use ade_store::database::StoredTask;
 
 use super::leave::Others;
 use super::{About, MOST_ATTEMPTS, Reviews, new_id};

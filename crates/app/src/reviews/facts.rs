@@ -5,14 +5,14 @@
 use std::sync::Arc;
 
 use ade_domain::Moment;
+use ade_domain::approval::assignment::{Assignment, NoQuorum, Question, assign, assign_anyway};
+use ade_domain::approval::delegation::Delegation;
+use ade_domain::approval::policy::{DEFAULT, Policy, default_policy};
 use ade_domain::people::People;
-use ade_domain::review::assign::{Assignment, NoQuorum, Question, assign, assign_anyway};
-use ade_domain::review::delegation::Delegation;
-use ade_domain::review::policy::{DEFAULT, Policy, default_policy};
-use ade_domain::review::risk::{self, HISTORY, History, Level, Registered, Risk, assess, level};
-use ade_domain::review::{Plan, Review};
+use ade_domain::risk::{self, HISTORY, History, Level, Registered, Risk, assess, level};
 use ade_domain::task::{Config, Preview, Resource};
-use ade_store::record::{Mark, ThingKind};
+use ade_domain::task::{Plan, Review};
+use ade_store::database::{Mark, ThingKind};
 use ade_store::{Record, RecordError};
 use tokio::sync::Mutex;
 

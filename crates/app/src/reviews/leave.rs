@@ -4,11 +4,12 @@
 use std::collections::BTreeSet;
 
 use ade_domain::Moment;
+use ade_domain::approval::RequestStatus;
+use ade_domain::approval::delegation::{Delegation, Ways, resolve};
 use ade_domain::people::{People, UserId};
-use ade_domain::review::delegation::{Delegation, Ways, resolve};
-use ade_domain::review::{RequestStatus, Review};
+use ade_domain::task::Review;
 use ade_store::Record;
-use ade_store::record::{ApprovalFilter, Commit, ThingKind};
+use ade_store::database::{ApprovalFilter, Commit, ThingKind};
 
 use super::{About, Reviews, new_id};
 use crate::Error;

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ade_domain::approval::{Approval, RequestStatus};
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
-use ade_domain::review::{Approval, Refusal, RequestStatus};
-use ade_store::record::{ApprovalFilter, StoredTask, TaskFilter};
+use ade_domain::task::Refusal;
+use ade_store::database::{ApprovalFilter, StoredTask, TaskFilter};
 use uuid::Uuid;
 
 use super::Reviews;

@@ -18,11 +18,11 @@ use std::time::Duration;
 
 use ade_domain::audit::Body;
 use ade_domain::people::{AuthorSet, UserId};
-use ade_domain::review::Record as Happened;
+use ade_domain::task::Record as Happened;
 use ade_domain::task::{Lineage, State};
 use ade_domain::{Clock, Moment};
 use ade_store::coordination::When;
-use ade_store::record::{Commit, Event, StoredTask, Write};
+use ade_store::database::{Commit, Event, StoredTask, Write};
 use ade_store::{Coordination, Record, RecordError};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;

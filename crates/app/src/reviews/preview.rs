@@ -6,7 +6,7 @@ use std::time::Duration;
 use ade_domain::Invalid;
 use ade_domain::task::{AGENT, Config, NOOP, Preview, PreviewStatus};
 use ade_executors::{Executors, Secrets};
-use ade_store::record::StoredTask;
+use ade_store::database::StoredTask;
 use tokio::time::{Instant, sleep};
 
 use super::{About, Reviews};

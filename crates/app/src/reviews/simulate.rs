@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 
 use ade_domain::Moment;
+use ade_domain::approval::assignment::{Assignment, NoQuorum};
+use ade_domain::approval::policy::Policy;
+use ade_domain::approval::quorum::least;
 use ade_domain::people::{AuthorSet, UserId};
 use ade_domain::permission::Scope;
-use ade_domain::review::Review;
-use ade_domain::review::assign::{Assignment, NoQuorum};
-use ade_domain::review::policy::Policy;
-use ade_domain::review::quorum::least;
-use ade_domain::review::risk::Risk;
+use ade_domain::risk::Risk;
+use ade_domain::task::Review;
 use ade_domain::task::{Config, LockPreview, Metadata, Preview, State};
-use ade_store::record::{StoredTask, TaskFilter};
+use ade_store::database::{StoredTask, TaskFilter};
 
 use crate::{Caller, Error};
 
@@ -160,7 +160,7 @@ fn said(assignment: &Result<Assignment, NoQuorum>) -> String {
         Err(refused) => refused.to_string(),
         Ok(Assignment { auto_approved: Some(_), .. }) => "nobody is asked".to_owned(),
         Ok(assignment) => {
-            let of = |one: &ade_domain::review::quorum::Requirement| {
+            let of = |one: &ade_domain::approval::quorum::Requirement| {
                 let people: Vec<&str> = one.reviewers.keys().map(|who| who.as_str()).collect();
                 format!("{} of {} for {}", one.min_approvers, people.join(", "), one.policy)
             };

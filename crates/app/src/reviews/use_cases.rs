@@ -1,10 +1,11 @@
 //! What people and agents do to tasks, one by one.
 
+use ade_domain::approval::Action;
 use ade_domain::people::UserId;
 use ade_domain::permission::{Act, Scope, may};
-use ade_domain::review::{Action, Answer, Refusal, Review};
+use ade_domain::task::{Answer, Refusal, Review};
 use ade_domain::task::{Config, Digest, Metadata, Preview, State, Verb};
-use ade_store::record::{AsRead, Commit, StoredTask, Write};
+use ade_store::database::{AsRead, Commit, StoredTask, Write};
 
 use crate::{Caller, Error};
 
@@ -227,7 +228,7 @@ impl Reviews {
             task.review.can_delete(&actor)?;
             let write = Write::DeleteTask { task_id: task_id.to_owned(), expected: task.review.revision };
             let now = self.clock.now();
-            let happened = ade_domain::review::Record {
+            let happened = ade_domain::task::Record {
                 action: "task.delete".to_owned(),
                 actor: actor.user.clone(),
                 from: task.review.state,

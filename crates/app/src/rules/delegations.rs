@@ -3,11 +3,11 @@
 //! Who stands in for somebody decides in its place: making one for oneself takes a token that may decide, and no agent makes one.
 
 use ade_domain::Moment;
+use ade_domain::approval::delegation::{Conditions, Delegation, Kind};
 use ade_domain::people::UserId;
 use ade_domain::permission::{Part, Scope};
-use ade_domain::review::Refusal;
-use ade_domain::review::delegation::{Conditions, Delegation, Kind};
-use ade_store::record::{Thing, ThingKind};
+use ade_domain::task::Refusal;
+use ade_store::database::{Thing, ThingKind};
 use serde_json::json;
 use uuid::Uuid;
 

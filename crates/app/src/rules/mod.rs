@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use ade_domain::audit::Body;
 use ade_domain::{Clock, Invalid};
-use ade_store::record::{Commit, Event, Thing, ThingKind, Write};
+use ade_store::database::{Commit, Event, Thing, ThingKind, Write};
 use ade_store::{Record, RecordError};
 use serde_json::{Map, json};
 use uuid::Uuid;

@@ -5,13 +5,13 @@
 
 use std::collections::BTreeSet;
 
+use ade_domain::approval::policy::{AutoApprove, Policy, Priority, default_policy};
+use ade_domain::approval::window::Window;
 use ade_domain::glob::Pattern;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
-use ade_domain::review::policy::{AutoApprove, Policy, Priority, default_policy};
-use ade_domain::review::window::Window;
 use ade_store::RecordError;
-use ade_store::record::{Thing, ThingKind, Write};
+use ade_store::database::{Thing, ThingKind, Write};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;

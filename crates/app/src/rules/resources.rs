@@ -4,7 +4,7 @@ use ade_domain::Invalid;
 use ade_domain::glob::Pattern;
 use ade_domain::permission::Scope;
 use ade_store::RecordError;
-use ade_store::record::{Thing, ThingKind};
+use ade_store::database::{Thing, ThingKind};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 

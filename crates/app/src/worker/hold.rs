@@ -5,7 +5,7 @@ use std::time::Duration;
 use ade_domain::lock::{Ask, Holder, LockName, Mode, Patience, Request, RequestKey, Token};
 use ade_domain::task::{Config, HeldLock, ResourceMode};
 use ade_executors::{Halt, Halted};
-use ade_store::record::Renewed;
+use ade_store::database::Renewed;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, sleep_until, timeout_at};

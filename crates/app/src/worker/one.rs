@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::review::{Begin, Follows, Refusal};
+use ade_domain::task::{Begin, Follows, Refusal};
 use ade_domain::task::{Failed, FailureCode, Left, Output as Said, Preview};
 use ade_executors::{Changed, Executor, Failure, Halt, Output, Parameters, Run};
-use ade_store::record::{StoredTask, WorkKind};
+use ade_store::database::{StoredTask, WorkKind};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 

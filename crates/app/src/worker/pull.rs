@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::review::{Begin, Refusal};
+use ade_domain::task::{Begin, Refusal};
 use ade_domain::task::{Config, Execution, ExecutionResult, Output as Said, State};
 use ade_domain::{Clock, Moment};
 use ade_executors::Secrets;
 use ade_store::coordination::Claimed;
-use ade_store::record::{LogLine, Renewed, StoredTask};
+use ade_store::database::{LogLine, Renewed, StoredTask};
 use ade_store::{Blobs, Record};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ade_domain::Moment;
-use ade_domain::review::{Begin, Follows};
+use ade_domain::task::{Begin, Follows};
 use ade_domain::task::{Failed, FailureCode, Left, Output as Said, Phase, RollbackStrategy, State};
 use ade_executors::{Executor, Fence, Halt, Settled};
-use ade_store::record::StoredTask;
+use ade_store::database::StoredTask;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;

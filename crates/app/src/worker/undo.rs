@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::review::Begin;
+use ade_domain::task::Begin;
 use ade_executors::{Executor, Halt, Run};
 use ade_store::BlobError;
-use ade_store::record::StoredTask;
+use ade_store::database::StoredTask;
 use tokio::task::spawn_blocking;
 
 use super::Worker;

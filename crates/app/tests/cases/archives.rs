@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use ade_app::jobs::Archives;
 use ade_app::{Caller, Error};
+use ade_domain::approval::quorum::Status;
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_domain::review::quorum::Status;
 use ade_domain::task::{Execution, ExecutionResult, Phase, State};
 use ade_domain::{Clock, Moment};
-use ade_store::record::{ArchiveKind, Commit, Leaving, LeftOut, StoredTask, TaskFilter, Write};
+use ade_store::database::{ArchiveKind, Commit, Leaving, LeftOut, StoredTask, TaskFilter, Write};
 use ade_store::{Blobs, Record, RecordError};
 use ade_testkit::folder::everything;
 use tempfile::TempDir;
@@ -275,7 +275,7 @@ async fn whoever_dies_in_between_leaves_nothing_lost_and_nothing_over(office: Of
     // Whoever stood still between the copy and the rest for so long that the copy is doomed deletes nothing.
     house.office.clock.advance(31 * DAY);
     let late = archives.list(None, 1, &admin()).await.expect("listed").remove(0);
-    let late = ade_store::record::Archive { key: "archive/tasks/late.gz".to_owned(), ..late };
+    let late = ade_store::database::Archive { key: "archive/tasks/late.gz".to_owned(), ..late };
     record.announce_blob(&late.key, house.now()).await.expect("announced");
     let item = record.archived(ArchiveKind::Tasks, task_id).await.expect("read").expect("there");
     house.office.clock.advance(3 * DAY);

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_app::reviews::{Imagined, Reviews};
+use ade_domain::approval::policy::{AutoApprove, Priority, default_policy};
 use ade_domain::lock::{Acquire, Command, Holder, Mode, RequestKey};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_domain::review::policy::{AutoApprove, Priority, default_policy};
 use ade_domain::task::{LockPreview, Resource, ResourceMode, State};
-use ade_store::record::StoredTask;
+use ade_store::database::StoredTask;
 use ade_store::{Coordination, Embedded};
 use serde_json::json;
 

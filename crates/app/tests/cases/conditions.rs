@@ -4,7 +4,7 @@ use ade_app::Error;
 use ade_app::reviews::{Batch, Deed};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
 use ade_domain::task::State;
-use ade_store::record::StoredTask;
+use ade_store::database::StoredTask;
 use serde_json::{Value, json};
 
 use crate::office::{Office, caller, draft, having_seen, keeping, on_both, request_to, submitted, yes};

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use ade_app::Rules;
+use ade_domain::approval::delegation::{Conditions, Delegation, Kind};
+use ade_domain::approval::policy::{Policy, default_policy};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
-use ade_domain::review::delegation::{Conditions, Delegation, Kind};
-use ade_domain::review::policy::{Policy, default_policy};
-use ade_store::record::{Commit, StoredTask, StoredUser, Thing, ThingKind, Write};
+use ade_store::database::{Commit, StoredTask, StoredUser, Thing, ThingKind, Write};
 use serde_json::json;
 
 use crate::office::{Office, caller, on_both, request_to, submitted, user, yes};

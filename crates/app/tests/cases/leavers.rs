@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use ade_app::reviews::{MOST_MOVED, Reviews};
 use ade_app::{Error, rules::DelegationChange};
+use ade_domain::approval::RequestStatus;
+use ade_domain::approval::policy::default_policy;
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, User, UserId};
-use ade_domain::review::policy::default_policy;
-use ade_domain::review::{Refusal, RequestStatus};
+use ade_domain::task::Refusal;
 use ade_domain::task::State;
 use ade_store::RecordError;
-use ade_store::record::{Commit, StoredTask, Write};
+use ade_store::database::{Commit, StoredTask, Write};
 
 use crate::office::{Office, caller, on_both, request_to, submitted, yes};
 

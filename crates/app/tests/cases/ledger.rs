@@ -6,7 +6,7 @@ use ade_app::ledger::{Checkpoint, LedgerError, Signer, verify};
 use ade_domain::Moment;
 use ade_domain::audit::{Body, Who};
 use ade_store::Record;
-use ade_store::record::Commit;
+use ade_store::database::Commit;
 use ade_testkit::Postgres;
 use sqlx::Connection;
 use tempfile::TempDir;

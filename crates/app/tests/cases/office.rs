@@ -7,14 +7,14 @@ use ade_app::reviews::{Draft, Response, Reviews};
 use ade_app::rules::StoredPolicy;
 use ade_app::{Caller, Keep, Made, Rules};
 use ade_domain::Moment;
+use ade_domain::approval::Action;
+use ade_domain::approval::policy::Policy;
 use ade_domain::audit::{Body, Walk, Who};
 use ade_domain::people::{AUTHOR, User, UserId};
 use ade_domain::permission::Scope;
-use ade_domain::review::Action;
-use ade_domain::review::policy::Policy;
 use ade_domain::task::{Config, Metadata, Preview, RollbackStrategy};
 use ade_store::Record;
-use ade_store::record::{AuditFilter, Commit, StoredTask, StoredUser, Thing, ThingKind, Write};
+use ade_store::database::{AuditFilter, Commit, StoredTask, StoredUser, Thing, ThingKind, Write};
 use ade_testkit::{ManualClock, Postgres};
 use serde_json::json;
 use tempfile::TempDir;
@@ -187,7 +187,7 @@ pub(crate) async fn submitted(desk: &Reviews, description: &str) -> StoredTask {
 
 pub(crate) fn request_to<'a>(task: &'a StoredTask, reviewer: &str) -> &'a str {
     let is_open =
-        |one: &&ade_domain::review::Approval| one.reviewer_id.as_str() == reviewer && one.is_answerable();
+        |one: &&ade_domain::approval::Approval| one.reviewer_id.as_str() == reviewer && one.is_answerable();
     &task.review.approvals.iter().find(is_open).expect("asked").approval_id
 }
 

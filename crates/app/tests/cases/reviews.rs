@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use ade_app::Error;
 use ade_app::reviews::{Batch, Deed, Imagined, Response};
+use ade_domain::approval::RequestStatus;
+use ade_domain::approval::policy::{Policy, default_policy};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
 use ade_domain::permission::Scope;
-use ade_domain::review::policy::{Policy, default_policy};
-use ade_domain::review::{Refusal, RequestStatus};
+use ade_domain::task::Refusal;
 use ade_domain::task::State;
-use ade_store::record::StoredTask;
+use ade_store::database::StoredTask;
 use ade_testkit::{Dice, effort};
 
 use crate::office::{Office, caller, draft, no, on_both, request_to, submitted, yes};
@@ -232,7 +233,7 @@ async fn simulating_says_what_submitting_does(office: Office) {
     policies[1].risk_threshold = 40;
     policies[1].min_approvers = 2;
     policies[2].auto_approve_if =
-        Some(ade_domain::review::policy::AutoApprove { risk_below: Some(45), ..Default::default() });
+        Some(ade_domain::approval::policy::AutoApprove { risk_below: Some(45), ..Default::default() });
     for policy in &policies {
         office.rule(policy.clone()).await;
     }

@@ -6,13 +6,13 @@ use ade_app::reviews::Batch;
 use ade_app::rules::{DelegationChange, PolicyChange, RegisteredPattern, ResourceChange, StoredPolicy};
 use ade_app::settings::{self, Settings};
 use ade_app::{Caller, Error};
+use ade_domain::approval::delegation::{Delegation, Kind};
 use ade_domain::glob::Pattern;
 use ade_domain::people::{ADMIN, AUDITOR, AUTHOR, REVIEWER, User, UserId};
 use ade_domain::permission::Scope;
-use ade_domain::review::Refusal;
-use ade_domain::review::delegation::{Delegation, Kind};
+use ade_domain::task::Refusal;
 use ade_domain::task::State;
-use ade_store::record::{Commit, StoredUser, Write};
+use ade_store::database::{Commit, StoredUser, Write};
 use serde_json::json;
 
 use crate::office::{Office, caller, having_seen, keeping, on_both, request_to, submitted, user, yes};
@@ -266,7 +266,7 @@ async fn a_setting_counts_at_the_next_decision(office: Office) {
     let names: Vec<&str> = all.iter().map(|thing| thing.id.as_str()).collect();
     assert_eq!(names, settings::names().collect::<Vec<_>>());
     assert!(all.iter().all(|thing| thing.revision == 0 && settings::check(&thing.id, &thing.body).is_ok()));
-    let wait = |task: &ade_store::record::StoredTask| {
+    let wait = |task: &ade_store::database::StoredTask| {
         let one = &task.review.approvals[0];
         one.due_at.ms_since(one.created_at) / 1_000
     };

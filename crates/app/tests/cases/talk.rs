@@ -2,12 +2,13 @@
 
 use ade_app::Error;
 use ade_app::reviews::{Deed, Whose};
+use ade_domain::approval::RequestStatus;
+use ade_domain::approval::policy::default_policy;
 use ade_domain::people::{ADMIN, AUDITOR, AUTHOR, REVIEWER, UserId};
 use ade_domain::permission::Scope;
-use ade_domain::review::policy::default_policy;
-use ade_domain::review::{Refusal, RequestStatus};
+use ade_domain::task::Refusal;
 use ade_domain::task::State;
-use ade_store::record::TaskFilter;
+use ade_store::database::TaskFilter;
 
 use crate::office::{Office, caller, draft, no, on_both, request_to, submitted, yes};
 

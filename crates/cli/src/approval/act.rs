@@ -2,7 +2,7 @@
 
 use ade_client::Client;
 use ade_client::wire::{Approval, BatchOptions, BatchRequest, ResponseRequest};
-use ade_domain::review::Action;
+use ade_domain::approval::Action;
 use clap::Args as ClapArgs;
 use owo_colors::OwoColorize;
 

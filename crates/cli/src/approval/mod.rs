@@ -5,7 +5,7 @@
 mod act;
 mod see;
 
-use ade_domain::review::RequestStatus;
+use ade_domain::approval::RequestStatus;
 use clap::{Args as ClapArgs, Subcommand};
 
 use crate::connect::{Connection, block_on};

@@ -2,8 +2,8 @@
 
 use ade_client::Client;
 use ade_client::wire::Approval;
-use ade_domain::review::RequestStatus;
-use ade_domain::review::policy::Priority;
+use ade_domain::approval::RequestStatus;
+use ade_domain::approval::policy::Priority;
 use clap::Args as ClapArgs;
 use comfy_table::{Cell, Table};
 use jiff::Timestamp;

@@ -2,8 +2,8 @@
 
 use ade_client::Client;
 use ade_client::wire::{Delegation, DelegationRequest};
+use ade_domain::approval::delegation::{Conditions, Kind};
 use ade_domain::glob::Pattern;
-use ade_domain::review::delegation::{Conditions, Kind};
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use comfy_table::Table;
 use jiff::Timestamp;

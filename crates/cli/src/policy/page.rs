@@ -1,7 +1,7 @@
 //! A policy in words.
 
 use ade_client::wire::{Policy, PolicyRules};
-use ade_domain::review::policy::AutoApprove;
+use ade_domain::approval::policy::AutoApprove;
 use owo_colors::OwoColorize;
 
 use crate::output::{heading, safe};

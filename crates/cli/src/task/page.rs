@@ -4,8 +4,8 @@
 
 use ade_client::Client;
 use ade_client::wire::{Approval, Execution, Task};
-use ade_domain::review::RequestStatus;
-use ade_domain::review::quorum::{Progress, Status};
+use ade_domain::approval::RequestStatus;
+use ade_domain::approval::quorum::{Progress, Status};
 use ade_domain::task::{
     ChangeKind, ExecutionResult, Phase, Preview, PreviewStatus, ResourceMode, RollbackStrategy, State,
 };

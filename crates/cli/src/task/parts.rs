@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use ade_client::wire::{LockPreview, Mode, Risk};
-use ade_domain::review::assign::Considered;
-use ade_domain::review::delegation::Step;
-use ade_domain::review::risk::Level;
+use ade_domain::approval::assignment::Considered;
+use ade_domain::approval::delegation::Step;
+use ade_domain::risk::Level;
 use ade_domain::task::State;
 use owo_colors::OwoColorize;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ade_domain::people::{AUTHOR, REVIEWER};
-use ade_domain::review::MOST_ESCALATIONS;
+use ade_domain::task::MOST_ESCALATIONS;
 use ade_testkit::api::{Answer, Api};
 use ade_testkit::people::text;
 use ade_testkit::wait::until;

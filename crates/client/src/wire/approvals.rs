@@ -1,8 +1,8 @@
 //! Requests to reviewers on the wire, and their answers.
 
-use ade_domain::review::delegation::Step;
-use ade_domain::review::policy::Priority;
-use ade_domain::review::{Action, RequestStatus};
+use ade_domain::approval::delegation::Step;
+use ade_domain::approval::policy::Priority;
+use ade_domain::approval::{Action, RequestStatus};
 use ade_domain::task::State;
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,10 @@
 //! What reviews are decided by, on the wire: policies, delegations, registered resources, settings, flags; and what would
 //! happen if.
 
-use ade_domain::review::assign::Considered;
-use ade_domain::review::delegation::{Conditions, Kind, Step};
-use ade_domain::review::policy::{AutoApprove, Priority};
-use ade_domain::review::window::Window;
+use ade_domain::approval::assignment::Considered;
+use ade_domain::approval::delegation::{Conditions, Kind, Step};
+use ade_domain::approval::policy::{AutoApprove, Priority};
+use ade_domain::approval::window::Window;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

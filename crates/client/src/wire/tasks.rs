@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use ade_domain::review::assign::Considered;
-use ade_domain::review::quorum::Progress;
-use ade_domain::review::risk::{Factor, Level};
+use ade_domain::approval::assignment::Considered;
+use ade_domain::approval::quorum::Progress;
+use ade_domain::risk::{Factor, Level};
 use ade_domain::task::{Config, Lineage, Preview, PreviewChange, Resource, RollbackStrategy, State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

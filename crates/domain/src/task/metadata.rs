@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Digest, ResourceMode};
 use crate::people::UserId;
-use crate::review::risk::Changes;
+use crate::risk::Changes;
 
 /// Who stands behind a task, and what it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

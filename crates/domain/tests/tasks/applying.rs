@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use crate::office::{Office, config, user};
 use ade_domain::Moment;
-use ade_domain::review::{Action, Begin, Follows, Refusal, Review};
+use ade_domain::approval::Action;
+use ade_domain::task::{Begin, Follows, Refusal, Review};
 use ade_domain::task::{ExecutionResult, Failed, FailureCode, Left, Output, Phase, RollbackStrategy, State};
 
 const LEASE_MS: u64 = 1_000;

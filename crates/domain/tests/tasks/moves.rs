@@ -2,11 +2,12 @@
 
 use crate::office::{Office, asked, config, delegation, id, policy, user};
 use ade_domain::Moment;
+use ade_domain::approval::delegation::{Conditions, Kind};
+use ade_domain::approval::policy::{AutoApprove, Priority};
+use ade_domain::approval::{Action, RequestStatus};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_domain::review::delegation::{Conditions, Kind};
-use ade_domain::review::policy::{AutoApprove, Priority};
-use ade_domain::review::{Action, Refusal, RequestStatus, Review};
 use ade_domain::task::State;
+use ade_domain::task::{Refusal, Review};
 
 fn small_office() -> Office {
     Office::new(vec![

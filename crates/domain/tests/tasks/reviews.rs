@@ -4,11 +4,12 @@
 use std::collections::BTreeSet;
 
 use crate::office::{Office, asked, config, delegation, id, policy, user};
+use ade_domain::approval::delegation::{Conditions, Kind};
+use ade_domain::approval::policy::AutoApprove;
+use ade_domain::approval::quorum::{Status, least};
+use ade_domain::approval::{Action, RequestStatus};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_domain::review::delegation::{Conditions, Kind};
-use ade_domain::review::policy::AutoApprove;
-use ade_domain::review::quorum::{Status, least};
-use ade_domain::review::{Action, Refusal, RequestStatus, Review};
+use ade_domain::task::{Refusal, Review};
 use ade_domain::task::{State, Verb};
 use ade_testkit::{Dice, effort};
 
@@ -127,7 +128,7 @@ fn nobody_decides_about_its_own_and_too_few_others_are_told_at_submission() {
     let mut actor = office.actor("rob");
     actor.token_made_by = Some(id("ann"));
     let approval_id = review.approvals[1].approval_id.clone();
-    let answer = ade_domain::review::Answer {
+    let answer = ade_domain::task::Answer {
         approval_id: &approval_id,
         action: Action::Approve,
         reason: None,
@@ -165,7 +166,7 @@ fn an_approval_does_not_count_for_what_it_was_not_given_for() {
     assert_eq!(review.approvals.iter().filter(|one| one.status == RequestStatus::Invalidated).count(), 3);
     let reopened = review.reopened.as_ref().map(|one| (one.why.as_str(), one.at));
     assert_eq!(reopened, Some(("ann changed it", office.now)));
-    let answer = |approval_id, digest| ade_domain::review::Answer {
+    let answer = |approval_id, digest| ade_domain::task::Answer {
         approval_id,
         action: Action::Approve,
         reason: None,

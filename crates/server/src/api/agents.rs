@@ -5,7 +5,7 @@ use ade_client::wire;
 use ade_domain::agent::Profile;
 use ade_domain::lock::Holder;
 use ade_store::coordination::{AgentUpdate, Filter};
-use ade_store::record::InboxMessage;
+use ade_store::database::InboxMessage;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;

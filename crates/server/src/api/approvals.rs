@@ -5,8 +5,8 @@
 use ade_app::Made;
 use ade_app::reviews::{Batch, Response as Said, Whose};
 use ade_client::wire;
+use ade_domain::approval::{Action, RequestStatus};
 use ade_domain::people::UserId;
-use ade_domain::review::{Action, RequestStatus};
 use ade_domain::task::Digest;
 use axum::Json;
 use axum::extract::State;
@@ -83,9 +83,9 @@ async fn list(
     };
     let after = page.cursor.as_deref().filter(|cursor| !cursor.is_empty()).map(after).transpose()?;
     let found = app.reviews.approvals(&whose, status, after, page.one_more()?, &caller).await?;
-    let cursor = |one: &ade_domain::review::Approval| format!("{}-{}", one.score, one.approval_id);
+    let cursor = |one: &ade_domain::approval::Approval| format!("{}-{}", one.score, one.approval_id);
     let about = app.reviews.descriptions(&found).await?;
-    let tell = |one: &ade_domain::review::Approval| {
+    let tell = |one: &ade_domain::approval::Approval| {
         told::listed_approval(one, about.get(&one.task_id).map_or("", String::as_str), None)
     };
     Ok(Json(convert::page(found, limit, cursor, tell)))

@@ -6,7 +6,7 @@ use ade_app::ledger::LedgerError;
 use ade_client::wire;
 use ade_domain::Moment;
 use ade_domain::audit::Head;
-use ade_store::record::{AuditFilter, Day, Numbered};
+use ade_store::database::{AuditFilter, Day, Numbered};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;

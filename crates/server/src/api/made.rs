@@ -3,7 +3,7 @@
 use ade_app::{Caller, Made};
 use ade_domain::Moment;
 use ade_store::RecordError;
-use ade_store::record::{Thing, ThingKind};
+use ade_store::database::{Thing, ThingKind};
 use serde::Serialize;
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ use ade_domain::Moment;
 use ade_domain::glob::Pattern;
 use ade_domain::people::UserId;
 use ade_store::RecordError;
-use ade_store::record::Thing;
+use ade_store::database::Thing;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;

@@ -7,7 +7,7 @@ use ade_app::proposal::{Proposal, SaidPreview};
 use ade_app::reviews::Deed;
 use ade_client::wire;
 use ade_domain::task::{Preview, State as TaskState};
-use ade_store::record::{StoredTask, TaskFilter};
+use ade_store::database::{StoredTask, TaskFilter};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};

@@ -1,7 +1,7 @@
 //! Failures of use cases on the record, as they are told.
 
 use ade_app::Error;
-use ade_domain::review::Refusal;
+use ade_domain::task::Refusal;
 use ade_store::RecordError;
 use axum::http::StatusCode;
 use serde_json::json;

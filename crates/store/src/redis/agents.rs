@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
+use super::encoding::Foreign;
 use super::keys::AgentKeys;
-use super::record::Foreign;
 use super::{Inner, OnRedis, foreign, locked, step};
 use crate::coordination::{AgentUpdate, AgentView, Agents, Reply, Unavailable};
 

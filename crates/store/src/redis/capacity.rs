@@ -4,7 +4,7 @@
 use ade_domain::Moment;
 use ade_domain::agent::DEFAULT_MAX_TASKS;
 
-use super::record::Foreign;
+use super::encoding::Foreign;
 use super::{Inner, OnRedis, foreign, step};
 use crate::coordination::{Capacity, Claimed, Reply, Unavailable};
 

@@ -14,7 +14,7 @@ use futures_util::future::try_join_all;
 use redis::Value;
 
 use super::step::Changed;
-use super::{Inner, foreign, locked, record, step};
+use super::{Inner, encoding, foreign, locked, step};
 use crate::coordination::Unavailable;
 
 /// Searches for one holder before it is left to the next round.
@@ -156,35 +156,35 @@ impl Inner {
     /// Since when a holder counts as old, and until when, if it gave way before.
     async fn age(&self, holder: &Holder) -> Result<Option<(Moment, Moment)>, Unavailable> {
         let mut ask = redis::cmd("HGET");
-        ask.arg(self.keys.ages.as_str()).arg(record::who(holder));
+        ask.arg(self.keys.ages.as_str()).arg(encoding::who(holder));
         let value = self.ask(&self.keys.ages, ask).await?;
         if value == Value::Nil {
             return Ok(None);
         }
         let text = step::text(&value).map_err(foreign)?;
         let (since, until) = text.split_once(' ').unwrap_or_default();
-        Ok(record::moment(since).zip(record::moment(until)))
+        Ok(encoding::moment(since).zip(encoding::moment(until)))
     }
 
     async fn keep_age(&self, holder: &Holder, since: Moment, now: Moment) -> Result<(), Unavailable> {
         let repeat_ms = self.rules().repeat_ms;
         let (mut set, mut expire) = (redis::cmd("HSET"), redis::cmd("PEXPIRE"));
         let age = format!("{} {}", since.micros(), now.plus_ms(repeat_ms).micros());
-        set.arg(self.keys.ages.as_str()).arg(record::who(holder)).arg(age);
+        set.arg(self.keys.ages.as_str()).arg(encoding::who(holder)).arg(age);
         expire.arg(self.keys.ages.as_str()).arg(repeat_ms);
         let key = &self.keys.ages;
         self.ask_each(vec![(key.clone(), set), (key.clone(), expire)]).await?;
-        locked(&self.aged).insert(record::who(holder));
+        locked(&self.aged).insert(encoding::who(holder));
         Ok(())
     }
 
     /// A holder that got what it wanted and gave it back counts as old as it is again.
     pub(super) async fn forget_age(&self, holder: &Holder) {
-        if locked(&self.aged).is_empty() || !locked(&self.aged).remove(&record::who(holder)) {
+        if locked(&self.aged).is_empty() || !locked(&self.aged).remove(&encoding::who(holder)) {
             return;
         }
         let mut forget = redis::cmd("HDEL");
-        forget.arg(self.keys.ages.as_str()).arg(record::who(holder));
+        forget.arg(self.keys.ages.as_str()).arg(encoding::who(holder));
         if let Err(error) = self.ask(&self.keys.ages, forget).await {
             tracing::warn!(%error, "the age of a holder cannot be forgotten; it ends by itself");
         }
@@ -197,7 +197,7 @@ impl Inner {
         let ages = super::locks::texts(&self.ask(&self.keys.ages, ask).await?)?;
         let now = self.clock.now();
         let counts = |age: &str| {
-            let until = age.split_once(' ').and_then(|(_, until)| record::moment(until));
+            let until = age.split_once(' ').and_then(|(_, until)| encoding::moment(until));
             until.is_some_and(|until| until > now)
         };
         let (count, over): (Vec<_>, Vec<_>) =

@@ -16,7 +16,7 @@ use ade_testkit::{Dice, Redis, RedisCluster, RedisSentinel};
 use redis::Value;
 
 use super::step::{list, plain, text};
-use super::{Inner, OnRedis, Options, record};
+use super::{Inner, OnRedis, Options, encoding};
 use crate::coordination::Event;
 
 const AGENTS: [&str; 9] = ["ann", "ben", "cid", "d\u{0}\"e", "eve", "fay", "gus", "hal", "ida"];
@@ -198,7 +198,7 @@ impl Trial<'_> {
             if let Ok(request) = name.parse::<RequestKey>() {
                 let (until, why) = value.split_once(' ').expect("a time and an end");
                 let (until, why) =
-                    (record::moment(until).expect("a time"), record::end(why).expect("an end"));
+                    (encoding::moment(until).expect("a time"), encoding::end(why).expect("an end"));
                 changes.push(Change::Gone { request, why, until });
             }
         }

@@ -10,7 +10,7 @@ use redis::Cmd;
 
 use super::keys::{self, AgentKeys, LockKeys};
 use super::step::{self, Changed, Said};
-use super::{Inner, foreign, record};
+use super::{Inner, encoding, foreign};
 use crate::coordination::Unavailable;
 
 impl Inner {
@@ -67,7 +67,7 @@ impl Inner {
             entries.extend(add_to_index(&self.agent_keys(holder.agent_id())?.by_agent, keys.lock(), ttl));
             entries.extend(keys.by_type.iter().flat_map(|by_type| add_to_index(by_type, keys.lock(), ttl)));
             let mut ask = redis::cmd("HEXISTS");
-            ask.arg(keys.lock().as_str()).arg(format!("h:{}", record::who(holder)));
+            ask.arg(keys.lock().as_str()).arg(format!("h:{}", encoding::who(holder)));
             questions.push((keys.lock().clone(), ask));
         }
         self.ask_each(entries).await?;

@@ -14,7 +14,7 @@ use redis::Value;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 
-use super::record::Foreign;
+use super::encoding::Foreign;
 use super::{OnRedis, foreign, keys, step};
 use crate::coordination::{
     Call, Job, Jobs, LONGEST_WAIT, Moved, Reply, Unavailable, When, checked_lock, job_named, queue_named,

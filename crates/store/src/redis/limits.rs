@@ -2,7 +2,7 @@
 
 use ade_domain::Moment;
 
-use super::record::Foreign;
+use super::encoding::Foreign;
 use super::{OnRedis, foreign, keys, step};
 use crate::coordination::{Counted, Limits, Reply};
 

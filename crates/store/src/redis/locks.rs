@@ -12,9 +12,9 @@ use redis::Value;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
+use super::encoding::{self, Foreign};
 use super::indexes::remove_from_index;
 use super::keys::{self, Named};
-use super::record::{self, Foreign};
 use super::{Inner, OnRedis, foreign, locked, step};
 use crate::coordination::{Counts, Filter, Happening, LockView, Locks, Reply, Unavailable, WaitView, Watch};
 
@@ -57,9 +57,9 @@ impl Seen {
                     let part = |kind: &str| {
                         fields.get(format!("{kind}:{who}").as_str()).copied().unwrap_or_default()
                     };
-                    holds.push(record::hold(&format!("{value} {} {}", part("r"), part("a")))?);
+                    holds.push(encoding::hold(&format!("{value} {} {}", part("r"), part("a")))?);
                 }
-                Some(("b:", _)) => befores.push(record::hold(value)?),
+                Some(("b:", _)) => befores.push(encoding::hold(value)?),
                 _ => {}
             }
         }
@@ -71,7 +71,7 @@ impl Seen {
         let waiter = |[member, score]: &[Value; 2]| {
             let score = step::text(score)?;
             let score = score.parse().map_err(|_| Foreign::new("a score", score))?;
-            record::waiter(step::text(member)?, score)
+            encoding::waiter(step::text(member)?, score)
         };
         let waiters = step::list(queue)?.as_chunks::<2>().0.iter().map(waiter).collect::<Result<_, _>>()?;
         Ok(Self { now: step::moment(now)?, holds, waiters, waiting: step::number(waiting)? })

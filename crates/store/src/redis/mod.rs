@@ -11,6 +11,7 @@ mod clock;
 mod deadlocks;
 #[cfg(test)]
 mod differential;
+mod encoding;
 mod hearing;
 mod indexes;
 mod jobs;
@@ -19,7 +20,6 @@ mod limits;
 mod link;
 mod locks;
 mod reach;
-mod record;
 mod requests;
 mod scripts;
 mod step;
@@ -45,10 +45,10 @@ pub use url::{InvalidUrl, RedisUrl};
 
 use crate::coordination::{Happening, Unavailable, Watchers};
 use clock::StoreClock;
+use encoding::Foreign;
 use hearing::Hearing;
 use keys::{AgentKeys, Built, LockKeys, SingleKeys};
 use link::Link;
-use record::Foreign;
 use scripts::Scripts;
 use step::{Changed, Said};
 use sweep::Later;

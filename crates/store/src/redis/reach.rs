@@ -14,7 +14,7 @@ use futures_util::future::{try_join, try_join_all};
 use redis::Value;
 
 use super::keys::{AgentKeys, LockKeys};
-use super::{Inner, foreign, record, step};
+use super::{Inner, encoding, foreign, step};
 use crate::coordination::Unavailable;
 
 /// Locks that one search reads; what is beyond is not searched.
@@ -260,7 +260,7 @@ impl Inner {
         let keys = self.agent_keys(holder.agent_id())?;
         let mut names = self.members(&keys.waitfor).await?;
         names.extend(self.members(&keys.by_agent).await?);
-        let who = record::who(holder);
+        let who = encoding::who(holder);
         let mut questions = Vec::with_capacity(2 * names.len());
         for name in &names {
             let keys = self.lock_keys(name)?;
@@ -329,7 +329,7 @@ impl Inner {
             let mut ask = redis::cmd("HMGET");
             ask.arg(key.as_str());
             for holder in holders {
-                ask.arg(format!("{prefix}{}", record::who(holder)));
+                ask.arg(format!("{prefix}{}", encoding::who(holder)));
             }
             questions.push((key.clone(), ask));
             asked.push(name);

@@ -5,7 +5,7 @@ use ade_domain::lock::{Request, RequestKey};
 use redis::Value;
 use serde::{Deserialize, Serialize};
 
-use super::record::Foreign;
+use super::encoding::Foreign;
 use super::{Inner, OnRedis, foreign, keys, step};
 use crate::coordination::{Memory, Reply, Requests, Ticket, Unavailable};
 

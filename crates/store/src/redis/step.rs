@@ -11,7 +11,7 @@ use ade_domain::lock::{
 };
 use redis::Value;
 
-use super::record::{self, Foreign};
+use super::encoding::{self, Foreign};
 use crate::coordination::{Event, MOST_AT_ONCE, MOST_SCHEDULED, MOST_WAITING};
 
 const STATE: &str = include_str!("scripts/state.lua");
@@ -85,9 +85,9 @@ pub(super) fn arguments<'a>(name: &'a LockName, channel: &'a str, command: &'a C
     let mut args: Vec<Cow<'a, str>> = Vec::with_capacity(18);
     args.push(word(command).into());
     args.push(name.as_str().into());
-    args.push(holder.map(record::who).unwrap_or_default().into());
+    args.push(holder.map(encoding::who).unwrap_or_default().into());
     args.push(holder.map_or("", |holder| holder.agent_id()).into());
-    args.push(holder.map_or("", record::holder_id).into());
+    args.push(holder.map_or("", encoding::holder_id).into());
     args.push(channel.into());
     match command {
         Command::Acquire(wish) => {
@@ -102,7 +102,7 @@ pub(super) fn arguments<'a>(name: &'a LockName, channel: &'a str, command: &'a C
                 (&*wish.purpose).into(),
                 wait.map_or_else(String::new, |wait| wait.ms.to_string()).into(),
                 wait.and_then(|wait| wait.served_by.as_deref()).unwrap_or_default().into(),
-                wait.map_or_else(String::new, |wait| record::card(wish, wait.ms)).into(),
+                wait.map_or_else(String::new, |wait| encoding::card(wish, wait.ms)).into(),
             ]);
         }
         Command::Claim { request, ttl_ms: ms, .. } | Command::Keep { request, ms, .. } => {
@@ -114,7 +114,7 @@ pub(super) fn arguments<'a>(name: &'a LockName, channel: &'a str, command: &'a C
         }
         Command::Inquire { request, .. } => args.push(request.to_string().into()),
         Command::Cancel { request, why, begun, .. } => {
-            args.extend([request.to_string().into(), record::write_end(why).into(), flag(*begun)]);
+            args.extend([request.to_string().into(), encoding::write_end(why).into(), flag(*begun)]);
         }
         Command::HangUp { request, server, begun, .. } => {
             args.extend([request.to_string().into(), "hung_up".into(), flag(*begun), (&**server).into()]);
@@ -122,7 +122,7 @@ pub(super) fn arguments<'a>(name: &'a LockName, channel: &'a str, command: &'a C
         Command::Abort { waits_by, cycle, .. } => {
             let why = End::Deadlock(cycle.clone());
             let waits_by = waits_by.map_or_else(String::new, |request| request.to_string());
-            args.extend([waits_by.into(), record::write_end(&why).into()]);
+            args.extend([waits_by.into(), encoding::write_end(&why).into()]);
         }
         Command::Mark { server } => args.push((&**server).into()),
         Command::Break | Command::Tick | Command::Sweep => {}
@@ -235,17 +235,17 @@ impl Said {
 fn read_outcome(parts: &[Value]) -> Result<Outcome, Foreign> {
     let foreign = || Foreign::new("an outcome", format!("{parts:?}"));
     let [word, rest @ ..] = parts else { return Err(foreign()) };
-    let grant = |value: &Value| Ok::<_, Foreign>(record::hold(text(value)?)?.grant());
+    let grant = |value: &Value| Ok::<_, Foreign>(encoding::hold(text(value)?)?.grant());
     let held_by = |values: &[Value]| {
         let mut holds =
-            values.iter().map(|value| record::hold(text(value)?)).collect::<Result<Vec<_>, _>>()?;
+            values.iter().map(|value| encoding::hold(text(value)?)).collect::<Result<Vec<_>, _>>()?;
         holds.sort_by(|a, b| a.holder.cmp(&b.holder));
         Ok::<_, Foreign>(holds.iter().map(Hold::held_by).collect::<Vec<_>>())
     };
     let refused = |refusal| Outcome::Standing(Standing::Refused(refusal));
     Ok(match (text(word)?, rest) {
         ("held", [hold]) => Outcome::Standing(Standing::Held(grant(hold)?)),
-        ("over", [end]) => Outcome::Standing(Standing::Over(record::end(text(end)?)?)),
+        ("over", [end]) => Outcome::Standing(Standing::Over(encoding::end(text(end)?)?)),
         ("waiting", [position, deadline]) => {
             Outcome::Standing(Standing::Waiting { position: number(position)?, deadline: moment(deadline)? })
         }
@@ -255,7 +255,7 @@ fn read_outcome(parts: &[Value]) -> Result<Outcome, Foreign> {
         ("full", [queue_length]) => refused(Refusal::QueueFull { queue_length: number(queue_length)? }),
         ("contention", [at]) => refused(Refusal::Contention { retry_at: moment(at)? }),
         ("kept", [hold]) => Outcome::Kept(grant(hold)?),
-        ("valid", [hold]) => Outcome::Valid(record::hold(text(hold)?)?.held_by()),
+        ("valid", [hold]) => Outcome::Valid(encoding::hold(text(hold)?)?.held_by()),
         ("broken", holders) => Outcome::Broken(held_by(holders)?),
         ("lost", []) => Outcome::Lost,
         ("done", []) => Outcome::Done,
@@ -266,7 +266,7 @@ fn read_outcome(parts: &[Value]) -> Result<Outcome, Foreign> {
 fn read_change(value: &Value) -> Result<Changed, Foreign> {
     let foreign = || Foreign::new("a change", format!("{value:?}"));
     let [word, rest @ ..] = list(value)? else { return Err(foreign()) };
-    let holder = |agent: &Value, id: &Value| record::holder(text(agent)?, text(id)?);
+    let holder = |agent: &Value, id: &Value| encoding::holder(text(agent)?, text(id)?);
     let token = |value: &Value| text(value)?.parse().map(Token::shown).map_err(|_| foreign());
     let key = |text: &str| text.parse::<RequestKey>().map_err(|_| foreign());
     let why = |value: &Value| {
@@ -274,7 +274,7 @@ fn read_change(value: &Value) -> Result<Changed, Foreign> {
         if word == "deadlock" {
             return Ok("deadlock");
         }
-        record::end(word).map(|end| end.word())
+        encoding::end(word).map(|end| end.word())
     };
     Ok(match (text(word)?, rest) {
         ("granted", [agent, id, last, of, requests]) => Changed::Granted {
@@ -348,5 +348,5 @@ pub(super) fn number(value: &Value) -> Result<usize, Foreign> {
 }
 
 pub(super) fn moment(value: &Value) -> Result<Moment, Foreign> {
-    record::moment(text(value)?).ok_or_else(|| Foreign::new("no time", format!("{value:?}")))
+    encoding::moment(text(value)?).ok_or_else(|| Foreign::new("no time", format!("{value:?}")))
 }

@@ -6,18 +6,19 @@
 use std::collections::BTreeMap;
 
 use ade_domain::Moment;
+use ade_domain::approval::Action;
+use ade_domain::approval::assignment::{Assignment, Question, assign};
+use ade_domain::approval::policy::{AutoApprove, Policy, default_policy};
 use ade_domain::audit::{Body, Who};
 use ade_domain::people::{AUTHOR, AuthorSet, People, REVIEWER, User, UserId};
 use ade_domain::permission::Part;
-use ade_domain::review::assign::{Assignment, Question, assign};
-use ade_domain::review::policy::{AutoApprove, Policy, default_policy};
-use ade_domain::review::risk::{Facts, History as Ended, Registered, Thresholds, assess};
-use ade_domain::review::{Action, Actor, Answer, Plan, Record as Happened, Review};
+use ade_domain::risk::{Facts, History as Ended, Registered, Thresholds, assess};
+use ade_domain::task::{Actor, Answer, Plan, Record as Happened, Review};
 use ade_domain::task::{
     ChangeKind, Config, Digest, LockPreview, Metadata, Preview, PreviewChange, Resource, ResourceMode,
     RollbackStrategy, State,
 };
-use ade_store::record::{AsRead, Event, StoredTask};
+use ade_store::database::{AsRead, Event, StoredTask};
 use serde_json::json;
 use uuid::Builder;
 

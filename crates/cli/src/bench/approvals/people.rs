@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use ade_client::wire::{PolicyRequest, Token, TokenRequest, UserRequest};
+use ade_domain::approval::policy::AutoApprove;
 use ade_domain::permission::Scope;
-use ade_domain::review::policy::AutoApprove;
 
 use super::super::link::{self, Link, Target};
 use crate::failure::{Failure, Kind};

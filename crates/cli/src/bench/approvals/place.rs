@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ade_domain::{Clock, Moment};
-use ade_store::record::{Bare, Loader, Place, Rows};
+use ade_store::database::{Bare, Loader, Place, Rows};
 use ade_store::{RecordError, SystemClock};
 use indicatif::ProgressBar;
 use tempfile::TempDir;

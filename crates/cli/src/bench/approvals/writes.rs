@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_client::wire::{Approval, Page, TaskRequest};
-use ade_store::record::Bare;
+use ade_store::database::Bare;
 use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::task::JoinSet;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ade_store::record::Bare;
+use ade_store::database::Bare;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;

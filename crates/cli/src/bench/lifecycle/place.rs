@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use ade_client::wire::{PolicyRequest, UserRequest};
-use ade_store::record::Bare;
+use ade_store::database::Bare;
 use tempfile::TempDir;
 
 use super::super::approvals::{CHECKPOINT_SECONDS, Distributed, REQUESTS_PER_MINUTE, away};

@@ -1,13 +1,14 @@
 //! A small office to review in: people with roles and managers, policies, delegations, and a task.
 
 use ade_domain::Moment;
+use ade_domain::approval::Action;
+use ade_domain::approval::assignment::{Assignment, NoQuorum, Question, assign};
+use ade_domain::approval::delegation::{Conditions, Delegation, Kind};
+use ade_domain::approval::policy::{Policy, default_policy};
 use ade_domain::people::{AuthorSet, People, User, UserId};
 use ade_domain::permission::parts_of;
-use ade_domain::review::assign::{Assignment, NoQuorum, Question, assign};
-use ade_domain::review::delegation::{Conditions, Delegation, Kind};
-use ade_domain::review::policy::{Policy, default_policy};
-use ade_domain::review::risk::{Facts, Registered, Thresholds, assess};
-use ade_domain::review::{Action, Actor, Answer, Plan, Refusal, Review};
+use ade_domain::risk::{Facts, Registered, Thresholds, assess};
+use ade_domain::task::{Actor, Answer, Plan, Refusal, Review};
 use ade_domain::task::{Config, Resource, ResourceMode, RollbackStrategy};
 
 pub(crate) fn id(text: &str) -> UserId {
@@ -130,7 +131,7 @@ impl Office {
         })
     }
 
-    pub(crate) fn risk(&self, config: &Config) -> ade_domain::review::risk::Risk {
+    pub(crate) fn risk(&self, config: &Config) -> ade_domain::risk::Risk {
         let registered = |resource: &Resource| Registered {
             resource: resource.name(),
             criticality: Some(self.criticality),

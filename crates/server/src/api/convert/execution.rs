@@ -4,7 +4,7 @@ use ade_app::Caller;
 use ade_client::wire;
 use ade_domain::Moment;
 use ade_domain::task::{Asked, Execution, Phase};
-use ade_store::record::{LogLine, StoredTask};
+use ade_store::database::{LogLine, StoredTask};
 
 use super::reviews::task;
 

@@ -2,7 +2,7 @@
 
 use ade_app::jobs::{Restored, Standing};
 use ade_client::wire;
-use ade_store::record::Archive;
+use ade_store::database::Archive;
 
 pub(crate) fn job(standing: &Standing) -> wire::Job {
     let Standing { job, row } = standing;

@@ -4,12 +4,13 @@ use ade_app::Caller;
 use ade_app::rules::{RegisteredPattern, StoredPolicy};
 use ade_client::wire;
 use ade_domain::Moment;
-use ade_domain::review::delegation::Delegation;
-use ade_domain::review::policy::Policy;
-use ade_domain::review::{Approval, Review};
+use ade_domain::approval::Approval;
+use ade_domain::approval::delegation::Delegation;
+use ade_domain::approval::policy::Policy;
+use ade_domain::task::Review;
 use ade_domain::task::{LockPreview, ResourceMode, State};
 use ade_store::RecordError;
-use ade_store::record::{Comment, Numbered, StoredTask, StoredToken, StoredUser, Thing};
+use ade_store::database::{Comment, Numbered, StoredTask, StoredToken, StoredUser, Thing};
 
 /// Characters of what a task is about, where that is told besides.
 const LONGEST_LINE: usize = 200;

@@ -2,7 +2,7 @@
 
 use ade_client::wire;
 use ade_store::RecordError;
-use ade_store::record::Thing;
+use ade_store::database::Thing;
 
 pub(crate) fn setting(thing: &Thing) -> Result<wire::Setting, RecordError> {
     Ok(wire::Setting {

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use ade_domain::Moment;
+use ade_domain::approval::Approval;
 use ade_domain::people::UserId;
-use ade_domain::review::Approval;
 
 use super::rules::{Thing, ThingKind};
 use super::sql::Arg;

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use ade_domain::approval::{Approval, RequestStatus};
 use ade_domain::audit::{Body, Walk, Who};
 use ade_domain::people::AuthorSet;
-use ade_domain::review::{Approval, RequestStatus, Review};
+use ade_domain::task::Review;
 use ade_domain::task::{Config, Metadata, Preview, Resource, ResourceMode, RollbackStrategy, State};
 use ade_store::Record;
-use ade_store::record::{AsRead, AuditFilter, Bare, Commit, Event, Loader, Place, StoredTask, Write};
+use ade_store::database::{AsRead, AuditFilter, Bare, Commit, Event, Loader, Place, StoredTask, Write};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, ConnectOptions};
 
@@ -48,7 +49,7 @@ fn task(state: State) -> StoredTask {
         delegation_chain: Vec::new(),
         follows: None,
         status: RequestStatus::Approved,
-        priority: ade_domain::review::policy::Priority::Normal,
+        priority: ade_domain::approval::policy::Priority::Normal,
         score: 610,
         delegated_to: None,
         created_at: at(1),

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ade_domain::Moment;
+use ade_domain::approval::RequestStatus;
 use ade_domain::audit::{Body, Head, Walk, Who};
 use ade_domain::people::{AuthorSet, User};
-use ade_domain::review::risk::History;
-use ade_domain::review::{RequestStatus, Review};
+use ade_domain::risk::History;
+use ade_domain::task::Review;
 use ade_domain::task::{Config, Metadata, Preview, Resource, ResourceMode, RollbackStrategy, State};
-use ade_store::record::{
+use ade_store::database::{
     ApprovalFilter, AsRead, AuditFilter, Comment, Commit, Counts, Event, RecordError, StoredAnswer,
     StoredTask, StoredUser, TaskFilter, Thing, ThingKind, UserStats, Write,
 };
@@ -133,8 +134,8 @@ async fn a_task_comes_back_as_it_was_with_its_requests(opened: Opened) {
     assert!(record.comments(&written.review.task_id).await.expect("read").is_empty());
 }
 
-pub(crate) fn approval(review: &Review, reviewer: &str, score: u32) -> ade_domain::review::Approval {
-    ade_domain::review::Approval {
+pub(crate) fn approval(review: &Review, reviewer: &str, score: u32) -> ade_domain::approval::Approval {
+    ade_domain::approval::Approval {
         approval_id: id(),
         task_id: review.task_id.clone(),
         revision: 1,
@@ -145,7 +146,7 @@ pub(crate) fn approval(review: &Review, reviewer: &str, score: u32) -> ade_domai
         delegation_chain: Vec::new(),
         follows: None,
         status: RequestStatus::Pending,
-        priority: ade_domain::review::policy::Priority::Normal,
+        priority: ade_domain::approval::policy::Priority::Normal,
         score,
         delegated_to: None,
         created_at: at(1),

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use ade_domain::Moment;
+use ade_domain::approval::RequestStatus;
 use ade_domain::people::UserId;
-use ade_domain::review::RequestStatus;
 use ade_domain::task::State;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::Review;
-use super::quorum::Progress;
+use crate::approval::quorum::Progress;
 use crate::people::UserId;
 
 /// What is remembered of requests that left.

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use crate::opened::{Opened, at, id, on_both, person, write};
 use ade_domain::people::AuthorSet;
-use ade_domain::review::{Begin, Review};
 use ade_domain::task::{Asked, Config, Metadata, Phase, Preview, RollbackStrategy, State};
-use ade_store::record::{RecordError, Renewed, StoredAnswer, StoredTask, TaskFilter, Write};
+use ade_domain::task::{Begin, Review};
+use ade_store::database::{RecordError, Renewed, StoredAnswer, StoredTask, TaskFilter, Write};
 
 on_both!(
     work_is_claimed_by_rank_then_by_age_and_only_where_it_can_be_done,

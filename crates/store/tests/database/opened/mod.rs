@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_domain::people::UserId;
-use ade_store::record::{Commit, Record, RecordError, Write};
+use ade_store::database::{Commit, Record, RecordError, Write};
 use ade_testkit::Postgres;
 use sqlx::Connection;
 use tempfile::TempDir;

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ade_domain::Moment;
-use ade_domain::review::RequestStatus;
-use ade_domain::review::quorum::{Requirement, Status};
+use ade_domain::approval::RequestStatus;
+use ade_domain::approval::quorum::{Requirement, Status};
 use ade_domain::task::{Asked, Execution, ExecutionResult, Phase, State};
 use ade_store::Record;
-use ade_store::record::{
+use ade_store::database::{
     Archive, ArchiveKind, Archived, BlobStore, Comment, Leaving, LeftOut, RecordError, StoredTask,
     TaskFilter, Write,
 };

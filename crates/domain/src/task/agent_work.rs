@@ -3,9 +3,8 @@
 //! However often an agent says that it is alive, a task ends when its time is over or somebody wants it to end. That it is done
 //! counts only if it held its locks to the end.
 
-use super::{Refusal, Review};
+use super::{Execution, ExecutionResult, Failed, FailureCode, Left, Output, Phase, Refusal, Review, State};
 use crate::Moment;
-use crate::task::{Execution, ExecutionResult, Failed, FailureCode, Left, Output, Phase, State};
 
 impl Review {
     /// The present attempt, if that is the one.

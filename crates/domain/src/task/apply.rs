@@ -4,14 +4,13 @@
 //! out only out of `APPROVED`, never again by itself once something may have been changed.
 
 use super::decide::said;
-use super::{Actor, Refusal, Review};
+use super::{
+    Actor, Asked, Execution, Failed, FailureCode, HeldLock, Left, MOST_RETRIES, Output, Phase, Refusal,
+    Review, RollbackStrategy, State, Verb, next, retry_after_ms,
+};
 use crate::Moment;
 use crate::people::UserId;
 use crate::permission::Act;
-use crate::task::{
-    Asked, Execution, Failed, FailureCode, HeldLock, Left, MOST_RETRIES, Output, Phase, RollbackStrategy,
-    State, Verb, next, retry_after_ms,
-};
 
 /// Who begins to carry out, with what.
 #[derive(Debug, Clone)]

@@ -1,11 +1,11 @@
 //! Deciding: answers of reviewers, what they add up to, and what administrators do beside them.
 
-use super::quorum::is_reached;
-use super::{Action, Actor, Approval, CONFIRM_WITHIN_MS, OverrideAsked, Refusal, RequestStatus, Review};
+use super::{Actor, CONFIRM_WITHIN_MS, Digest, OverrideAsked, Refusal, Review, State, Verb, next};
 use crate::Moment;
+use crate::approval::quorum::{Status, is_reached};
+use crate::approval::{Action, Approval, RequestStatus};
 use crate::people::UserId;
 use crate::permission::Act;
-use crate::task::{Digest, State, Verb, next};
 
 /// What somebody answers to a request.
 #[derive(Debug, Clone)]
@@ -246,7 +246,9 @@ impl Review {
         let open: Vec<bool> = self
             .requirements
             .iter()
-            .map(|requirement| requirement.progress(&votes).status == super::quorum::Status::Unsatisfied)
+            .map(|requirement| {
+                requirement.progress(&votes).status == Status::Unsatisfied
+            })
             .collect();
         for (requirement, open) in self.requirements.iter_mut().zip(open) {
             if open {

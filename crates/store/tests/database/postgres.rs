@@ -3,7 +3,7 @@
 use ade_domain::Moment;
 use ade_domain::audit::{Body, Walk, Who};
 use ade_store::Record;
-use ade_store::record::{AuditFilter, Commit, Thing, ThingKind, Write};
+use ade_store::database::{AuditFilter, Commit, Thing, ThingKind, Write};
 use ade_testkit::Postgres;
 
 use crate::opened::{Opened, at, id, on_both, on_postgres, person, server, write};

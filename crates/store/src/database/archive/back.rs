@@ -2,13 +2,13 @@
 //! taken out once more.
 
 use ade_domain::Moment;
-use ade_domain::review::Approval;
+use ade_domain::approval::Approval;
 
 use super::out::{Changes, count, count_of_request, count_of_task, known};
 use super::{Archive, ArchiveKind, Archived, put};
-use crate::record::RecordError;
-use crate::record::commit::{approval_columns, task_columns};
-use crate::record::sql::{Arg, Link, json};
+use crate::database::RecordError;
+use crate::database::commit::{approval_columns, task_columns};
+use crate::database::sql::{Arg, Link, json};
 
 /// Brings back what is not here, to stay for a while; how many tasks that concerned.
 pub(super) async fn bring_back(

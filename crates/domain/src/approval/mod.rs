@@ -1,14 +1,20 @@
 //! A request to one person to decide about one task.
 
+pub mod assignment;
+pub mod delegation;
+pub mod policy;
+pub mod quorum;
+pub mod window;
+
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::delegation::Step;
-use super::policy::Priority;
 use crate::Moment;
 use crate::people::UserId;
 use crate::task::Digest;
+use delegation::Step;
+use policy::Priority;
 
 /// What became of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ade_domain::people::User;
 use ade_domain::permission::Scope;
-use ade_store::record::{
+use ade_store::database::{
     InboxMessage, MOST_MESSAGES, Password, Record, RecordError, Session, StoredAgent, StoredToken,
     StoredUser, Write,
 };

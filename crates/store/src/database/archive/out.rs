@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use ade_domain::review::{Approval, Remembered};
+use ade_domain::approval::Approval;
+use ade_domain::task::Remembered;
 
 use super::{Archive, ArchiveKind, Archived, put};
-use crate::record::RecordError;
-use crate::record::blob_rows::{needed, unneeded};
-use crate::record::sql::{Arg, Link, json};
+use crate::database::RecordError;
+use crate::database::blob_rows::{needed, unneeded};
+use crate::database::sql::{Arg, Link, json};
 
 /// A task that is about to leave, itself or its requests: as it was copied, and what is written once it has left.
 #[derive(Debug, Clone)]

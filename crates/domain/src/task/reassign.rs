@@ -1,10 +1,10 @@
 //! Requests that go on to somebody else: by hand, because nobody answered in time, or because somebody left.
 
-use super::policy::Priority;
-use super::{Actor, Approval, Refusal, RequestStatus, Review};
+use super::{Actor, Refusal, Review, State};
 use crate::Moment;
+use crate::approval::policy::Priority;
+use crate::approval::{Approval, RequestStatus};
 use crate::people::{ADMIN, ON_CALL, People, UserId};
-use crate::task::State;
 
 /// How often a request goes on because nobody answered; after that it stays with administrators, and somebody is alarmed.
 pub const MOST_ESCALATIONS: u8 = 3;

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 
 use ade_domain::Moment;
-use ade_domain::review::Review;
+use ade_domain::task::Review;
 use ade_domain::task::{Phase, PreviewStatus, State};
 use serde::{Deserialize, Serialize};
 

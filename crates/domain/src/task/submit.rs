@@ -1,12 +1,12 @@
 //! From draft to review, and back into review when what was reviewed is not what would be done any more.
 
-use super::assign::{Assignment, NoQuorum, Wanted};
-use super::risk::Risk;
-use super::{Actor, Approval, Refusal, Reopened, RequestStatus, Review};
+use super::{Actor, Config, Digest, Refusal, Reopened, Review, State, Verb, next};
 use crate::Moment;
+use crate::approval::assignment::{Assignment, NoQuorum, Wanted};
+use crate::approval::{Approval, RequestStatus};
 use crate::people::UserId;
 use crate::permission::Act;
-use crate::task::{Config, Digest, State, Verb, next};
+use crate::risk::Risk;
 
 /// What was found out about a task before people are asked about it.
 pub struct Plan<'a> {
@@ -208,7 +208,7 @@ impl Review {
     }
 
     fn take_over(&mut self, assignment: Assignment) -> Vec<Wanted> {
-        self.required_count = super::quorum::least(&assignment.requirements);
+        self.required_count = crate::approval::quorum::least(&assignment.requirements);
         self.requirements = assignment.requirements;
         self.considered = assignment.considered;
         self.passed_by = assignment.passed_by;

@@ -3,10 +3,10 @@
 //! It goes by the same guards as the commands themselves. What is not listed here would be refused; what is listed may still be
 //! refused for what is said with it, such as no reason, or a digest that is not the present one.
 
-use super::{Actor, Approval, Review};
+use super::{Actor, Review, Verb, allowed};
 use crate::Moment;
+use crate::approval::Approval;
 use crate::permission::Act;
-use crate::task::{Verb, allowed};
 
 impl Review {
     /// What somebody may ask of it now. Who may say something about it is not decided here: that is among it for everybody.

@@ -7,7 +7,8 @@ mod back;
 mod out;
 
 use ade_domain::Moment;
-use ade_domain::review::{Approval, Remembered};
+use ade_domain::approval::Approval;
+use ade_domain::task::Remembered;
 use serde::{Deserialize, Serialize};
 
 use super::sql::{Arg, Link, Row, json};

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ade_domain::Moment;
+use ade_domain::approval::{Approval, RequestStatus};
 use ade_domain::people::UserId;
-use ade_domain::review::risk::History;
-use ade_domain::review::{Approval, Remembered, RequestStatus, Review};
+use ade_domain::risk::History;
 use ade_domain::task::{LockPreview, Metadata, Preview, State};
+use ade_domain::task::{Remembered, Review};
 use serde::{Deserialize, Serialize};
 
 use super::rules::{self, Mark};

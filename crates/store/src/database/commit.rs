@@ -1,9 +1,9 @@
 //! What is committed together, and how.
 
 use ade_domain::Moment;
+use ade_domain::approval::Approval;
 use ade_domain::audit::Body;
 use ade_domain::people::UserId;
-use ade_domain::review::Approval;
 use ade_domain::task::{Phase, State};
 
 use super::agents::{InboxMessage, StoredAgent};
