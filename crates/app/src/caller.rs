@@ -71,7 +71,7 @@ impl Caller {
     #[must_use]
     pub fn allowed(&self, task: &StoredTask, now: Moment) -> Vec<Verb> {
         let speaks = self.user.is_some() && self.takes_part(task);
-        let open = task.review.open_to(&self.actor(), now).into_iter();
+        let open = task.open_to(&self.actor(), now).into_iter();
         open.filter(|verb| self.require_for(*verb).is_ok() && (speaks || *verb != Verb::Comment)).collect()
     }
 
@@ -106,7 +106,7 @@ impl Caller {
     pub fn takes_part(&self, task: &StoredTask) -> bool {
         let Some(user) = &self.user else { return true };
         let administers = self.agent_id.is_none() && user.has(ADMIN);
-        administers || task.review.author_set.contains(&user.user_id) || task.review.was_asked(&user.user_id)
+        administers || task.author_set.contains(&user.user_id) || task.was_asked(&user.user_id)
     }
 
     /// Whether it sees everything by its role: administrators, auditors, and the bootstrap token.

@@ -253,7 +253,7 @@ impl Demo<'_> {
         self.answer(&task, "bob", Action::Reject, "a major version needs an announcement first").await?;
         let task = self.submitted(rollout("search", "1.8.2"), &dave).await?;
         let deed = Deed::Cancel { reason: Some("superseded by 1.8.3".to_owned()) };
-        self.reviews.act(&task.review.task_id, &deed, &dave).await?;
+        self.reviews.act(&task.task_id, &deed, &dave).await?;
         self.reviews.propose(rollout("search", "1.8.3"), &dave).await?;
         match &self.playground {
             Some(root) => self.play(root, &ann).await,
@@ -291,15 +291,15 @@ impl Demo<'_> {
 
     async fn submitted(&self, proposal: Proposal, caller: &Caller) -> Result<StoredTask, Error> {
         let task = self.reviews.propose(proposal, caller).await?;
-        self.reviews.submit(&task.review.task_id, caller).await
+        self.reviews.submit(&task.task_id, caller).await
     }
 
     async fn answer(&self, task: &StoredTask, by: &str, action: Action, reason: &str) -> Result<(), Error> {
         let own = |one: &&ade_domain::approval::Approval| one.reviewer_id.as_str() == by;
-        let Some(approval) = task.review.approvals.iter().find(own) else {
+        let Some(approval) = task.approvals.iter().find(own) else {
             return Err(Error::NotFound("approval"));
         };
-        let response = Response { action, reason: Some(reason.to_owned()), digest: Some(task.review.digest) };
+        let response = Response { action, reason: Some(reason.to_owned()), digest: Some(task.digest) };
         let caller = self.signed_in(by).await?;
         self.reviews.respond(&approval.approval_id, &response, &caller).await.map(drop)
     }

@@ -116,7 +116,7 @@ impl Proposal {
     /// Something that was said cannot be.
     pub fn change(&self, before: &StoredTask, caller: &Caller) -> Result<(Config, Metadata, Preview), Error> {
         let before = Draft {
-            config: before.review.config.clone(),
+            config: before.config.clone(),
             metadata: before.metadata.clone(),
             preview: before.preview.clone(),
             predecessor: None,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::approval::RequestStatus;
-use ade_domain::task::Review;
+use ade_domain::task::Task;
 use ade_domain::task::{Phase, State};
 use ade_store::Coordination;
 use ade_store::coordination::{Call, When};
@@ -133,8 +133,8 @@ impl Due {
     pub(crate) fn of(writes: &[Write], now: Moment) -> Self {
         let mut due = Self::default();
         for write in writes {
-            if let Write::Task { task, expected, approval_ends_at, .. } = write {
-                due.times(task, expected.is_some(), *approval_ends_at);
+            if let Write::Task { task, expected, .. } = write {
+                due.times(task, expected.is_some());
                 due.work(task, now);
             }
         }
@@ -151,9 +151,9 @@ impl Due {
 
     /// What is due later for a task, each once: the earliest of its requests or the end of its approval, and the lease of whoever
     /// carries it out. What may have been told before is taken back where it is over.
-    fn times(&mut self, task: &StoredTask, is_old: bool, approval_ends_at: Option<Moment>) {
-        let (review, task_id) = (&task.review, &task.review.task_id);
-        match answers_due(review).into_iter().chain(approval_ends_at).min() {
+    fn times(&mut self, task: &StoredTask, is_old: bool) {
+        let (review, task_id) = (&task.task, &task.task_id);
+        match answers_due(review).into_iter().chain(task.approval_ends_at).min() {
             Some(at) => self.calls.push((APPROVAL_TIMEOUT, task_id.clone(), When::At(at))),
             // Once it is done or failed this was said before, when it began.
             None if is_old && !matches!(review.state, State::Completed | State::Failed) => {
@@ -171,7 +171,7 @@ impl Due {
     /// Work that is ready now; for what becomes ready later somebody is called then.
     fn work(&mut self, task: &StoredTask, now: Moment) {
         let Some(kind) = WorkKind::of(task) else { return };
-        let (task_id, ready_at) = (task.review.task_id.clone(), kind.ready_at(&task.review));
+        let (task_id, ready_at) = (task.task_id.clone(), kind.ready_at(&task.task));
         if ready_at > now {
             self.calls.push((APPLY, task_id, When::At(ready_at)));
         } else {
@@ -181,7 +181,7 @@ impl Due {
 }
 
 /// When somebody else is asked in the place of whoever did not answer first.
-fn answers_due(review: &Review) -> Option<Moment> {
+fn answers_due(review: &Task) -> Option<Moment> {
     let waits = review.approvals.iter().filter(|one| one.status == RequestStatus::Pending);
     waits.map(|one| one.due_at).min().filter(|_| review.state == State::Reviewing)
 }

@@ -8,6 +8,8 @@
 //! Invariants: a catalog that loads is unambiguous (no two entries can build the same key) and bounded (no key can grow
 //! beyond its limit). This crate does no I/O: it never opens a file, a socket or a clock.
 
+#![warn(missing_docs)]
+
 mod check;
 mod error;
 mod file;

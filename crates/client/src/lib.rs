@@ -3,6 +3,8 @@
 //! The server uses the same types, so what one side writes the other side reads. A guard never lets its owner believe in
 //! a lock longer than the server promised, measured by a clock of its own from before the promise was asked for.
 
+#![warn(missing_docs)]
+
 mod error;
 mod guard;
 mod http;

@@ -34,6 +34,8 @@
 //!
 //! Invariants: keys come from builders only; nothing here is listed that is not in `catalogs/`; no I/O, no clock.
 
+#![warn(missing_docs)]
+
 pub mod envelope;
 
 use std::sync::LazyLock;

@@ -218,7 +218,7 @@ impl Archives {
 
     /// From now on nothing of a task can be undone, and what it said is compressed.
     async fn put_away(&self, item: &mut Archived) -> Result<(), Error> {
-        let review = &mut item.task.review;
+        let review = &mut item.task.task;
         let Some(execution) = &mut review.execution else { return Ok(()) };
         execution.stash_key = None;
         let Some(from) = execution.output_key.clone().filter(|key| !key.starts_with(OUTPUTS)) else {
@@ -304,7 +304,7 @@ impl Archives {
             Ok(unpacked(&bytes)?)
         };
         let items = on_disk("the archive cannot be read", read).await?;
-        let task_ids: Vec<String> = items.iter().map(|item| item.task.review.task_id.clone()).collect();
+        let task_ids: Vec<String> = items.iter().map(|item| item.task.task_id.clone()).collect();
         let now = self.clock.now();
         archive.restored_at = Some(now);
         // Told before it is done: that somebody wanted it is worth knowing whatever comes of it.

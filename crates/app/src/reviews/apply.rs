@@ -29,21 +29,21 @@ impl Reviews {
     /// A worker holds all locks: the task as it is with the attempt that begins. What was checked before is what is begun, while
     /// its approval is good; what became another since then is refused by the commit.
     pub(crate) async fn begin(&self, mut task: StoredTask, begin: Begin) -> Result<StoredTask, Error> {
-        let (task_id, seen, now) = (task.review.task_id.clone(), task.review.revision, self.clock.now());
+        let (task_id, seen, now) = (task.task_id.clone(), task.revision, self.clock.now());
         if !self.is_valid(&task) {
             return Err(Error::Overtaken);
         }
-        task.review.begin(begin, now)?;
+        task.begin(begin, now)?;
         self.finish(About::due(&task_id), seen, task, now).await?.ok_or(Error::Overtaken)
     }
 
     /// What is stored is not what was approved: that is the end of it.
     pub(crate) async fn spoiled(&self, task_id: &str, seen: u64, by: &str) -> Result<(), Error> {
         let task = self.change(About::due(task_id), |task, now| {
-            if task.review.revision != seen {
+            if task.revision != seen {
                 return Err(Error::Overtaken);
             }
-            Ok(task.review.spoiled(by, now)?)
+            Ok(task.spoiled(by, now)?)
         });
         task.await.map(drop)
     }
@@ -58,11 +58,11 @@ impl Reviews {
     ) -> Result<StoredTask, Error> {
         let mut task = self.load(About::due(task_id)).await?;
         let now = self.clock.now();
-        if task.review.revision != seen || !self.is_valid(&task) {
+        if task.revision != seen || !self.is_valid(&task) {
             return Err(Error::Overtaken);
         }
-        let attempt = task.review.begin(begin.clone(), now)?;
-        task.review.started(attempt, None, now)?;
+        let attempt = task.begin(begin.clone(), now)?;
+        task.started(attempt, None, now)?;
         let mut commit = Commit::default();
         self.add(&mut commit, Some(seen), &mut task, Some(caller), now).await?;
         if let Some(keep) = &caller.keep {
@@ -74,7 +74,7 @@ impl Reviews {
     /// The same for changing back what somebody wants undone.
     pub(crate) async fn begin_roll_back(&self, task_id: &str, begin: &Begin) -> Result<u64, Error> {
         let task = self.change(About::due(task_id), |task, now| {
-            task.review.begin_roll_back(begin.clone(), now)?;
+            task.begin_roll_back(begin.clone(), now)?;
             Ok(())
         });
         Ok(attempt(&task.await?))
@@ -87,10 +87,7 @@ impl Reviews {
         attempt: u64,
         stash_key: Option<String>,
     ) -> Result<StoredTask, Error> {
-        self.change(About::due(task_id), |task, now| {
-            Ok(task.review.started(attempt, stash_key.clone(), now)?)
-        })
-        .await
+        self.change(About::due(task_id), |task, now| Ok(task.started(attempt, stash_key.clone(), now)?)).await
     }
 
     /// It is done. `known` is how the task probably is.
@@ -100,8 +97,8 @@ impl Reviews {
         attempt: u64,
         output: &Output,
     ) -> Result<(), Error> {
-        self.change_known(About::due(&known.review.task_id), known.clone(), |task, now| {
-            Ok(task.review.complete(attempt, output.clone(), now)?)
+        self.change_known(About::due(&known.task_id), known.clone(), |task, now| {
+            Ok(task.complete(attempt, output.clone(), now)?)
         })
         .await
         .map(drop)
@@ -117,7 +114,7 @@ impl Reviews {
     ) -> Result<Follows, Error> {
         let task = self
             .change(About::due(task_id), |task, now| {
-                task.review.fail(attempt, failed.clone(), output.clone(), now)?;
+                task.fail(attempt, failed.clone(), output.clone(), now)?;
                 Ok(())
             })
             .await?;
@@ -134,7 +131,7 @@ impl Reviews {
         output: &Output,
     ) -> Result<StoredTask, Error> {
         self.change(About::due(task_id), |task, now| {
-            Ok(task.review.report(attempt, said.clone(), held, output.clone(), now)?)
+            Ok(task.report(attempt, said.clone(), held, output.clone(), now)?)
         })
         .await
     }
@@ -146,11 +143,9 @@ impl Reviews {
         attempt: u64,
         outcome: &Result<(), String>,
     ) -> Result<(), Error> {
-        self.change(About::due(task_id), |task, now| {
-            Ok(task.review.rolled_back(attempt, outcome.clone(), now)?)
-        })
-        .await
-        .map(drop)
+        self.change(About::due(task_id), |task, now| Ok(task.rolled_back(attempt, outcome.clone(), now)?))
+            .await
+            .map(drop)
     }
 
     /// Takes over from a worker that is gone; the attempt from now on, and what follows.
@@ -162,30 +157,30 @@ impl Reviews {
     ) -> Result<(u64, Follows), Error> {
         let task = self
             .change(About::due(task_id), |task, now| {
-                task.review.recover(begin.clone(), can_settle, now)?;
+                task.recover(begin.clone(), can_settle, now)?;
                 Ok(())
             })
             .await?;
-        let is_open = task.review.execution.as_ref().is_some_and(|one| one.phase != Phase::Ended);
+        let is_open = task.execution.as_ref().is_some_and(|one| one.phase != Phase::Ended);
         Ok((attempt(&task), if is_open { Follows::RollBack } else { follows(&task) }))
     }
 
     /// What whoever recovers has found is changed back from now on.
     pub(crate) async fn change_back(&self, task_id: &str, attempt: u64) -> Result<(), Error> {
-        self.change(About::due(task_id), |task, _| Ok(task.review.change_back(attempt)?)).await.map(drop)
+        self.change(About::due(task_id), |task, _| Ok(task.change_back(attempt)?)).await.map(drop)
     }
 
     /// What would be changed is not what was approved: it goes back into review with what would be changed now.
     pub(crate) async fn go_stale(&self, task_id: &str, seen: u64, preview: &Preview) -> Result<(), Error> {
         let about = About::due(task_id);
         let mut task = self.load(about).await?;
-        if task.review.revision != seen {
+        if task.revision != seen {
             return Ok(());
         }
-        let facts = self.facts(&task.review.config.task_type).await?;
+        let facts = self.facts(&task.config.task_type).await?;
         let (now, mut ids) = (self.clock.now(), new_id);
-        let plan = facts.plan_anyway(&task.review, preview, true, &mut ids, now);
-        task.review.go_stale(plan, now)?;
+        let plan = facts.plan_anyway(&task.task, preview, true, &mut ids, now);
+        task.go_stale(plan, now)?;
         task.preview = preview.clone();
         // Whoever was faster has changed it, and it will be looked at again.
         self.finish(about, seen, task, now).await.map(drop)
@@ -201,21 +196,21 @@ impl Reviews {
         let about = About::due(task_id);
         for _ in 0..MOST_ATTEMPTS {
             let mut task = self.load(about).await?;
-            let same = task.review.digest == of.review.digest;
+            let same = task.digest == of.digest;
             if !same || task.preview.status != PreviewStatus::Pending {
                 return Ok(());
             }
-            let seen = task.review.revision;
-            let facts = self.facts(&task.review.config.task_type).await?;
+            let seen = task.revision;
+            let facts = self.facts(&task.config.task_type).await?;
             let (now, mut ids) = (self.clock.now(), new_id);
-            if task.review.state == State::Draft {
-                let risk = facts.risk(&task.review.config, preview);
-                let alone = facts.approves_alone(&task.review, Seen::of(risk.score, preview), now);
-                task.review.assess(risk, alone, now);
-                task.review.previewed();
+            if task.state == State::Draft {
+                let risk = facts.risk(&task.config, preview);
+                let alone = facts.approves_alone(&task.task, Seen::of(risk.score, preview), now);
+                task.assess(risk, alone, now);
+                task.previewed();
             } else {
-                let plan = facts.plan_anyway(&task.review, preview, false, &mut ids, now);
-                task.review.go_stale(plan, now)?;
+                let plan = facts.plan_anyway(&task.task, preview, false, &mut ids, now);
+                task.go_stale(plan, now)?;
             }
             task.preview = preview.clone();
             if self.finish(about, seen, task, now).await?.is_some() {
@@ -242,8 +237,8 @@ impl Reviews {
         })?;
         let actor = caller.actor();
         self.change(About::task(task_id, caller), |task, now: Moment| match command {
-            Command::Stop => Ok(task.review.ask_stop(reason, &actor, now)?),
-            Command::RollBack => Ok(task.review.ask_roll_back(reason, &actor, now)?),
+            Command::Stop => Ok(task.ask_stop(reason, &actor, now)?),
+            Command::RollBack => Ok(task.ask_roll_back(reason, &actor, now)?),
         })
         .await
     }
@@ -255,13 +250,13 @@ impl Reviews {
 }
 
 fn attempt(task: &StoredTask) -> u64 {
-    task.review.execution.as_ref().map_or(0, |execution| execution.attempt)
+    task.execution.as_ref().map_or(0, |execution| execution.attempt)
 }
 
 /// What follows from how a task stands after an attempt failed.
 fn follows(task: &StoredTask) -> Follows {
-    let phase = task.review.execution.as_ref().map(|execution| execution.phase);
-    match (task.review.state, phase) {
+    let phase = task.execution.as_ref().map(|execution| execution.phase);
+    match (task.state, phase) {
         (State::Approved, _) => Follows::Again,
         (_, Some(Phase::RollingBack)) => Follows::RollBack,
         _ => Follows::Over,

@@ -66,11 +66,11 @@ impl Reviews {
                 let task_id = self.task_of(approval_id).await?;
                 if !tasks.contains_key(&task_id) {
                     let task = self.visible(&task_id, Some(caller)).await.map_err(of_request)?;
-                    tasks.insert(task_id.clone(), (task.review.revision, task));
+                    tasks.insert(task_id.clone(), (task.revision, task));
                 }
                 match tasks.get_mut(&task_id) {
                     Some((_, task)) => {
-                        Ok(task.review.respond(&answer(approval_id, &batch.response), &actor, now)?)
+                        Ok(task.respond(&answer(approval_id, &batch.response), &actor, now)?)
                     }
                     None => Err(Error::NotFound("approval")),
                 }
@@ -87,7 +87,7 @@ impl Reviews {
         let (mut changed, mut commit) = (Vec::with_capacity(tasks.len()), Commit::default());
         for (seen, mut task) in tasks.into_values() {
             if batch.apply_immediately {
-                task.review.apply_first();
+                task.apply_first();
             }
             self.add(&mut commit, Some(seen), &mut task, Some(caller), now).await?;
             changed.push(task);

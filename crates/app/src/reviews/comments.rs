@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use ade_domain::people::UserId;
-use ade_domain::task::{Record as Happened, Refusal, Review};
+use ade_domain::task::{Record as Happened, Refusal, Task};
 use ade_domain::task::{Verb, next};
-use ade_store::database::{AsRead, Comment, Commit, StoredTask, Write};
+use ade_store::database::{Comment, Commit, StoredTask, Write};
 use serde_json::Value;
 
 use super::facts::Seen;
@@ -32,7 +32,7 @@ impl Reviews {
             if !caller.takes_part(&task) {
                 return Err(Refusal::Forbidden.into());
             }
-            next(task.review.state, Verb::Comment).map_err(Refusal::from)?;
+            next(task.state, Verb::Comment).map_err(Refusal::from)?;
             let now = self.clock.now();
             let comment = Comment {
                 comment_id: new_id(),
@@ -44,8 +44,8 @@ impl Reviews {
             let happened = Happened {
                 action: "task.comment".to_owned(),
                 actor: Some(author.clone()),
-                from: task.review.state,
-                to: task.review.state,
+                from: task.state,
+                to: task.state,
                 approval_id: None,
                 reason: None,
                 ticket: None,
@@ -56,8 +56,8 @@ impl Reviews {
             let mut commit = Commit::default();
             commit.audit.push(entry);
             commit.events.push(event(&task, &happened, now));
-            let (expected, approval_ends_at) = (Some(task.review.revision), task.approval_ends_at);
-            commit.writes.push(Write::Task { task: Box::new(task), expected, approval_ends_at, at: now });
+            let expected = Some(task.revision);
+            commit.writes.push(Write::Task { task: Box::new(task), expected, at: now });
             commit.writes.push(Write::Comment(comment.clone()));
             if let Some(keep) = &caller.keep {
                 keep.add(&mut commit, Made::Comment(&comment), now);
@@ -75,7 +75,7 @@ impl Reviews {
     /// There is no such task that the caller may see.
     pub async fn comments(&self, task_id: &str, caller: &Caller) -> Result<Vec<Comment>, Error> {
         let task = self.task(task_id, caller).await?;
-        Ok(self.record.comments(&task.review.task_id).await?)
+        Ok(self.record.comments(&task.task_id).await?)
     }
 
     /// A new draft of a task that was rejected or failed, by one of its authors. Nobody who could not decide about the old
@@ -89,36 +89,29 @@ impl Reviews {
         let (actor, copy_id) = (caller.actor(), new_id());
         for _ in 0..MOST_ATTEMPTS {
             let mut old = self.load(about).await?;
-            let (seen, config) = (old.review.revision, old.review.config.clone());
+            let (seen, config) = (old.revision, old.config.clone());
             let facts = self.facts(&config.task_type).await?;
             let lock_preview = self.lock_preview(&config, Some(&copy_id)).await;
             let now = self.clock.now();
-            let author = old.review.resubmit(&actor, now)?;
+            let author = old.resubmit(&actor, now)?;
             let mut metadata = old.metadata.clone();
             if let Some(user) = &caller.user {
                 metadata.author_name.clone_from(&user.name);
             }
             let mut authors = caller.authors();
-            for who in old.review.author_set.iter() {
+            for who in old.author_set.iter() {
                 authors
                     .add(who.clone(), format!("belongs to the authors of {task_id}, which it was made of"));
             }
             self.join_behind(&mut authors, &metadata.lineage).await?;
-            let digest = old.review.digest;
-            let mut review = Review::draft(copy_id.as_str(), config, digest, author, authors, now);
-            review.by_agent = caller.agent_id.is_some() || metadata.lineage.agent_id.is_some();
-            let risk = facts.risk(&review.config, &old.preview);
-            let alone = facts.approves_alone(&review, Seen::of(risk.score, &old.preview), now);
-            review.assess(risk, alone, now);
-            let mut copy = StoredTask {
-                review,
-                metadata,
-                preview: old.preview.clone(),
-                predecessor: Some(task_id.to_owned()),
-                lock_preview,
-                approval_ends_at: None,
-                as_read: AsRead::default(),
-            };
+            let digest = old.digest;
+            let draft = Task::draft(copy_id.as_str(), config, digest, author, authors, now);
+            let (preview, predecessor) = (old.preview.clone(), Some(task_id.to_owned()));
+            let mut copy: StoredTask = Task { metadata, preview, predecessor, lock_preview, ..draft }.into();
+            copy.by_agent = caller.agent_id.is_some() || copy.metadata.lineage.agent_id.is_some();
+            let risk = facts.risk(&copy.config, &copy.preview);
+            let alone = facts.approves_alone(&copy, Seen::of(risk.score, &copy.preview), now);
+            copy.assess(risk, alone, now);
             let mut commit = Commit::default();
             self.add(&mut commit, Some(seen), &mut old, Some(caller), now).await?;
             self.add(&mut commit, None, &mut copy, Some(caller), now).await?;
@@ -133,7 +126,7 @@ impl Reviews {
 
 /// Its authors, and whoever is still asked; not who speaks.
 fn concerned(task: &StoredTask, speaker: &UserId) -> Vec<UserId> {
-    let open = task.review.approvals.iter().filter(|one| one.is_open()).map(|one| &one.reviewer_id);
-    let all: BTreeSet<&UserId> = task.review.author_set.iter().chain(open).collect();
+    let open = task.approvals.iter().filter(|one| one.is_open()).map(|one| &one.reviewer_id);
+    let all: BTreeSet<&UserId> = task.author_set.iter().chain(open).collect();
     all.into_iter().filter(|who| *who != speaker).cloned().collect()
 }

@@ -37,7 +37,7 @@ impl Reviews {
         let mut happened = self.move_on().await?;
         happened += self.escalate().await?;
         for task_id in self.record.expired(self.clock.now(), BATCH).await? {
-            let done = self.expire(&task_id).await.map(|task| task.review.state);
+            let done = self.expire(&task_id).await.map(|task| task.state);
             let expired = matches!(done, Ok(state) if state != State::Approved);
             happened += usize::from(Self::done(done)? && expired);
         }
@@ -53,7 +53,7 @@ impl Reviews {
         let (people, mut happened) = (self.record.people().await?, 0);
         for (approval_id, task_id) in overdue {
             let done = self.change(About::due(&task_id), |task, now| {
-                task.review.escalate(&approval_id, &people, &mut new_id, now)?;
+                task.escalate(&approval_id, &people, &mut new_id, now)?;
                 Ok(())
             });
             happened += usize::from(Self::done(done.await)?);
@@ -70,11 +70,11 @@ impl Reviews {
         let (others, mut happened) = (Others::load(&self.record).await?, 0);
         for (task_id, leaver) in left_behind {
             let open = |task: &StoredTask| {
-                let approvals = task.review.approvals.iter();
+                let approvals = task.approvals.iter();
                 approvals.filter(|one| one.reviewer_id == leaver && one.is_open()).count()
             };
             let done = self
-                .change(About::due(&task_id), |task, now| others.replace(&leaver, &mut task.review, now))
+                .change(About::due(&task_id), |task, now| others.replace(&leaver, &mut task.task, now))
                 .await
                 .map(|task| open(&task));
             // Where nobody is left to take over, a request stays until it is due.
@@ -91,13 +91,13 @@ impl Reviews {
             let mut task = self.load(about).await?;
             let now = self.clock.now();
             let is_over = task.approval_ends_at.is_some_and(|ends_at| ends_at <= now);
-            if task.review.state != State::Approved || !is_over {
+            if task.state != State::Approved || !is_over {
                 return Ok(task);
             }
-            let (seen, mut ids) = (task.review.revision, new_id);
-            let facts = self.facts(&task.review.config.task_type).await?;
-            let plan = facts.plan_anyway(&task.review, &task.preview, false, &mut ids, now);
-            task.review.expire(plan, now)?;
+            let (seen, mut ids) = (task.revision, new_id);
+            let facts = self.facts(&task.config.task_type).await?;
+            let plan = facts.plan_anyway(&task.task, &task.preview, false, &mut ids, now);
+            task.expire(plan, now)?;
             if let Some(task) = self.finish(about, seen, task, now).await? {
                 return Ok(task);
             }
@@ -114,7 +114,7 @@ impl Reviews {
         let mut happened = 0;
         for (approval_id, task_id) in self.record.to_be_raised(self.clock.now(), BATCH).await? {
             let done = self.change(About::due(&task_id), |task, now| {
-                task.review.raise(&approval_id, now)?;
+                task.raise(&approval_id, now)?;
                 Ok(())
             });
             happened += usize::from(Self::done(done.await)?);

@@ -11,7 +11,7 @@ use ade_domain::approval::policy::{DEFAULT, Policy, default_policy};
 use ade_domain::people::People;
 use ade_domain::risk::{self, HISTORY, History, Level, Registered, Risk, assess, level};
 use ade_domain::task::{Config, Preview, Resource};
-use ade_domain::task::{Plan, Review};
+use ade_domain::task::{Plan, Task};
 use ade_store::database::{Mark, ThingKind};
 use ade_store::{Record, RecordError};
 use tokio::sync::Mutex;
@@ -164,7 +164,7 @@ impl Facts {
 
     pub(super) fn assign(
         &self,
-        review: &Review,
+        review: &Task,
         config: &Config,
         seen: Seen,
         now: Moment,
@@ -174,7 +174,7 @@ impl Facts {
 
     fn question<'a>(
         &'a self,
-        review: &'a Review,
+        review: &'a Task,
         config: &'a Config,
         Seen { risk, must_be_seen }: Seen,
         now: Moment,
@@ -200,7 +200,7 @@ impl Facts {
     /// changed between approval and apply must be seen by somebody: it would change again, and approve itself for ever.
     pub(super) fn plan_anyway<'a>(
         &self,
-        review: &Review,
+        review: &Task,
         preview: &Preview,
         must_be_seen: bool,
         ids: &'a mut dyn FnMut() -> String,
@@ -214,14 +214,14 @@ impl Facts {
     }
 
     /// Whether nobody would need to be asked.
-    pub(super) fn approves_alone(&self, review: &Review, seen: Seen, now: Moment) -> bool {
+    pub(super) fn approves_alone(&self, review: &Task, seen: Seen, now: Moment) -> bool {
         self.assign(review, &review.config, seen, now).is_ok_and(|found| found.auto_approved.is_some())
     }
 
     /// What is known before people are asked about a config.
     pub(super) fn plan<'a>(
         &self,
-        review: &Review,
+        review: &Task,
         config: &Config,
         preview: &Preview,
         ids: &'a mut dyn FnMut() -> String,

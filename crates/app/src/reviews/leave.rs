@@ -7,7 +7,7 @@ use ade_domain::Moment;
 use ade_domain::approval::RequestStatus;
 use ade_domain::approval::delegation::{Delegation, Ways, resolve};
 use ade_domain::people::{People, UserId};
-use ade_domain::task::Review;
+use ade_domain::task::Task;
 use ade_store::Record;
 use ade_store::database::{ApprovalFilter, Commit, ThingKind};
 
@@ -31,7 +31,7 @@ impl Others {
     }
 
     /// Moves what somebody was asked to whoever stands in for it, else to its manager, else to administrators.
-    pub(super) fn replace(&self, leaver: &UserId, review: &mut Review, now: Moment) -> Result<(), Error> {
+    pub(super) fn replace(&self, leaver: &UserId, review: &mut Task, now: Moment) -> Result<(), Error> {
         let (people, delegations, risk) = (&self.people, self.delegations.as_slice(), review.risk_score());
         let stands_in =
             resolve(leaver, &Ways { people, delegations, config: &review.config, risk, now }).reviewer;
@@ -60,9 +60,9 @@ impl Reviews {
         let others = Others::load(&self.record).await?;
         for task_id in task_ids {
             let mut task = self.load(About::due(&task_id)).await?;
-            let (seen, now) = (task.review.revision, self.clock.now());
-            others.replace(leaver, &mut task.review, now)?;
-            if !task.review.records.is_empty() {
+            let (seen, now) = (task.revision, self.clock.now());
+            others.replace(leaver, &mut task.task, now)?;
+            if !task.records.is_empty() {
                 self.add(commit, Some(seen), &mut task, None, now).await?;
             }
         }

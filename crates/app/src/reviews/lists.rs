@@ -48,13 +48,13 @@ impl Reviews {
         let own = caller.user.as_ref().map(|user| user.user_id.clone());
         let filter = TaskFilter { visible_to: own.filter(|_| !caller.sees_all()), ..filter };
         let mut tasks = self.record.tasks(&filter, before, limit).await?;
-        let ids: Vec<&str> = tasks.iter().map(|task| task.review.task_id.as_str()).collect();
+        let ids: Vec<&str> = tasks.iter().map(|task| task.task_id.as_str()).collect();
         let mut requests: BTreeMap<String, Vec<Approval>> = BTreeMap::new();
         for approval in self.record.requests_of(&ids).await? {
             requests.entry(approval.task_id.clone()).or_default().push(approval);
         }
         for task in &mut tasks {
-            task.review.approvals = requests.remove(&task.review.task_id).unwrap_or_default();
+            task.approvals = requests.remove(&task.task_id).unwrap_or_default();
         }
         Ok(tasks)
     }
@@ -108,7 +108,7 @@ impl Reviews {
         caller.require(Scope::Read)?;
         let task_id = self.task_of(approval_id).await?;
         let task = self.visible(&task_id, Some(caller)).await.map_err(of_request)?;
-        let found = task.review.approvals.iter().find(|one| one.approval_id == approval_id).cloned();
+        let found = task.approvals.iter().find(|one| one.approval_id == approval_id).cloned();
         found.map(|approval| (task, approval)).ok_or(Error::NotFound("approval"))
     }
 }

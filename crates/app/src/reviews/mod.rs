@@ -103,9 +103,9 @@ impl<'a> About<'a> {
 
     /// Refuses whoever saw another revision of what it named.
     fn seen(&self, task: &StoredTask) -> Result<(), Error> {
-        let mut approvals = task.review.approvals.iter();
+        let mut approvals = task.approvals.iter();
         let named = self.approval_id.and_then(|id| approvals.find(|one| one.approval_id == id));
-        let now = named.map_or(task.review.revision, |approval| approval.revision);
+        let now = named.map_or(task.revision, |approval| approval.revision);
         match self.caller.and_then(|caller| caller.if_match) {
             Some(revision) if revision != now => Err(Error::Stale { now }),
             _ => Ok(()),
@@ -256,7 +256,7 @@ impl Reviews {
         decide: impl Fn(&mut StoredTask, Moment) -> Result<(), Error>,
     ) -> Result<StoredTask, Error> {
         for _ in 0..MOST_ATTEMPTS {
-            let (seen, now) = (task.review.revision, self.clock.now());
+            let (seen, now) = (task.revision, self.clock.now());
             decide(&mut task, now)?;
             if let Some(task) = self.finish(about, seen, task, now).await? {
                 return Ok(task);
@@ -285,7 +285,7 @@ impl Reviews {
         now: Moment,
     ) -> Result<Option<StoredTask>, Error> {
         let mut commit = Commit::default();
-        if !task.review.records.is_empty() {
+        if !task.records.is_empty() {
             self.add(&mut commit, Some(seen), &mut task, about.caller, now).await?;
         }
         about.keep(&mut commit, &task, now);
@@ -335,25 +335,24 @@ impl Reviews {
         now: Moment,
     ) -> Result<(), Error> {
         // An approval is good for as long as was said when it was given, whatever is said later.
-        let is_approved = task.review.state == State::Approved;
+        let is_approved = task.state == State::Approved;
         let comes = |one: &Happened| one.to == State::Approved && one.from != State::Approved;
         if !is_approved {
             task.approval_ends_at = None;
-        } else if task.approval_ends_at.is_none() || task.review.records.iter().any(comes) {
+        } else if task.approval_ends_at.is_none() || task.records.iter().any(comes) {
             let known = match task.as_read.mark() {
                 Some(mark) => self.kept.at(&self.record, mark).await?,
                 None => self.kept.now(&self.record).await?,
             };
             let valid_for_ms = known.settings.valid_for_ms();
-            let approved_at = task.review.since.get(&State::Approved).copied();
+            let approved_at = task.since.get(&State::Approved).copied();
             task.approval_ends_at = approved_at.map(|at| at.plus_ms(valid_for_ms));
         }
-        for happened in std::mem::take(&mut task.review.records) {
+        for happened in std::mem::take(&mut task.records) {
             commit.audit.push(audit(task, &happened, caller, now));
             commit.events.push(event(task, &happened, now));
         }
-        let approval_ends_at = task.approval_ends_at;
-        commit.writes.push(Write::Task { task: Box::new(task.clone()), expected, approval_ends_at, at: now });
+        commit.writes.push(Write::Task { task: Box::new(task.clone()), expected, at: now });
         Ok(())
     }
 }
@@ -364,7 +363,7 @@ fn seen_by(caller: Option<&Caller>, found: Option<StoredTask>) -> Option<StoredT
 }
 
 fn audit(task: &StoredTask, happened: &Happened, caller: Option<&Caller>, now: Moment) -> Body {
-    let review = &task.review;
+    let review = &task.task;
     let (object_type, object_id) = match &happened.approval_id {
         Some(id) => ("approval", id.clone()),
         None => ("task", review.task_id.clone()),
@@ -396,7 +395,7 @@ fn told(people: &[UserId]) -> Map<String, Value> {
 }
 
 fn event(task: &StoredTask, happened: &Happened, now: Moment) -> Event {
-    let review = &task.review;
+    let review = &task.task;
     Event {
         event_id: new_id(),
         kind: happened.action.replacen('.', ":", 1),

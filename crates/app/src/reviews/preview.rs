@@ -73,11 +73,11 @@ impl Reviews {
         let began = Instant::now();
         loop {
             let mut task = self.load(about).await?;
-            if task.review.state != ade_domain::task::State::Draft {
+            if task.state != ade_domain::task::State::Draft {
                 return Ok(task);
             }
             let before = task.preview.clone();
-            let now = self.look_ahead(&task.review.config, before.clone()).await?;
+            let now = self.look_ahead(&task.config, before.clone()).await?;
             if now.status != PreviewStatus::Pending {
                 task.preview = now;
                 return Ok(task);

@@ -10,7 +10,7 @@ use ade_domain::approval::quorum::least;
 use ade_domain::people::{AuthorSet, UserId};
 use ade_domain::permission::Scope;
 use ade_domain::risk::Risk;
-use ade_domain::task::Review;
+use ade_domain::task::Task;
 use ade_domain::task::{Config, LockPreview, Metadata, Preview, State};
 use ade_store::database::{StoredTask, TaskFilter};
 
@@ -54,10 +54,10 @@ impl Imagined {
     #[must_use]
     pub fn of(task: &StoredTask, at: Option<Moment>, policies: Vec<Policy>) -> Self {
         Self {
-            config: task.review.config.clone(),
+            config: task.config.clone(),
             metadata: task.metadata.clone(),
             preview: task.preview.clone(),
-            authors: Some((task.review.author_id.clone(), task.review.author_set.clone())),
+            authors: Some((task.author_id.clone(), task.author_set.clone())),
             at,
             policies,
         }
@@ -106,7 +106,7 @@ impl Reviews {
                 (author, self.authors(&imagined.metadata.lineage, caller).await?)
             }
         };
-        let mut review = Review::draft("imagined", imagined.config.clone(), digest, author, authors, now);
+        let mut review = Task::draft("imagined", imagined.config.clone(), digest, author, authors, now);
         review.by_agent = caller.agent_id.is_some() || imagined.metadata.lineage.agent_id.is_some();
         let risk = facts.risk(&imagined.config, &imagined.preview);
         let assignment =
@@ -129,7 +129,7 @@ impl Reviews {
         loop {
             let page = self.record.tasks(&TaskFilter::default(), before.as_deref(), PAGE).await?;
             for task in &page {
-                let review = &task.review;
+                let review = &task.task;
                 let Some(at) = review.since.get(&State::Submitted).copied() else { continue };
                 let of = &review.config.task_type;
                 if !known.contains_key(of) {
@@ -146,7 +146,7 @@ impl Reviews {
                 }
             }
             seen += page.len();
-            before = page.last().map(|task| task.review.task_id.clone());
+            before = page.last().map(|task| task.task_id.clone());
             if page.len() < PAGE as usize || seen >= MOST_REPLAYED {
                 return Ok(differs);
             }

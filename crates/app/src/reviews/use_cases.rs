@@ -3,9 +3,9 @@
 use ade_domain::approval::Action;
 use ade_domain::people::UserId;
 use ade_domain::permission::{Act, Scope, may};
-use ade_domain::task::{Answer, Refusal, Review};
+use ade_domain::task::{Answer, Refusal, Task};
 use ade_domain::task::{Config, Digest, Metadata, Preview, State, Verb};
-use ade_store::database::{AsRead, Commit, StoredTask, Write};
+use ade_store::database::{Commit, StoredTask, Write};
 
 use crate::{Caller, Error};
 
@@ -114,20 +114,12 @@ impl Reviews {
         let lock_preview = self.lock_preview(&config, Some(&task_id)).await;
         let now = self.clock.now();
         let authors = self.authors(&metadata.lineage, caller).await?;
-        let mut review = Review::draft(task_id.as_str(), config, digest, author, authors, now);
-        review.by_agent = caller.agent_id.is_some() || metadata.lineage.agent_id.is_some();
-        let risk = facts.risk(&review.config, &preview);
-        let alone = facts.approves_alone(&review, Seen::of(risk.score, &preview), now);
-        review.assess(risk, alone, now);
-        let mut task = StoredTask {
-            review,
-            metadata,
-            preview,
-            predecessor,
-            lock_preview,
-            approval_ends_at: None,
-            as_read: AsRead::default(),
-        };
+        let draft = Task::draft(task_id.as_str(), config, digest, author, authors, now);
+        let mut task: StoredTask = Task { metadata, preview, predecessor, lock_preview, ..draft }.into();
+        task.by_agent = caller.agent_id.is_some() || task.metadata.lineage.agent_id.is_some();
+        let risk = facts.risk(&task.config, &task.preview);
+        let alone = facts.approves_alone(&task, Seen::of(risk.score, &task.preview), now);
+        task.assess(risk, alone, now);
         let mut commit = Commit::default();
         self.add(&mut commit, None, &mut task, Some(caller), now).await?;
         About::task(&task_id, caller).keep(&mut commit, &task, now);
@@ -152,12 +144,12 @@ impl Reviews {
         let about = About::task(task_id, caller);
         for _ in 0..MOST_ATTEMPTS {
             let mut task = self.with_preview(about).await?;
-            let (seen, config, mut ids) = (task.review.revision, task.review.config.clone(), new_id);
+            let (seen, config, mut ids) = (task.revision, task.config.clone(), new_id);
             let facts = self.facts(&config.task_type).await?;
             let lock_preview = self.lock_preview(&config, Some(task_id)).await;
             let now = self.clock.now();
-            let plan = facts.plan(&task.review, &config, &task.preview, &mut ids, now);
-            task.review.submit(plan, &caller.actor(), now)?;
+            let plan = facts.plan(&task.task, &config, &task.preview, &mut ids, now);
+            task.submit(plan, &caller.actor(), now)?;
             task.lock_preview = lock_preview;
             if let Some(task) = self.finish(about, seen, task, now).await? {
                 return Ok(task);
@@ -180,14 +172,14 @@ impl Reviews {
         let about = About::task(task_id, caller);
         for _ in 0..MOST_ATTEMPTS {
             let mut task = self.load(about).await?;
-            let seen = task.review.revision;
+            let seen = task.revision;
             let (config, metadata, preview) = change(&task)?;
             let (digest, mut ids) = (checked(&config)?, new_id);
             let preview = self.look_ahead(&config, preview).await?;
             let facts = self.facts(&config.task_type).await?;
             let lock_preview = self.lock_preview(&config, Some(task_id)).await;
             let now = self.clock.now();
-            let mut review = task.review.clone();
+            let mut review = task.task.clone();
             if metadata.lineage != task.metadata.lineage {
                 // Naming one after the other would leave those to decide whom the author likes.
                 if review.state != State::Draft {
@@ -206,8 +198,8 @@ impl Reviews {
                 review.author_set.add(who.clone(), why);
             }
             let plan = facts.plan(&review, &config, &preview, &mut ids, now);
-            task.review.modify(config, digest, plan, &caller.actor(), now)?;
-            task.review.author_set = review.author_set;
+            task.modify(config, digest, plan, &caller.actor(), now)?;
+            task.author_set = review.author_set;
             (task.metadata, task.preview, task.lock_preview) = (metadata, preview, lock_preview);
             if let Some(task) = self.finish(about, seen, task, now).await? {
                 return Ok(task);
@@ -225,14 +217,14 @@ impl Reviews {
         let (about, actor) = (About::task(task_id, caller), caller.actor());
         for _ in 0..MOST_ATTEMPTS {
             let task = self.load(about).await?;
-            task.review.can_delete(&actor)?;
-            let write = Write::DeleteTask { task_id: task_id.to_owned(), expected: task.review.revision };
+            task.can_delete(&actor)?;
+            let write = Write::DeleteTask { task_id: task_id.to_owned(), expected: task.revision };
             let now = self.clock.now();
             let happened = ade_domain::task::Record {
                 action: "task.delete".to_owned(),
                 actor: actor.user.clone(),
-                from: task.review.state,
-                to: task.review.state,
+                from: task.state,
+                to: task.state,
                 approval_id: None,
                 reason: None,
                 ticket: None,
@@ -262,7 +254,7 @@ impl Reviews {
         caller.require_for(Verb::Approve)?;
         let about = About::request(approval_id, caller);
         self.change(about, |task, now| {
-            Ok(task.review.respond(&answer(approval_id, response), &caller.actor(), now)?)
+            Ok(task.respond(&answer(approval_id, response), &caller.actor(), now)?)
         })
         .await
         .map_err(of_request)
@@ -288,7 +280,7 @@ impl Reviews {
         let about = About::request(approval_id, caller);
         let known = self.kept.now(&self.record).await?;
         self.change(about, |task, now| {
-            Ok(task.review.delegate(approval_id, to, &known.people, new_id(), &caller.actor(), now)?)
+            Ok(task.delegate(approval_id, to, &known.people, new_id(), &caller.actor(), now)?)
         })
         .await
         .map_err(of_request)
@@ -301,7 +293,7 @@ impl Reviews {
     pub async fn act(&self, task_id: &str, deed: &Deed, caller: &Caller) -> Result<StoredTask, Error> {
         caller.require_for(deed.verb())?;
         self.change(About::task(task_id, caller), |task, now| {
-            let (review, actor) = (&mut task.review, caller.actor());
+            let (review, actor) = (&mut task.task, caller.actor());
             Ok(match deed {
                 Deed::Revoke { reason } => review.revoke(reason.as_deref(), &actor, now),
                 Deed::Cancel { reason } => review.cancel(reason.as_deref(), &actor, now),

@@ -33,11 +33,11 @@ pub(super) struct Begun<'a> {
 impl Worker {
     pub(super) async fn one(&self, task_id: &str) -> Result<(), Error> {
         let task = self.reviews.look(task_id).await?;
-        let place = task.review.config.place();
+        let place = task.config.place();
         let Some(executor) = self.executors.at(&place) else { return Ok(()) };
         match WorkKind::of(&task) {
             Some(WorkKind::Preview) => {
-                let made = preview_of(executor, &task.review.config.parameters).await;
+                let made = preview_of(executor, &task.config.parameters).await;
                 let preview = made.unwrap_or_else(|failure| Preview::failed(failure.message));
                 let preview = hidden(preview, &self.secrets);
                 self.reviews.put_preview(task_id, &task, &preview).await
@@ -49,8 +49,8 @@ impl Worker {
     }
 
     async fn apply(&self, task: StoredTask, executor: &Arc<dyn Executor>) -> Result<(), Error> {
-        let (task_id, attempt) = (task.review.task_id.as_str(), task.review.next_attempt());
-        let config = &task.review.config;
+        let (task_id, attempt) = (task.task_id.as_str(), task.next_attempt());
+        let config = &task.config;
         let taken =
             take(&self.locks, &self.name, task_id, attempt, config, self.lease_ms, PATIENCE_MS).await?;
         let Some((locks, since)) = taken else {
@@ -70,7 +70,7 @@ impl Worker {
         since: Instant,
     ) -> Result<(), Error> {
         // Waiting for locks takes a while. What became another meanwhile cannot be begun, and is tried again as it is then.
-        let (task_id, review) = (task.review.task_id.as_str(), &task.review);
+        let (task_id, review) = (task.task_id.as_str(), &task.task);
         if !is_exact(task) {
             tracing::error!(task_id, "what is stored is not what was approved; it is not carried out");
             return self.reviews.spoiled(task_id, review.revision, &self.name).await;
@@ -116,7 +116,7 @@ impl Worker {
             return Ok(begun.task.clone());
         }
         let nothing = |failure| Ended { failure, stash: Vec::new() };
-        let (executor, task_id) = (begun.executor, begun.task.review.task_id.as_str());
+        let (executor, task_id) = (begun.executor, begun.task.task_id.as_str());
         let stash = executor.stash(run).await.map_err(nothing)?;
         let task = match self.say_started(begun, kept, &stash).await {
             Ok(task) => task,
@@ -130,7 +130,7 @@ impl Worker {
             // Whoever was stopped since then begins nothing; if nobody has taken over yet, it is said that nothing was changed.
             return Err(nothing(halted(Halt::Lost, None)));
         }
-        let timeout = Duration::from_secs(begun.task.review.config.timeout_seconds.into());
+        let timeout = Duration::from_secs(begun.task.config.timeout_seconds.into());
         kept.within(timeout);
         let applied = self.while_followed(begun, &run.output, executor.apply(run, &stash)).await;
         applied.map(|()| task).map_err(|failure| Ended { failure, stash })
@@ -138,7 +138,7 @@ impl Worker {
 
     /// Keeps what is needed to undo it, and says that from now on something may be changed.
     async fn say_started(&self, begun: &Begun<'_>, kept: &Kept, stash: &[u8]) -> Result<StoredTask, Failure> {
-        let task_id = begun.task.review.task_id.as_str();
+        let task_id = begun.task.task_id.as_str();
         let key = self.save_stash(task_id, begun.attempt, stash).await?;
         let halt = kept.halted.now().or_else(|| kept.is_lost().then_some(Halt::Lost));
         if let Some(halt) = halt {
@@ -157,7 +157,7 @@ impl Worker {
         output: &Output,
         work: impl Future<Output = T>,
     ) -> T {
-        let task_id = begun.task.review.task_id.as_str();
+        let task_id = begun.task.task_id.as_str();
         let mut tick = tokio::time::interval(Duration::from_millis(250));
         tokio::pin!(work);
         loop {
@@ -198,7 +198,7 @@ impl Worker {
         outcome: Result<StoredTask, Ended>,
         kept: &Kept,
     ) -> Result<(), Error> {
-        let task_id = begun.task.review.task_id.as_str();
+        let task_id = begun.task.task_id.as_str();
         let output = self.finish_output(task_id, begun.attempt, &run.output).await;
         let Ended { failure, stash } = match outcome {
             Ok(task) => {
@@ -221,7 +221,7 @@ impl Worker {
             Some(Halt::Lost) => FailureCode::LocksLost,
             None => FailureCode::ExecutionFailed,
         };
-        let undoable = begun.executor.can_roll_back(&begun.task.review.config.parameters);
+        let undoable = begun.executor.can_roll_back(&begun.task.config.parameters);
         let left = match failure.changed {
             Changed::Nothing => Left::Nothing,
             Changed::Undone => Left::Undone,
@@ -308,10 +308,10 @@ pub(super) struct Ended {
 impl Begun<'_> {
     pub(super) fn run(&self, output: Output, kept: &Kept) -> Run {
         Run {
-            task_id: self.task.review.task_id.clone(),
+            task_id: self.task.task_id.clone(),
             attempt: self.attempt,
-            parameters: self.task.review.config.parameters.clone(),
-            approved: self.task.review.fingerprint.clone(),
+            parameters: self.task.config.parameters.clone(),
+            approved: self.task.fingerprint.clone(),
             tokens: self.locks.tokens(),
             output,
             halted: kept.halted.clone(),
@@ -325,7 +325,7 @@ pub(super) fn stash_key(task_id: &str, attempt: u64) -> String {
 
 /// Whether what is stored is what was approved.
 pub(super) fn is_exact(task: &StoredTask) -> bool {
-    task.review.config.digest().ok() == Some(task.review.digest)
+    task.config.digest().ok() == Some(task.digest)
 }
 
 fn halted(halt: Halt, after: Option<Duration>) -> Failure {

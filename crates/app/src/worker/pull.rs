@@ -171,13 +171,13 @@ impl Pulls {
 
     async fn begin(&self, agent: &str, task_id: &str, caller: &Caller) -> Result<Tried, Error> {
         let task = self.reviews.look(task_id).await?;
-        let (attempt, config) = (task.review.next_attempt(), &task.review.config);
-        if task.review.state != State::Approved || !self.reviews.is_valid(&task) {
+        let (attempt, config) = (task.next_attempt(), &task.config);
+        if task.state != State::Approved || !self.reviews.is_valid(&task) {
             return Ok(Tried::NotNow);
         }
         if !is_exact(&task) {
             tracing::error!(task_id, "what is stored is not what was approved; no agent is given it");
-            self.reviews.spoiled(task_id, task.review.revision, agent).await?;
+            self.reviews.spoiled(task_id, task.revision, agent).await?;
             return Ok(Tried::NotNow);
         }
         // Also the first lease ends when the task may not take longer.
@@ -192,7 +192,7 @@ impl Pulls {
         };
         let lease_until = self.clock.now().plus_ms(lease_ms);
         let begin = Begin { worker: agent.to_owned(), grants: locks.grants(), lease_until };
-        let begun = self.reviews.begin_pulled(task_id, task.review.revision, &begin, caller).await;
+        let begun = self.reviews.begin_pulled(task_id, task.revision, &begin, caller).await;
         if begun.is_err() {
             locks.release(&self.locks).await;
             self.give_room_back(agent, task_id).await;
@@ -222,7 +222,7 @@ impl Pulls {
         let is_id = uuid::Uuid::parse_str(task_id).is_ok();
         let task =
             if is_id { self.reviews.look(task_id).await? } else { return Err(Error::NotFound("task")) };
-        let Some(execution) = &task.review.execution else {
+        let Some(execution) = &task.execution else {
             return Err(if caller.may_see(&task) {
                 Refusal::NotPresent { attempt, now: 0 }.into()
             } else {
@@ -230,7 +230,7 @@ impl Pulls {
             });
         };
         let worker = execution.worker.clone();
-        let is_pulled = task.review.config.executor == ade_domain::task::AGENT;
+        let is_pulled = task.config.executor == ade_domain::task::AGENT;
         if !is_pulled || !self.agents.acts_for(caller, &worker).await? {
             return Err(if caller.may_see(&task) {
                 Error::Forbidden(format!("{worker} carries this task out, and only it says how that goes"))
@@ -249,8 +249,8 @@ impl Pulls {
     pub async fn heartbeat(&self, task_id: &str, attempt: u64, caller: &Caller) -> Result<Alive, Error> {
         let (task, worker) = self.own(task_id, attempt, caller).await?;
         let now = self.clock.now();
-        let lease_until = task.review.lives_until(attempt, self.lease_ms, now)?;
-        let execution = task.review.under_way(attempt)?;
+        let lease_until = task.lives_until(attempt, self.lease_ms, now)?;
+        let execution = task.under_way(attempt)?;
         let ms = lease_until.ms_since(now);
         // Locks first: whoever has lost them is not alive for longer by saying so again and again.
         if let Some(locks) = Locks::of(&worker, task_id, attempt, &execution.grants)
@@ -260,7 +260,7 @@ impl Pulls {
         }
         let renewed = self.record.renew(task_id, attempt, lease_until).await?;
         if renewed == Renewed::No {
-            let now = self.reviews.look(task_id).await?.review.next_attempt() - 1;
+            let now = self.reviews.look(task_id).await?.next_attempt() - 1;
             return Err(Refusal::NotPresent { attempt, now }.into());
         }
         self.has_room(&worker, task_id, ms).await?;
@@ -278,7 +278,7 @@ impl Pulls {
         if self.record.say(task_id, attempt, now, &text, answer).await? {
             return Ok(());
         }
-        let now = task.review.execution.as_ref().map_or(0, |execution| execution.attempt);
+        let now = task.execution.as_ref().map_or(0, |execution| execution.attempt);
         Err(Refusal::NotPresent { attempt, now }.into())
     }
 
@@ -310,11 +310,11 @@ impl Pulls {
     ) -> Result<StoredTask, Error> {
         let Report { attempt, result, output, error } = report;
         let (task, worker) = self.own(task_id, attempt, caller).await?;
-        if task.review.was_reported(attempt, result) {
+        if task.was_reported(attempt, result) {
             return Ok(task);
         }
         // Only the present attempt leaves anything behind.
-        let execution = task.review.under_way(attempt)?;
+        let execution = task.under_way(attempt)?;
         let locks = Locks::of(&worker, task_id, attempt, &execution.grants);
         let held = result != ExecutionResult::Success || self.holds(locks.as_ref(), execution).await;
         let output = self.output(task_id, attempt, output).await?;
@@ -326,7 +326,7 @@ impl Pulls {
         if let Err(error) = reported {
             // The same report may have come in twice at once.
             let now = self.reviews.look(task_id).await?;
-            return if now.review.was_reported(attempt, result) { Ok(now) } else { Err(error) };
+            return if now.was_reported(attempt, result) { Ok(now) } else { Err(error) };
         }
         if let Some(locks) = locks {
             locks.release(&self.locks).await;

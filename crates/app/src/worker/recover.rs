@@ -127,11 +127,11 @@ impl Worker {
     async fn recover(&self, one: &One) -> Result<(), Error> {
         let One(under_way, task_id) = one;
         let task = self.reviews.look(task_id).await?;
-        let Some(execution) = &task.review.execution else { return Ok(()) };
+        let Some(execution) = &task.execution else { return Ok(()) };
         if !self.locks_are_gone(&task).await? {
             return Ok(());
         }
-        let (config, attempt) = (&task.review.config, task.review.next_attempt());
+        let (config, attempt) = (&task.config, task.next_attempt());
         let here = self.executors.at(&config.place());
         let fenced = FENCED.contains(&config.executor.as_str());
         if execution.phase == Phase::Prepared || !fenced {
@@ -144,7 +144,7 @@ impl Worker {
         // Whoever has its place finds out.
         let stopped_at = execution.stop.as_ref().map(|stop| stop.at);
         let is_given_up = is_given_up(stopped_at, execution.lease_until, self.now())
-            || nobody_undoes(task.review.state, execution.lease_until, self.now());
+            || nobody_undoes(task.state, execution.lease_until, self.now());
         let Some(executor) = here.filter(|executor| executor.fence() == Fence::Fenced) else {
             if is_given_up {
                 tracing::error!(
@@ -186,13 +186,13 @@ impl Worker {
     /// Nothing was begun, or nobody can find out what was.
     async fn give_up(&self, task: &StoredTask) -> Result<(), Error> {
         let begin = Begin { worker: self.name.clone(), grants: Vec::new(), lease_until: self.now() };
-        self.reviews.recover(&task.review.task_id, &begin, false).await.map(drop)
+        self.reviews.recover(&task.task_id, &begin, false).await.map(drop)
     }
 
     /// Whether nobody holds a lock any more as this attempt.
     async fn locks_are_gone(&self, task: &StoredTask) -> Result<bool, Error> {
-        let Some(execution) = &task.review.execution else { return Ok(true) };
-        let holder = holder_id(&task.review.task_id, execution.attempt);
+        let Some(execution) = &task.execution else { return Ok(true) };
+        let holder = holder_id(&task.task_id, execution.attempt);
         for grant in &execution.grants {
             let Ok(lock) = grant.lock.parse() else { continue };
             let away = |error: ade_store::Unavailable| {
@@ -214,7 +214,7 @@ impl Worker {
         locks: &Locks,
         since: Instant,
     ) -> Result<(), Error> {
-        let task_id = task.review.task_id.as_str();
+        let task_id = task.task_id.as_str();
         let grants = locks.grants();
         let since = if grants.is_empty() { Instant::now() } else { since };
         let begin = Begin { worker: self.name.clone(), grants, lease_until: self.lease_until() };
@@ -259,14 +259,14 @@ impl Worker {
             return Ok(false);
         }
         let task = self.reviews.look(task_id).await?;
-        let stop = task.review.execution.as_ref().and_then(|execution| execution.stop.as_ref());
+        let stop = task.execution.as_ref().and_then(|execution| execution.stop.as_ref());
         // Whoever asks has taken over, when the lease of the one before had ended.
         Ok(stop.is_some_and(|stop| is_given_up(Some(stop.at), stop.at, self.now())))
     }
 
     /// Says that nobody will know what was left. A task that has failed already is over; what was to be undone is not.
     async fn never_found_out(&self, begun: &Begun<'_>, error: String, kept: &Kept) -> Result<(), Error> {
-        let (task_id, attempt) = (begun.task.review.task_id.as_str(), begun.attempt);
+        let (task_id, attempt) = (begun.task.task_id.as_str(), begun.attempt);
         if is_undoing(begun.task) {
             let failed = Err(error);
             return self.tell(kept, || self.reviews.rolled_back(task_id, attempt, &failed)).await;
@@ -285,7 +285,7 @@ impl Worker {
         settled: Settled,
         kept: &Kept,
     ) -> Result<(), Error> {
-        let review = &begun.task.review;
+        let review = &begun.task.task;
         let (task_id, attempt) = (review.task_id.as_str(), begun.attempt);
         let (before, undoing) = (review.execution.as_ref(), is_undoing(begun.task));
         let automatic = review.config.rollback_strategy == RollbackStrategy::Automatic;
@@ -337,7 +337,7 @@ fn nobody_undoes(state: State, lease_until: Moment, now: Moment) -> bool {
 
 /// Whether what was changed was being changed back when its worker was lost.
 fn is_undoing(task: &StoredTask) -> bool {
-    task.review.execution.as_ref().is_some_and(|execution| execution.phase == Phase::RollingBack)
+    task.execution.as_ref().is_some_and(|execution| execution.phase == Phase::RollingBack)
 }
 
 #[cfg(test)]

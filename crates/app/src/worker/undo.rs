@@ -24,7 +24,7 @@ impl Worker {
         stash: &[u8],
         kept: &Kept,
     ) -> Result<(), Error> {
-        let task_id = begun.task.review.task_id.as_str();
+        let task_id = begun.task.task_id.as_str();
         if kept.is_lost() {
             tracing::warn!(
                 task_id,
@@ -35,7 +35,7 @@ impl Worker {
         // What ended the run before does not end this; that its lease is lost does.
         let (halt, halted) = kept.halted.another();
         let run = Run { halted, ..run.clone() };
-        let timeout = Duration::from_secs(begun.task.review.config.timeout_seconds.into());
+        let timeout = Duration::from_secs(begun.task.config.timeout_seconds.into());
         let undone = {
             let work = self.while_followed(begun, &run.output, begun.executor.roll_back(&run, stash));
             tokio::pin!(work);
@@ -73,8 +73,8 @@ impl Worker {
 
     /// An administrator wants undone what a failed task left.
     pub(super) async fn undo(&self, task: &StoredTask, executor: &Arc<dyn Executor>) -> Result<(), Error> {
-        let (task_id, attempt) = (task.review.task_id.as_str(), task.review.next_attempt());
-        let config = &task.review.config;
+        let (task_id, attempt) = (task.task_id.as_str(), task.next_attempt());
+        let config = &task.config;
         let taken =
             take(&self.locks, &self.name, task_id, attempt, config, self.lease_ms, PATIENCE_MS).await?;
         let Some((locks, since)) = taken else {
@@ -104,7 +104,7 @@ impl Worker {
 
     /// What was kept to undo it: nothing, if its folder has it not; an error, if the folder itself is not there.
     pub(super) async fn stash_of(&self, task: &StoredTask) -> Result<Option<Vec<u8>>, Error> {
-        let key = task.review.execution.as_ref().and_then(|execution| execution.stash_key.clone());
+        let key = task.execution.as_ref().and_then(|execution| execution.stash_key.clone());
         let Some(key) = key else { return Ok(Some(Vec::new())) };
         let blobs = self.blobs.clone();
         let got = spawn_blocking(move || blobs.get(&key, MOST_STASHED)).await;
@@ -119,7 +119,7 @@ impl Worker {
 
 /// The attempt whose effects there are. What was begun before that was written down is known by the name of its stash.
 pub(super) fn changed_by(task: &StoredTask) -> u64 {
-    let Some(execution) = &task.review.execution else { return 0 };
+    let Some(execution) = &task.execution else { return 0 };
     let by_stash = || execution.stash_key.as_deref()?.rsplit('/').next()?.parse().ok();
     execution.effects_of.or_else(by_stash).unwrap_or(execution.attempt)
 }

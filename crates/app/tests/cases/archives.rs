@@ -75,13 +75,13 @@ impl House {
 
     /// The same, as if it had been carried out, failed, and said a lot.
     async fn failed(&self) -> StoredTask {
-        let task_id = self.rejected().await.review.task_id;
+        let task_id = self.rejected().await.task.task_id;
         let mut task = self.office.task(&task_id).await;
-        let (expected, at) = (Some(task.review.revision), self.now());
-        task.review.revision += 1;
-        task.review.state = State::Failed;
-        task.review.since.insert(State::Failed, at);
-        task.review.execution = Some(Execution {
+        let (expected, at) = (Some(task.revision), self.now());
+        task.revision += 1;
+        task.state = State::Failed;
+        task.since.insert(State::Failed, at);
+        task.execution = Some(Execution {
             attempt: 2,
             worker: "w".to_owned(),
             phase: Phase::Ended,
@@ -106,13 +106,13 @@ impl House {
             let key = format!("{key}/{task_id}/{bytes}");
             self.blobs().put(&key, "a".repeat(100_000).as_bytes()).expect("kept");
         }
-        let write = Write::Task { task: Box::new(task.clone()), expected, approval_ends_at: None, at };
+        let write = Write::Task { task: Box::new(task.clone()), expected, at };
         self.office.record.commit(Commit { writes: vec![write], ..Commit::default() }).await.expect("failed");
         task
     }
 
     async fn is_there(&self, task: &StoredTask) -> bool {
-        self.office.record.task(&task.review.task_id).await.expect("read").is_some()
+        self.office.record.task(&task.task_id).await.expect("read").is_some()
     }
 
     fn kept(&self) -> BTreeSet<String> {
@@ -137,16 +137,16 @@ async fn list(archives: &Archives) -> Vec<(ArchiveKind, u64, String)> {
 async fn reviewers_see_what_they_decided_until_it_is_archived_itself(office: Office) {
     let house = House::of(office).await;
     let (task, archives) = (house.rejected().await, house.archives().await);
-    let (task_id, desk) = (task.review.task_id.as_str(), house.office.desk());
+    let (task_id, desk) = (task.task_id.as_str(), house.office.desk());
     house.office.clock.advance(29 * DAY);
     assert_eq!(archives.archive_old().await, Ok(0));
     house.office.clock.advance(2 * DAY);
     assert_eq!(archives.archive_old().await, Ok(1));
     assert_eq!(archives.archive_old().await, Ok(0), "once");
     let seen = desk.task(task_id, &rob()).await.expect("he was asked");
-    assert_eq!(seen.review.approvals, []);
-    assert_eq!(seen.review.progress(), task.review.progress());
-    assert_eq!(seen.review.progress()[0].status, Status::Unsatisfied, "he had said no");
+    assert_eq!(seen.approvals, []);
+    assert_eq!(seen.progress(), task.progress());
+    assert_eq!(seen.progress()[0].status, Status::Unsatisfied, "he had said no");
     let listed = desk.tasks(TaskFilter::default(), None, 10, &rob()).await.expect("listed");
     assert_eq!(listed, [seen]);
     let other = desk.task(task_id, &caller("sue", &[REVIEWER])).await;
@@ -169,7 +169,7 @@ async fn reviewers_see_what_they_decided_until_it_is_archived_itself(office: Off
     let back = archives.restore(requests, &admin()).await.expect("there");
     assert_eq!((back.items, back.left_out), (1, LeftOut::default()));
     let seen = desk.task(task_id, &rob()).await.expect("there");
-    assert_eq!(seen.review.approvals, task.review.approvals);
+    assert_eq!(seen.approvals, task.approvals);
     let told = house.office.told(None).await;
     assert_eq!(told.iter().filter(|action| *action == "archive.restore").count(), 3);
     assert_eq!(
@@ -191,11 +191,11 @@ async fn what_comes_back_stays_for_a_month_and_leaves_again(office: Office) {
     assert_eq!(archives.restore(&first, &admin()).await.expect("there").items, 1);
     house.office.clock.advance(29 * DAY);
     assert_eq!(archives.archive_old().await, Ok(0));
-    assert_eq!(house.office.task(&task.review.task_id).await.review.approvals, task.review.approvals);
+    assert_eq!(house.office.task(&task.task_id).await.approvals, task.approvals);
     // Somebody makes another one of it: what is in the first archive is not what it is any more.
     let desk = house.office.desk();
-    desk.resubmit(&task.review.task_id, &caller("ann", &[AUTHOR])).await.expect("made again");
-    let now = house.office.task(&task.review.task_id).await;
+    desk.resubmit(&task.task_id, &caller("ann", &[AUTHOR])).await.expect("made again");
+    let now = house.office.task(&task.task_id).await;
     house.office.clock.advance(2 * DAY);
     assert_eq!(archives.archive_old().await, Ok(1));
     let (_, _, second) = list(&archives).await.remove(0);
@@ -203,7 +203,7 @@ async fn what_comes_back_stays_for_a_month_and_leaves_again(office: Office) {
     assert_eq!((old.items, old.left_out), (0, LeftOut { outdated: 1, away: 0 }));
     assert!(!house.is_there(&task).await, "nothing old is revived");
     assert_eq!(archives.restore(&second, &admin()).await.expect("there").items, 1);
-    assert_eq!(house.office.task(&task.review.task_id).await, now);
+    assert_eq!(house.office.task(&task.task_id).await, now);
 }
 
 async fn of_several_processes_each_task_leaves_once_and_comes_back_once(office: Office) {
@@ -237,7 +237,7 @@ async fn of_several_processes_each_task_leaves_once_and_comes_back_once(office: 
         assert_eq!(restored, 12, "{kind:?}: nothing twice");
     }
     for task in tasks {
-        assert_eq!(house.office.task(&task.review.task_id).await, task);
+        assert_eq!(house.office.task(&task.task_id).await, task);
     }
     assert_eq!(house.office.record.counts().await, Ok(counted));
 }
@@ -246,7 +246,7 @@ async fn of_several_processes_each_task_leaves_once_and_comes_back_once(office: 
 async fn whoever_dies_in_between_leaves_nothing_lost_and_nothing_over(office: Office) {
     let house = House::of(office).await;
     let (task, archives) = (house.failed().await, house.archives().await);
-    let (record, task_id) = (&house.office.record, task.review.task_id.as_str());
+    let (record, task_id) = (&house.office.record, task.task_id.as_str());
     house.office.clock.advance(91 * DAY);
     let now = house.now();
     // After the copy is written, before anything is deleted.
@@ -290,7 +290,7 @@ async fn whoever_dies_in_between_leaves_nothing_lost_and_nothing_over(office: Of
 async fn what_a_task_said_goes_into_the_archive_and_what_would_undo_it_goes(office: Office) {
     let house = House::of(office).await;
     let (task, archives) = (house.failed().await, house.archives().await);
-    let task_id = task.review.task_id.as_str();
+    let task_id = task.task_id.as_str();
     let old = archives.blobs.unfinished("output-of-a-crash");
     std::fs::write(&old, "half").expect("written");
     let long_ago = std::time::UNIX_EPOCH + Duration::from_secs(LONG_AGO);
@@ -315,7 +315,7 @@ async fn what_a_task_said_goes_into_the_archive_and_what_would_undo_it_goes(offi
     }
     let (_, _, archive_id) = list(&archives).await.remove(0);
     assert_eq!(archives.restore(&archive_id, &admin()).await.expect("there").items, 1);
-    let back = house.office.task(task_id).await.review.execution.expect("carried out");
+    let back = house.office.task(task_id).await.task.execution.expect("carried out");
     assert_eq!((back.output_key, back.stash_key), (Some(key), None), "nothing of it can be undone any more");
 }
 
@@ -340,7 +340,7 @@ async fn a_task_that_cannot_leave_keeps_no_other(office: Office) {
     let (stuck, archives) = (house.failed().await, house.archives().await);
     let other = house.rejected().await;
     // A folder is no output.
-    let output = house.folder.path().join(format!("output/{}/2", stuck.review.task_id));
+    let output = house.folder.path().join(format!("output/{}/2", stuck.task_id));
     std::fs::remove_file(&output).and_then(|()| std::fs::create_dir(&output)).expect("made");
     house.office.clock.advance(91 * DAY);
     let failed = archives.archive_old().await.expect_err("one of them");
@@ -356,9 +356,9 @@ async fn what_does_not_fit_into_one_archive_goes_into_the_next(office: Office) {
     let at = house.now();
     let copy = |_| {
         let mut task = first.clone();
-        task.review.task_id = uuid::Uuid::now_v7().to_string();
-        task.review.approvals = Vec::new();
-        Write::Task { task: Box::new(task), expected: None, approval_ends_at: None, at }
+        task.task_id = uuid::Uuid::now_v7().to_string();
+        task.approvals = Vec::new();
+        Write::Task { task: Box::new(task), expected: None, at }
     };
     let writes = (0..449).map(copy).collect();
     house.office.record.commit(Commit { writes, ..Commit::default() }).await.expect("made");

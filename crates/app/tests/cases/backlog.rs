@@ -26,12 +26,12 @@ async fn in_a_backlog_what_waits_becomes_more_urgent_step_by_step(office: Office
     let (rules, desk, max) = (office.rules(), office.desk(), caller("max", &[ADMIN]));
     rules.set("approval:default_timeout", json!(400), &max).await.expect("set");
     let old = submitted(&desk, "old").await;
-    let risk = u32::from(old.review.risk_score());
+    let risk = u32::from(old.risk_score());
     office.clock.advance(Duration::from_secs(150));
     let new = submitted(&desk, "new").await;
     let now = async |task: &StoredTask| {
-        let task = office.task(&task.review.task_id).await;
-        let one = &task.review.approvals[0];
+        let task = office.task(&task.task_id).await;
+        let one = &task.approvals[0];
         assert_eq!(one.score, risk * 10 + one.priority.bonus());
         one.priority
     };
@@ -47,7 +47,7 @@ async fn in_a_backlog_what_waits_becomes_more_urgent_step_by_step(office: Office
     // 250 of 400 seconds: the second quarter; 100 of 400: the first.
     assert_eq!(desk.work_off().await, Ok(2));
     assert_eq!((now(&old).await, now(&new).await), (Priority::Urgent, Priority::High));
-    let told = office.told(Some(&old.review.task_id)).await;
+    let told = office.told(Some(&old.task_id)).await;
     assert_eq!(told.iter().filter(|action| *action == "approval.raise").count(), 2);
     office.clock.advance(Duration::from_secs(60));
     assert_eq!(desk.work_off().await, Ok(0), "more urgent than urgent there is not");
@@ -80,7 +80,7 @@ async fn in_a_backlog_what_is_harmless_passes_if_its_policies_allow_it(office: O
         let mut draft = draft("something");
         draft.config.task_type = task_type.to_owned();
         let task = desk.create(draft, &ann).await.expect("made");
-        desk.submit(&task.review.task_id, &ann).await.expect("submitted").review
+        desk.submit(&task.task_id, &ann).await.expect("submitted").task
     };
     assert_eq!(submit("lax").await.state, State::Reviewing);
     rules.set("approval:backlog_threshold", json!(0), &max).await.expect("set");
@@ -138,7 +138,7 @@ async fn reviewers_see_which_locks_are_needed_and_who_holds_them(office: Office)
     let blind = office.desk();
     let task = blind.create(wanted.clone(), &ann).await.expect("made");
     assert!(task.lock_preview.iter().all(|lock| lock.unavailable) && task.lock_preview.len() == 3);
-    let id = &task.review.task_id;
+    let id = &task.task_id;
 
     let desk = Reviews::new(office.record.clone(), clock, Some(locks.clone()));
     hold(&locks, "resource:database:users", "robot").await;
@@ -168,7 +168,7 @@ async fn reviewers_see_which_locks_are_needed_and_who_holds_them(office: Office)
     let simulated = desk.simulate(&imagined, &ann).await.expect("simulated");
     assert_eq!(simulated.locks, [LockPreview { expected_wait_seconds: 20, ..users }, orders]);
     let fewer = |task: &StoredTask| {
-        let mut config = task.review.config.clone();
+        let mut config = task.config.clone();
         config.resources.pop();
         Ok((config, task.metadata.clone(), task.preview.clone()))
     };

@@ -26,9 +26,8 @@ async fn whoever_saw_another_revision_is_told_which_there_is(office: Office) {
     office.hire("sue", &[REVIEWER]).await;
     let (desk, ann, rob) = (office.desk(), caller("ann", &[AUTHOR]), caller("rob", &[REVIEWER]));
     let task = desk.create(draft("one"), &ann).await.expect("made");
-    let id = &task.review.task_id;
-    let same =
-        |task: &StoredTask| Ok((task.review.config.clone(), task.metadata.clone(), task.preview.clone()));
+    let id = &task.task_id;
+    let same = |task: &StoredTask| Ok((task.config.clone(), task.metadata.clone(), task.preview.clone()));
     let late = having_seen(&ann, 7);
     let now = 1;
     assert_eq!(desk.submit(id, &late).await, Err(Error::Stale { now }));
@@ -44,7 +43,7 @@ async fn whoever_saw_another_revision_is_told_which_there_is(office: Office) {
     let to = UserId::new("sue");
     assert_eq!(desk.delegate(request, &to, &having_seen(&rob, 7)).await, Err(Error::Stale { now: 1 }));
     let task = desk.respond(request, &yes(), &having_seen(&rob, 1)).await.expect("the one that there is");
-    assert_eq!(task.review.state, State::Approved);
+    assert_eq!(task.state, State::Approved);
 }
 
 async fn of_two_who_saw_the_same_revision_one_changes_it(office: Office) {
@@ -54,18 +53,18 @@ async fn of_two_who_saw_the_same_revision_one_changes_it(office: Office) {
     let ann = having_seen(&caller("ann", &[AUTHOR]), 1);
     for round in 0..10 {
         let task = desk.create(draft(&round.to_string()), &caller("ann", &[AUTHOR])).await.expect("made");
-        let id = &task.review.task_id;
+        let id = &task.task_id;
         let change =
-            |task: &StoredTask| Ok((task.review.config.clone(), task.metadata.clone(), task.preview.clone()));
+            |task: &StoredTask| Ok((task.config.clone(), task.metadata.clone(), task.preview.clone()));
         let (one, two) = tokio::join!(desk.modify(id, change, &ann), other.modify(id, change, &ann));
         let [done, stale] = if one.is_ok() { [one, two] } else { [two, one] };
-        assert_eq!(done.expect("one of them").review.revision, 2);
+        assert_eq!(done.expect("one of them").revision, 2);
         assert_eq!(stale, Err(Error::Stale { now: 2 }));
         let after = having_seen(&ann, 2);
         let (one, two) = tokio::join!(desk.delete(id, &after), other.submit(id, &after));
         match (one, two) {
             (Ok(()), Err(Error::NotFound("task"))) => {}
-            (Err(Error::Stale { now }), Ok(task)) => assert_eq!(task.review.revision, now),
+            (Err(Error::Stale { now }), Ok(task)) => assert_eq!(task.revision, now),
             other => unreachable!("{other:?}"),
         }
     }
@@ -77,13 +76,13 @@ async fn what_was_answered_is_kept_with_what_it_tells_of(office: Office) {
     office.hire("sue", &[REVIEWER]).await;
     let (desk, ann, rob) = (office.desk(), caller("ann", &[AUTHOR]), caller("rob", &[REVIEWER]));
     let task = desk.create(draft("one"), &keeping(&ann, "create")).await.expect("made");
-    let id = task.review.task_id.as_str();
+    let id = task.task_id.as_str();
     assert_eq!(kept(&office, "create").await, Some(json!({ "task": id, "revision": 1 })));
     let refused = desk.act(id, &Deed::ConfirmOverride, &keeping(&caller("max", &[ADMIN]), "refused")).await;
     assert!(refused.is_err());
     assert_eq!(kept(&office, "refused").await, None, "what was refused is not kept");
     let task = desk.submit(id, &keeping(&ann, "submit")).await.expect("submitted");
-    let revision = task.review.revision;
+    let revision = task.revision;
     assert_eq!(kept(&office, "submit").await, Some(json!({ "task": id, "revision": revision })));
     let comment = desk.comment(id, "hm", &keeping(&rob, "comment")).await.expect("said");
     assert_eq!(kept(&office, "comment").await, Some(json!({ "comment": comment.comment_id })));
@@ -93,7 +92,7 @@ async fn what_was_answered_is_kept_with_what_it_tells_of(office: Office) {
     assert_eq!(kept(&office, "approve").await, Some(expected));
     let cancel = Deed::Cancel { reason: None };
     let task = desk.act(id, &cancel, &keeping(&ann, "cancel")).await.expect("cancelled");
-    let revision = task.review.revision;
+    let revision = task.revision;
     assert_eq!(kept(&office, "cancel").await, Some(json!({ "task": id, "revision": revision })));
     let task = submitted(&desk, "two").await;
     let approval_ids = vec![request_to(&task, "rob").to_owned()];
@@ -101,7 +100,7 @@ async fn what_was_answered_is_kept_with_what_it_tells_of(office: Office) {
     desk.respond_to_all(&batch, &keeping(&rob, "batch")).await.expect("approved");
     assert_eq!(kept(&office, "batch").await, Some(json!({ "answered": 1, "tasks": 1 })));
     let gone = desk.create(draft("three"), &ann).await.expect("made");
-    desk.delete(&gone.review.task_id, &keeping(&ann, "delete")).await.expect("deleted");
+    desk.delete(&gone.task_id, &keeping(&ann, "delete")).await.expect("deleted");
     assert!(kept(&office, "delete").await.is_some());
     // Where nothing changes, the answer is kept as well.
     let (rules, max) = (office.rules(), caller("max", &[ADMIN]));
@@ -125,6 +124,6 @@ async fn an_answer_is_kept_once_however_often_it_is_asked_for_at_the_same_time(o
     assert_eq!(made.len(), 1, "the others come too late, and look what was answered");
     let told = office.told(None).await;
     assert_eq!(told, ["task.create"]);
-    let id = made.first().map(|task| task.review.task_id.clone());
+    let id = made.first().map(|task| task.task_id.clone());
     assert_eq!(kept(&office, "key").await, Some(json!({ "task": id, "revision": 1 })));
 }

@@ -125,7 +125,7 @@ async fn what_is_due_later_is_called_for_then(office: Office) {
     house.moved("its request is due", in_days(2)).await;
     let rob = caller("rob", &[REVIEWER]);
     let approved = desk.respond(request_to(&first, "rob"), &yes(), &rob).await.expect("answered");
-    assert_eq!(approved.review.state, State::Approved);
+    assert_eq!(approved.state, State::Approved);
     house.moved("its approval ends", in_days(7)).await;
     let rejected = submitted(&desk, "rejected").await;
     house.moved("its request comes first", in_days(2)).await;
@@ -136,10 +136,10 @@ async fn what_is_due_later_is_called_for_then(office: Office) {
     house.office.clock.advance(2 * DAY);
     let moved = house.moved("it is due", |moved| moved.calls > 0).await;
     assert_eq!(moved, Moved { calls: 1, next_in: Some(5 * DAY) });
-    assert_eq!(house.woken("approval_timeout").await, Some(second.review.task_id.clone()));
+    assert_eq!(house.woken("approval_timeout").await, Some(second.task_id.clone()));
     let (cancel, ann) = (Deed::Cancel { reason: None }, caller("ann", &[AUTHOR]));
-    desk.act(&first.review.task_id, &cancel, &ann).await.expect("given up");
-    desk.act(&second.review.task_id, &cancel, &ann).await.expect("given up");
+    desk.act(&first.task_id, &cancel, &ann).await.expect("given up");
+    desk.act(&second.task_id, &cancel, &ann).await.expect("given up");
     house.moved("nothing is due any more", |moved| moved == Moved::default()).await;
 }
 
@@ -156,7 +156,7 @@ async fn workers_elsewhere_are_called_for_previews_and_for_what_is_approved(offi
         let look = || async { house.woken(queue).await.ok_or_else(|| "nobody called".to_owned()) };
         until("somebody is called", LONG, look).await.expect("called")
     };
-    assert_eq!(called("preview").await, made.review.task_id);
+    assert_eq!(called("preview").await, made.task_id);
     let rob = caller("rob", &[REVIEWER]);
     let tasks = [submitted(&desk, "one").await, submitted(&desk, "two").await];
     let requests = tasks.iter().map(|task| request_to(task, "rob").to_owned()).collect();
@@ -170,7 +170,7 @@ async fn workers_elsewhere_are_called_for_previews_and_for_what_is_approved(offi
     desk.respond_to_all(&batch, &rob).await.expect("answered");
     let mut heard = [called("apply").await, called("apply").await];
     heard.sort();
-    assert_eq!(heard, tasks.map(|task| task.review.task_id), "also for those of a batch");
+    assert_eq!(heard, tasks.map(|task| task.task.task_id), "also for those of a batch");
     assert_eq!(house.woken("preview").await, None);
 }
 
@@ -213,7 +213,7 @@ async fn days_that_nobody_counted_are_counted_later(office: Office) {
             desk.respond(request_to(&task, "rob"), &no(), &rob).await.expect("answered");
         } else {
             let cancel = Deed::Cancel { reason: None };
-            desk.act(&task.review.task_id, &cancel, &ann).await.expect("given up");
+            desk.act(&task.task_id, &cancel, &ann).await.expect("given up");
         }
     };
     let clock = &house.office.clock;

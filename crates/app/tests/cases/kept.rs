@@ -18,7 +18,7 @@ on_both!(
 );
 
 fn asked(task: &StoredTask) -> BTreeSet<String> {
-    task.review.approvals.iter().map(|one| one.reviewer_id.to_string()).collect()
+    task.approvals.iter().map(|one| one.reviewer_id.to_string()).collect()
 }
 
 fn people<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
@@ -111,7 +111,7 @@ async fn whatever_is_changed_counts_at_the_next_decision_elsewhere(office: Offic
     commit(&office, deleted).await;
     for desk in [&elsewhere, &here] {
         let task = submitted(desk, "no policy").await;
-        assert_eq!(task.review.requirements[0].policy, default_policy().name);
+        assert_eq!(task.requirements[0].policy, default_policy().name);
     }
 }
 

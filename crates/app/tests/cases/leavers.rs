@@ -51,15 +51,15 @@ async fn an_approval_ends_also_when_nobody_is_left_to_ask(office: Office) {
     deactivate(&office, &desk, "rob").await;
     office.clock.advance(Duration::from_secs(8 * 86_400));
     assert_eq!(desk.work_off().await, Ok(1));
-    let now = office.task(&task.review.task_id).await;
-    assert_eq!((now.review.state, open(&now)), (State::Reviewing, Vec::new()), "approved no more");
+    let now = office.task(&task.task_id).await;
+    assert_eq!((now.state, open(&now)), (State::Reviewing, Vec::new()), "approved no more");
     let why = "policy default cannot be satisfied now: it needs 1 approvers, and 0 can decide";
-    assert_eq!(now.review.passed_by.last().map(String::as_str), Some(why));
+    assert_eq!(now.passed_by.last().map(String::as_str), Some(why));
     assert_eq!(desk.work_off().await, Ok(0), "once");
 }
 
 fn open(task: &StoredTask) -> Vec<&str> {
-    let approvals = task.review.approvals.iter();
+    let approvals = task.approvals.iter();
     approvals.filter(|one| one.is_open()).map(|one| one.reviewer_id.as_str()).collect()
 }
 
@@ -72,15 +72,15 @@ async fn what_a_leaver_was_asked_moves_with_it(office: Office) {
     let tasks = [submitted(&desk, "one").await, submitted(&desk, "two").await];
     deactivate(&office, &desk, "bob").await;
     for task in &tasks {
-        let now = office.task(&task.review.task_id).await;
+        let now = office.task(&task.task_id).await;
         assert_eq!(open(&now), ["max"]);
-        let old = now.review.approvals.first().expect("the first");
+        let old = now.approvals.first().expect("the first");
         assert_eq!((old.status, &old.delegated_to), (RequestStatus::Delegated, &Some(UserId::new("max"))));
-        let told = office.told(Some(&task.review.task_id)).await;
+        let told = office.told(Some(&task.task_id)).await;
         assert_eq!(told.last().map(String::as_str), Some("approval.reassign"));
         let max = caller("max", &[ADMIN]);
         let now = desk.respond(request_to(&now, "max"), &yes(), &max).await.expect("counts");
-        assert_eq!(now.review.state, State::Approved);
+        assert_eq!(now.state, State::Approved);
     }
     assert_eq!(desk.work_off().await, Ok(0), "nothing is left behind");
 }
@@ -96,7 +96,7 @@ async fn whoever_stands_in_comes_before_administrators(office: Office) {
     let bob = caller("bob", &[REVIEWER]);
     office.rules().create_delegation(&change, &bob).await.expect("delegated");
     deactivate(&office, &desk, "bob").await;
-    assert_eq!(open(&office.task(&task.review.task_id).await), ["sue"]);
+    assert_eq!(open(&office.task(&task.task_id).await), ["sue"]);
 }
 
 async fn who_is_asked_already_answers_for_both(office: Office) {
@@ -111,10 +111,10 @@ async fn who_is_asked_already_answers_for_both(office: Office) {
     let task = submitted(&desk, "one").await;
     assert_eq!(open(&task), ["bob", "max"]);
     deactivate(&office, &desk, "bob").await;
-    let now = office.task(&task.review.task_id).await;
+    let now = office.task(&task.task_id).await;
     assert_eq!(open(&now), ["max"]);
     let now = desk.respond(request_to(&now, "max"), &yes(), &caller("max", &[ADMIN])).await.expect("counts");
-    assert_eq!(now.review.state, State::Approved, "for both roles");
+    assert_eq!(now.state, State::Approved, "for both roles");
     assert_eq!(desk.work_off().await, Ok(0));
 }
 
@@ -133,11 +133,11 @@ async fn a_leaver_who_answers_meanwhile_has_answered(office: Office) {
         let said = yes();
         let answer = other.respond(request_to(&task, &name), &said, &bob);
         let (answered, ()) = tokio::join!(answer, deactivate(&office, &desk, &name));
-        let now = office.task(&task.review.task_id).await;
+        let now = office.task(&task.task_id).await;
         match answered {
-            Ok(_) => assert_eq!((now.review.state, open(&now)), (State::Approved, Vec::new())),
+            Ok(_) => assert_eq!((now.state, open(&now)), (State::Approved, Vec::new())),
             Err(Error::Refused(Refusal::NotAnswerable { status: RequestStatus::Delegated })) => {
-                assert_eq!((now.review.state, open(&now)), (State::Reviewing, vec!["max"]));
+                assert_eq!((now.state, open(&now)), (State::Reviewing, vec!["max"]));
             }
             Err(error) => unreachable!("{error}"),
         }
@@ -152,7 +152,7 @@ async fn what_is_too_much_for_one_transaction_is_worked_off(office: Office) {
     let (desk, many) = (office.desk(), MOST_MOVED + 3);
     let mut tasks = Vec::new();
     for number in 0..many {
-        tasks.push(submitted(&desk, &number.to_string()).await.review.task_id);
+        tasks.push(submitted(&desk, &number.to_string()).await.task.task_id);
     }
     deactivate(&office, &desk, "bob").await;
     let left = async || {

@@ -138,9 +138,9 @@ pub(crate) fn caller(name: &str, roles: &[&str]) -> Caller {
 pub(crate) fn keeping(caller: &Caller, key: &str) -> Caller {
     let render = |made: Made<'_>| match made {
         Made::Task(task) | Made::Claim(task) => {
-            (200, json!({ "task": task.review.task_id, "revision": task.review.revision }))
+            (200, json!({ "task": task.task_id, "revision": task.revision }))
         }
-        Made::Approval(task, id) => (200, json!({ "approval": id, "state": task.review.state })),
+        Made::Approval(task, id) => (200, json!({ "approval": id, "state": task.state })),
         Made::Batch(ids, tasks) => (200, json!({ "answered": ids.len(), "tasks": tasks.len() })),
         Made::Comment(comment) => (201, json!({ "comment": comment.comment_id })),
         Made::Thing(thing) => (200, json!({ "thing": thing.id, "revision": thing.revision })),
@@ -182,13 +182,13 @@ pub(crate) fn no() -> Response {
 pub(crate) async fn submitted(desk: &Reviews, description: &str) -> StoredTask {
     let author = caller("ann", &[AUTHOR]);
     let task = desk.create(draft(description), &author).await.expect("made");
-    desk.submit(&task.review.task_id, &author).await.expect("submitted")
+    desk.submit(&task.task_id, &author).await.expect("submitted")
 }
 
 pub(crate) fn request_to<'a>(task: &'a StoredTask, reviewer: &str) -> &'a str {
     let is_open =
         |one: &&ade_domain::approval::Approval| one.reviewer_id.as_str() == reviewer && one.is_answerable();
-    &task.review.approvals.iter().find(is_open).expect("asked").approval_id
+    &task.approvals.iter().find(is_open).expect("asked").approval_id
 }
 
 /// Each scenario on SQLite and on PostgreSQL.

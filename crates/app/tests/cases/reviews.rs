@@ -34,7 +34,7 @@ async fn of_sixteen_who_race_one_decides_and_the_others_are_told(office: Office)
         office.hire(&format!("r{number:02}"), &[REVIEWER]).await;
     }
     let task = submitted(&office.desk(), "race").await;
-    assert_eq!(task.review.approvals.len(), 16);
+    assert_eq!(task.approvals.len(), 16);
     let mut racers = Vec::new();
     for number in 0..16 {
         let (desk, name) = (office.another_desk().await, format!("r{number:02}"));
@@ -47,7 +47,7 @@ async fn of_sixteen_who_race_one_decides_and_the_others_are_told(office: Office)
     let (mut decided, mut late) = (Vec::new(), 0);
     for racer in racers {
         match racer.await.expect("no panic") {
-            Ok(task) => decided.push(task.review.state),
+            Ok(task) => decided.push(task.state),
             Err(Error::Refused(Refusal::AlreadyDecided { state })) => {
                 assert!(matches!(state, State::Approved | State::Rejected));
                 late += 1;
@@ -56,13 +56,13 @@ async fn of_sixteen_who_race_one_decides_and_the_others_are_told(office: Office)
         }
     }
     assert_eq!((decided.len(), late), (1, 15));
-    let told = office.told(Some(&task.review.task_id)).await;
+    let told = office.told(Some(&task.task_id)).await;
     let decisions =
         told.iter().filter(|action| *action == "task.approve" || *action == "task.reject").count();
     assert_eq!(decisions, 1, "{told:?}");
-    let now = office.record.task(&task.review.task_id).await.expect("read").expect("there");
-    assert_eq!(now.review.state, decided[0]);
-    assert_eq!(now.review.approvals.iter().filter(|one| one.status == RequestStatus::Closed).count(), 15);
+    let now = office.record.task(&task.task_id).await.expect("read").expect("there");
+    assert_eq!(now.state, decided[0]);
+    assert_eq!(now.approvals.iter().filter(|one| one.status == RequestStatus::Closed).count(), 15);
 }
 
 async fn an_approval_that_races_a_change_counts_only_for_what_it_was_given_for(office: Office) {
@@ -72,11 +72,11 @@ async fn an_approval_that_races_a_change_counts_only_for_what_it_was_given_for(o
     let (mut before, mut after) = (0, 0);
     for round in 0..20 {
         let task = submitted(&desk, &format!("first {round}")).await;
-        let (task_id, digest) = (task.review.task_id.clone(), task.review.digest);
+        let (task_id, digest) = (task.task_id.clone(), task.digest);
         let approval = request_to(&task, "rob").to_owned();
         let response = Response { digest: Some(digest), ..yes() };
         let change = |task: &StoredTask| {
-            let mut config = task.review.config.clone();
+            let mut config = task.config.clone();
             config.description = "second".to_owned();
             Ok((config, task.metadata.clone(), task.preview.clone()))
         };
@@ -84,8 +84,8 @@ async fn an_approval_that_races_a_change_counts_only_for_what_it_was_given_for(o
             tokio::join!(desk.respond(&approval, &response, &rob), desk.modify(&task_id, change, &author));
         modified.expect("before it is applied it can be changed");
         let now = office.record.task(&task_id).await.expect("read").expect("there");
-        assert_ne!(now.review.digest, digest);
-        assert_eq!(now.review.state, State::Reviewing, "nobody approved what it is now");
+        assert_ne!(now.digest, digest);
+        assert_eq!(now.state, State::Reviewing, "nobody approved what it is now");
         match approved {
             Ok(_) => before += 1,
             Err(Error::Refused(Refusal::DigestMismatch { .. })) => after += 1,
@@ -114,8 +114,7 @@ async fn a_batch_of_five_hundred_is_all_or_nothing(office: Office) {
     );
     let mut states: Vec<State> = Vec::new();
     for task in &tasks {
-        states
-            .push(office.record.task(&task.review.task_id).await.expect("read").expect("there").review.state);
+        states.push(office.record.task(&task.task_id).await.expect("read").expect("there").state);
     }
     let approved = states.iter().filter(|state| **state == State::Approved).count();
     match (batched, rejected) {
@@ -152,8 +151,8 @@ async fn three_processes_escalate_once(office: Office) {
         process.await.expect("no panic").expect("worked off");
     }
     for task in &tasks {
-        let now = office.record.task(&task.review.task_id).await.expect("read").expect("there");
-        let asked: Vec<&str> = now.review.approvals.iter().map(|one| one.reviewer_id.as_str()).collect();
+        let now = office.record.task(&task.task_id).await.expect("read").expect("there");
+        let asked: Vec<&str> = now.approvals.iter().map(|one| one.reviewer_id.as_str()).collect();
         assert_eq!(asked, ["rob", "max"]);
     }
     let told = office.told(None).await;
@@ -167,14 +166,14 @@ async fn an_old_approval_goes_back_into_review(office: Office) {
     let task = submitted(&desk, "old").await;
     let rob = caller("rob", &[REVIEWER]);
     let task = desk.respond(request_to(&task, "rob"), &yes(), &rob).await.expect("approved");
-    assert_eq!(task.review.state, State::Approved);
+    assert_eq!(task.state, State::Approved);
     office.clock.advance(Duration::from_secs(7 * 86_400 - 1));
     assert_eq!(desk.work_off().await, Ok(0));
     office.clock.advance(Duration::from_secs(1));
     assert_eq!(desk.work_off().await, Ok(1));
-    let now = desk.task(&task.review.task_id, &rob).await.expect("seen");
-    assert_eq!(now.review.state, State::Reviewing);
-    let statuses: Vec<RequestStatus> = now.review.approvals.iter().map(|one| one.status).collect();
+    let now = desk.task(&task.task_id, &rob).await.expect("seen");
+    assert_eq!(now.state, State::Reviewing);
+    let statuses: Vec<RequestStatus> = now.approvals.iter().map(|one| one.status).collect();
     assert_eq!(statuses, [RequestStatus::Invalidated, RequestStatus::Pending]);
     assert_eq!(desk.work_off().await, Ok(0), "once");
 }
@@ -187,7 +186,7 @@ async fn what_others_do_is_not_seen(office: Office) {
     office.rule(own).await;
     let desk = office.desk();
     let task = submitted(&desk, "secret").await;
-    let id = &task.review.task_id;
+    let id = &task.task_id;
     for (who, roles, sees) in [
         ("ann", AUTHOR, true),
         ("rob", REVIEWER, true),
@@ -254,18 +253,18 @@ async fn simulating_says_what_submitting_does(office: Office) {
         let imagined = Imagined::new(draft.clone(), None, Vec::new());
         let simulated = desk.simulate(&imagined, &author).await.expect("simulated");
         let task = desk.create(draft, &author).await.expect("made");
-        assert_eq!(task.review.risk.as_ref(), Some(&simulated.risk));
-        match (desk.submit(&task.review.task_id, &author).await, simulated.assignment) {
+        assert_eq!(task.risk.as_ref(), Some(&simulated.risk));
+        match (desk.submit(&task.task_id, &author).await, simulated.assignment) {
             (Ok(task), Ok(assignment)) => {
-                assert_eq!(task.review.requirements, assignment.requirements);
-                assert_eq!(task.review.considered, assignment.considered);
-                assert_eq!(task.review.auto_approved, assignment.auto_approved);
+                assert_eq!(task.requirements, assignment.requirements);
+                assert_eq!(task.considered, assignment.considered);
+                assert_eq!(task.auto_approved, assignment.auto_approved);
                 let asked: BTreeSet<&str> =
-                    task.review.approvals.iter().map(|one| one.reviewer_id.as_str()).collect();
+                    task.approvals.iter().map(|one| one.reviewer_id.as_str()).collect();
                 let wanted: BTreeSet<&str> =
                     assignment.wanted.iter().map(|one| one.reviewer_id.as_str()).collect();
                 assert_eq!(asked, wanted);
-                kinds.insert(task.review.state);
+                kinds.insert(task.state);
             }
             (Err(Error::Refused(Refusal::NoQuorum(refused))), Err(simulated)) => {
                 assert_eq!(refused, simulated);
@@ -288,9 +287,9 @@ async fn a_replay_lists_exactly_what_would_have_gone_another_way(office: Office)
         let task = desk.create(draft, &author).await.expect("made");
         // Drafts that were never submitted were never decided.
         if number != 3 {
-            desk.submit(&task.review.task_id, &author).await.expect("submitted");
+            desk.submit(&task.task_id, &author).await.expect("submitted");
             if number % 3 == 0 {
-                schema.insert(task.review.task_id);
+                schema.insert(task.task.task_id);
             }
         }
     }
@@ -315,7 +314,7 @@ async fn an_override_is_confirmed_by_a_second_administrator_and_forced_by_none_o
     office.hire("rob", &[REVIEWER]).await;
     let desk = office.desk();
     let task = submitted(&desk, "now").await;
-    let id = &task.review.task_id;
+    let id = &task.task_id;
     let said = || Some("it burns".to_owned());
     let (max, pam) = (caller("max", &[ADMIN]), caller("pam", &[ADMIN]));
     let author = caller("ann", &[AUTHOR, ADMIN]);
@@ -329,11 +328,11 @@ async fn an_override_is_confirmed_by_a_second_administrator_and_forced_by_none_o
     let same = desk.act(id, &Deed::ConfirmOverride, &max).await;
     assert!(matches!(same, Err(Error::Refused(Refusal::SameAdmin { .. }))));
     let task = desk.act(id, &Deed::ConfirmOverride, &pam).await.expect("a second one");
-    assert_eq!(task.review.state, State::Approved);
+    assert_eq!(task.state, State::Approved);
     own(desk.act(id, &Deed::ForceApply { reason: said() }, &author).await);
-    assert!(desk.act(id, &Deed::ForceApply { reason: said() }, &max).await.expect("forced").review.forced);
+    assert!(desk.act(id, &Deed::ForceApply { reason: said() }, &max).await.expect("forced").forced);
     let revoked = desk.act(id, &Deed::Revoke { reason: said() }, &pam).await.expect("revoked");
-    assert_eq!((revoked.review.state, revoked.review.forced), (State::Rejected, false));
+    assert_eq!((revoked.state, revoked.forced), (State::Rejected, false));
     let late = desk.act(id, &Deed::Cancel { reason: None }, &author).await;
     assert!(matches!(late, Err(Error::Refused(Refusal::InvalidTransition(_)))));
     let told = office.told(Some(id)).await;

@@ -53,7 +53,7 @@ async fn a_policy_is_drafted_activated_switched_off_and_deleted(office: Office) 
     let asked = async || {
         let task = submitted(&desk, "something").await;
         request_to(&task, "rob");
-        task.review.requirements.iter().map(|one| one.policy.clone()).collect::<Vec<_>>()
+        task.requirements.iter().map(|one| one.policy.clone()).collect::<Vec<_>>()
     };
     assert_eq!(asked().await, ["default"], "a draft does not count");
     let stale = rules.activate_policy(&id, &having_seen(&max, 1)).await;
@@ -267,7 +267,7 @@ async fn a_setting_counts_at_the_next_decision(office: Office) {
     assert_eq!(names, settings::names().collect::<Vec<_>>());
     assert!(all.iter().all(|thing| thing.revision == 0 && settings::check(&thing.id, &thing.body).is_ok()));
     let wait = |task: &ade_store::database::StoredTask| {
-        let one = &task.review.approvals[0];
+        let one = &task.approvals[0];
         one.due_at.ms_since(one.created_at) / 1_000
     };
     assert_eq!(wait(&submitted(&desk, "one").await), 48 * 3_600);
@@ -280,7 +280,7 @@ async fn a_setting_counts_at_the_next_decision(office: Office) {
     let low = json!({ "medium": 98, "high": 99, "critical": 100 });
     rules.set("risk:thresholds", low, &max).await.expect("set");
     let task = submitted(&other, "four").await;
-    assert_eq!(json!(task.review.risk)["level"], "LOW");
+    assert_eq!(json!(task.risk)["level"], "LOW");
     let stale = rules.set("approval:max_timeout", json!(61), &having_seen(&max, 0)).await;
     assert_eq!(stale, Err(Error::Stale { now: 1 }));
     for (name, value) in [
@@ -315,14 +315,14 @@ async fn an_approval_is_good_for_as_long_as_was_said_when_it_was_given(office: O
     }
     let lasts = |number: usize| {
         let ends_at = ends[number].approval_ends_at.expect("approved");
-        ends_at.ms_since(ends[number].review.since[&State::Approved]) / 1_000
+        ends_at.ms_since(ends[number].since[&State::Approved]) / 1_000
     };
     assert_eq!((lasts(0), lasts(1)), (600, 1_200));
     office.clock.advance(Duration::from_secs(600));
     assert_eq!(desk.work_off().await, Ok(1));
-    let first = office.task(&ends[0].review.task_id).await;
-    assert_eq!((first.review.state, first.approval_ends_at), (State::Reviewing, None));
-    assert_eq!(office.task(&ends[1].review.task_id).await.review.state, State::Approved);
+    let first = office.task(&ends[0].task_id).await;
+    assert_eq!((first.state, first.approval_ends_at), (State::Reviewing, None));
+    assert_eq!(office.task(&ends[1].task_id).await.state, State::Approved);
 }
 
 async fn a_flag_switches_batches_off(office: Office) {

@@ -36,13 +36,13 @@ async fn everybody_lists_what_it_may_see(office: Office) {
         draft.metadata.tags = vec![format!("t{}", number % 2)];
         let task = desk.create(draft, &ann).await.expect("made");
         if number > 0 {
-            desk.submit(&task.review.task_id, &ann).await.expect("submitted");
+            desk.submit(&task.task_id, &ann).await.expect("submitted");
         }
-        ids.insert(0, task.review.task_id);
+        ids.insert(0, task.task.task_id);
     }
     let list = async |filter: TaskFilter, name: &str, role: &str| {
         let tasks = desk.tasks(filter, None, 50, &caller(name, &[role])).await.expect("listed");
-        tasks.into_iter().map(|task| task.review.task_id).collect::<Vec<_>>()
+        tasks.into_iter().map(|task| task.task.task_id).collect::<Vec<_>>()
     };
     assert_eq!(list(TaskFilter::default(), "ann", AUTHOR).await, ids);
     assert_eq!(list(TaskFilter::default(), "rob", REVIEWER).await, ids[..4]);
@@ -63,8 +63,8 @@ async fn everybody_lists_what_it_may_see(office: Office) {
     assert!(desk.tasks(TaskFilter::default(), None, 50, &agent).await.expect("listed").is_empty());
     // Page by page, with their requests.
     let page = desk.tasks(TaskFilter::default(), Some(&ids[1]), 2, &ann).await.expect("listed");
-    assert_eq!(page[0].review.task_id, ids[2]);
-    assert_eq!(page[1].review.task_id, ids[3]);
+    assert_eq!(page[0].task_id, ids[2]);
+    assert_eq!(page[1].task_id, ids[3]);
     assert_eq!(page[0], office.task(&ids[2]).await);
     let wrong = desk.tasks(TaskFilter::default(), Some("x"), 2, &ann).await;
     assert!(matches!(wrong, Err(Error::Invalid(_))));
@@ -111,7 +111,7 @@ async fn comments_are_said_by_who_sees_the_task_while_it_is_not_too_far(office: 
     office.hire("rob", &[REVIEWER]).await;
     let (desk, ann, rob) = (office.desk(), caller("ann", &[AUTHOR]), caller("rob", &[REVIEWER]));
     let task = desk.create(draft("one"), &ann).await.expect("made");
-    let id = &task.review.task_id;
+    let id = &task.task_id;
     desk.comment(id, "a draft", &ann).await.expect("said");
     assert_eq!(desk.comment(id, "hm", &rob).await, Err(Error::NotFound("task")));
     let task = desk.submit(id, &ann).await.expect("submitted");
@@ -120,7 +120,7 @@ async fn comments_are_said_by_who_sees_the_task_while_it_is_not_too_far(office: 
         assert!(matches!(desk.comment(id, text, &rob).await, Err(Error::Invalid(_))));
     }
     let now = office.task(id).await;
-    assert_eq!(now.review, task.review, "a comment changes nothing");
+    assert_eq!(now.task, task.task, "a comment changes nothing");
     let task = desk.respond(request_to(&task, "rob"), &yes(), &rob).await.expect("approved");
     desk.comment(id, "approved", &rob).await.expect("said");
     assert_eq!(office.task(id).await.approval_ends_at, task.approval_ends_at);
@@ -147,7 +147,7 @@ async fn a_comment_that_races_a_decision_is_not_about_what_was_decided(office: O
     let (ann, rob) = (caller("ann", &[AUTHOR]), caller("rob", &[REVIEWER]));
     for round in 0..20 {
         let task = submitted(&desk, &round.to_string()).await;
-        let id = task.review.task_id.as_str();
+        let id = task.task_id.as_str();
         let against = no();
         let (said, rejected) = tokio::join!(
             other.comment(id, "wait", &ann),
@@ -177,7 +177,7 @@ async fn nobody_of_the_old_authors_decides_about_a_copy(office: Office) {
     draft.metadata.lineage.sponsor_id = Some(UserId::new("sam"));
     draft.metadata.tags = vec!["tag".to_owned()];
     let old = desk.create(draft, &ann).await.expect("made");
-    let id = &old.review.task_id;
+    let id = &old.task_id;
     let early = desk.resubmit(id, &ann).await;
     assert!(matches!(early, Err(Error::Refused(Refusal::InvalidTransition(_)))));
     let old = desk.submit(id, &ann).await.expect("submitted");
@@ -189,20 +189,20 @@ async fn nobody_of_the_old_authors_decides_about_a_copy(office: Office) {
     }
     let copy = desk.resubmit(id, &caller("sam", &[AUTHOR])).await.expect("one of the authors");
     assert_eq!(copy.predecessor.as_deref(), Some(id.as_str()));
-    assert_eq!((copy.review.state, copy.review.revision), (State::Draft, 1));
-    assert_eq!(copy.review.author_id, UserId::new("sam"));
-    assert_eq!(copy.review.digest, old.review.digest);
+    assert_eq!((copy.state, copy.revision), (State::Draft, 1));
+    assert_eq!(copy.author_id, UserId::new("sam"));
+    assert_eq!(copy.digest, old.digest);
     assert_eq!((&copy.preview, &copy.metadata.tags), (&old.preview, &old.metadata.tags));
-    assert!(copy.review.author_set.contains(&UserId::new("ann")));
-    assert_eq!(office.task(&copy.review.task_id).await, copy);
-    assert_eq!(office.task(id).await.review.state, State::Rejected);
-    let copy = desk.submit(&copy.review.task_id, &caller("sam", &[AUTHOR])).await.expect("submitted");
-    let asked: Vec<&str> = copy.review.approvals.iter().map(|one| one.reviewer_id.as_str()).collect();
+    assert!(copy.author_set.contains(&UserId::new("ann")));
+    assert_eq!(office.task(&copy.task_id).await, copy);
+    assert_eq!(office.task(id).await.state, State::Rejected);
+    let copy = desk.submit(&copy.task_id, &caller("sam", &[AUTHOR])).await.expect("submitted");
+    let asked: Vec<&str> = copy.approvals.iter().map(|one| one.reviewer_id.as_str()).collect();
     assert_eq!(asked, ["rob"]);
     let own = desk.respond(request_to(&copy, "rob"), &yes(), &caller("ann", &[REVIEWER, ADMIN])).await;
     assert!(matches!(own, Err(Error::Refused(Refusal::OwnTask { .. }))), "{own:?}");
     assert_eq!(office.told(Some(id)).await.last().map(String::as_str), Some("task.resubmit"));
-    assert_eq!(office.told(Some(&copy.review.task_id)).await[0], "task.create");
+    assert_eq!(office.told(Some(&copy.task_id)).await[0], "task.create");
 }
 
 async fn whoever_stands_behind_a_change_does_not_decide_about_it(office: Office) {
@@ -214,9 +214,9 @@ async fn whoever_stands_behind_a_change_does_not_decide_about_it(office: Office)
     let mut by_token = ann;
     by_token.token_made_by = Some(UserId::new("rob"));
     let changed = desk.modify(
-        &task.review.task_id,
+        &task.task_id,
         |task| {
-            let mut config = task.review.config.clone();
+            let mut config = task.config.clone();
             config.description = "two".to_owned();
             Ok((config, task.metadata.clone(), task.preview.clone()))
         },
@@ -224,7 +224,7 @@ async fn whoever_stands_behind_a_change_does_not_decide_about_it(office: Office)
     );
     let task = changed.await.expect("changed");
     let open: Vec<&str> = task
-        .review
+        .task
         .approvals
         .iter()
         .filter(|one| one.is_answerable())

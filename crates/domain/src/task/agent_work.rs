@@ -3,10 +3,10 @@
 //! However often an agent says that it is alive, a task ends when its time is over or somebody wants it to end. That it is done
 //! counts only if it held its locks to the end.
 
-use super::{Execution, ExecutionResult, Failed, FailureCode, Left, Output, Phase, Refusal, Review, State};
+use super::{Execution, ExecutionResult, Failed, FailureCode, Left, Output, Phase, Refusal, State, Task};
 use crate::Moment;
 
-impl Review {
+impl Task {
     /// The present attempt, if that is the one.
     ///
     /// # Errors

@@ -3,12 +3,12 @@
 //! It goes by the same guards as the commands themselves. What is not listed here would be refused; what is listed may still be
 //! refused for what is said with it, such as no reason, or a digest that is not the present one.
 
-use super::{Actor, Review, Verb, allowed};
+use super::{Actor, Task, Verb, allowed};
 use crate::Moment;
 use crate::approval::Approval;
 use crate::permission::Act;
 
-impl Review {
+impl Task {
     /// What somebody may ask of it now. Who may say something about it is not decided here: that is among it for everybody.
     #[must_use]
     pub fn open_to(&self, actor: &Actor, now: Moment) -> Vec<Verb> {

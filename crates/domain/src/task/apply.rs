@@ -6,7 +6,7 @@
 use super::decide::said;
 use super::{
     Actor, Asked, Execution, Failed, FailureCode, HeldLock, Left, MOST_RETRIES, Output, Phase, Refusal,
-    Review, RollbackStrategy, State, Verb, next, retry_after_ms,
+    RollbackStrategy, State, Task, Verb, next, retry_after_ms,
 };
 use crate::Moment;
 use crate::people::UserId;
@@ -34,7 +34,7 @@ pub enum Follows {
     RollBack,
 }
 
-impl Review {
+impl Task {
     /// The attempt that whoever begins next has.
     #[must_use]
     pub fn next_attempt(&self) -> u64 {

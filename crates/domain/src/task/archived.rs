@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::Review;
+use super::Task;
 use crate::approval::quorum::Progress;
 use crate::people::UserId;
 
@@ -28,7 +28,7 @@ pub struct Remembered {
     pub escalated: usize,
 }
 
-impl Review {
+impl Task {
     /// What is remembered of its requests if they go into an archive. What was remembered before stays as it is.
     #[must_use]
     pub fn remember(&self, archive_id: &str) -> Remembered {

@@ -1,6 +1,6 @@
 //! Deciding: answers of reviewers, what they add up to, and what administrators do beside them.
 
-use super::{Actor, CONFIRM_WITHIN_MS, Digest, OverrideAsked, Refusal, Review, State, Verb, next};
+use super::{Actor, CONFIRM_WITHIN_MS, Digest, OverrideAsked, Refusal, State, Task, Verb, next};
 use crate::Moment;
 use crate::approval::quorum::{Status, is_reached};
 use crate::approval::{Action, Approval, RequestStatus};
@@ -24,7 +24,7 @@ pub(super) fn said(reason: Option<&str>) -> Option<&str> {
     reason.map(str::trim).filter(|reason| !reason.is_empty())
 }
 
-impl Review {
+impl Task {
     /// A reviewer answers, or an administrator in its place. The last answer before the task is decided counts.
     ///
     /// # Errors
@@ -246,9 +246,7 @@ impl Review {
         let open: Vec<bool> = self
             .requirements
             .iter()
-            .map(|requirement| {
-                requirement.progress(&votes).status == Status::Unsatisfied
-            })
+            .map(|requirement| requirement.progress(&votes).status == Status::Unsatisfied)
             .collect();
         for (requirement, open) in self.requirements.iter_mut().zip(open) {
             if open {

@@ -51,7 +51,7 @@ pub const CONFIRM_WITHIN_MS: u64 = 3_600_000;
 
 /// A task with its review.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Review {
+pub struct Task {
     /// What it is known by.
     pub task_id: String,
     /// How far it has come.
@@ -60,8 +60,16 @@ pub struct Review {
     pub revision: u64,
     /// What is to be done.
     pub config: Config,
+    /// Everything said about it that is not executed: lineage, tags, team.
+    pub metadata: Metadata,
     /// What an approval is given for.
     pub digest: Digest,
+    pub preview: Preview,
+    /// The locks that applying it will take, as they were when it was last created, modified or submitted.
+    #[serde(default)]
+    pub lock_preview: Vec<LockPreview>,
+    /// The task that this one was resubmitted from.
+    pub predecessor: Option<String>,
     /// Of which preview.
     pub fingerprint: Option<String>,
     /// Who wants it.
@@ -97,6 +105,9 @@ pub struct Review {
     pub reopened: Option<Reopened>,
     /// Whether it goes before all others.
     pub forced: bool,
+    /// When its approval expires, while it is approved.
+    #[serde(default)]
+    pub approval_ends_at: Option<Moment>,
     /// Not before, after an attempt that changed nothing.
     #[serde(default)]
     pub apply_after: Option<Moment>,
@@ -304,7 +315,7 @@ fn present(attempt: u64) -> String {
     }
 }
 
-impl Review {
+impl Task {
     /// A new draft.
     #[must_use]
     pub fn draft(
@@ -321,7 +332,11 @@ impl Review {
             // The record below makes it the first.
             revision: 0,
             config,
+            metadata: Metadata::default(),
             digest,
+            preview: Preview::none(),
+            lock_preview: Vec::new(),
+            predecessor: None,
             fingerprint: None,
             author_id: author_id.clone(),
             author_set,
@@ -337,6 +352,7 @@ impl Review {
             override_asked: None,
             reopened: None,
             forced: false,
+            approval_ends_at: None,
             apply_after: None,
             execution: None,
             by_agent: false,

@@ -1,6 +1,6 @@
 //! Requests that go on to somebody else: by hand, because nobody answered in time, or because somebody left.
 
-use super::{Actor, Refusal, Review, State};
+use super::{Actor, Refusal, State, Task};
 use crate::Moment;
 use crate::approval::policy::Priority;
 use crate::approval::{Approval, RequestStatus};
@@ -21,7 +21,7 @@ pub struct Successor {
     pub why: String,
 }
 
-impl Review {
+impl Task {
     /// A reviewer hands one request on.
     ///
     /// # Errors

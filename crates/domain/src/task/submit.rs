@@ -1,6 +1,6 @@
 //! From draft to review, and back into review when what was reviewed is not what would be done any more.
 
-use super::{Actor, Config, Digest, Refusal, Reopened, Review, State, Verb, next};
+use super::{Actor, Config, Digest, Refusal, Reopened, State, Task, Verb, next};
 use crate::Moment;
 use crate::approval::assignment::{Assignment, NoQuorum, Wanted};
 use crate::approval::{Approval, RequestStatus};
@@ -31,7 +31,7 @@ impl std::fmt::Debug for Plan<'_> {
     }
 }
 
-impl Review {
+impl Task {
     /// Whose task it is may change it: somebody of its authors, or an administrator.
     pub(super) fn own(&self, actor: &Actor, act: Act) -> Result<Option<UserId>, Refusal> {
         Self::permit(actor, act)?;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::office::{Office, config, user};
 use ade_domain::Moment;
 use ade_domain::approval::Action;
-use ade_domain::task::{Begin, Follows, Refusal, Review};
+use ade_domain::task::{Begin, Follows, Refusal, Task};
 use ade_domain::task::{ExecutionResult, Failed, FailureCode, Left, Output, Phase, RollbackStrategy, State};
 
 const LEASE_MS: u64 = 1_000;
@@ -57,7 +57,7 @@ fn everything(last: u64) -> Vec<Said> {
 #[derive(Debug, Clone)]
 struct World {
     office: Office,
-    review: Review,
+    review: Task,
     now: Moment,
 }
 

@@ -7,7 +7,7 @@ use ade_domain::approval::policy::{AutoApprove, Priority};
 use ade_domain::approval::{Action, RequestStatus};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::State;
-use ade_domain::task::{Refusal, Review};
+use ade_domain::task::{Refusal, Task};
 
 fn small_office() -> Office {
     Office::new(vec![
@@ -171,7 +171,7 @@ fn who_follows_agrees_only_as_long_as_its_leader_does_by_itself() {
     office.answer(&mut review, "eve", Action::Approve, "eve").expect("asked");
     // An administrator answers in the place of eve: what eve said does not count any more, nor who followed it.
     office.answer(&mut review, "eve", Action::Approve, "max").expect("an administrator");
-    let status = |review: &Review, who: &str| {
+    let status = |review: &Task, who: &str| {
         review.approvals.iter().find(|one| one.reviewer_id == id(who)).map(|one| one.status)
     };
     assert_eq!((review.state, status(&review, "rob")), (State::Reviewing, Some(RequestStatus::Pending)));

@@ -9,7 +9,7 @@ use ade_domain::approval::policy::AutoApprove;
 use ade_domain::approval::quorum::{Status, least};
 use ade_domain::approval::{Action, RequestStatus};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_domain::task::{Refusal, Review};
+use ade_domain::task::{Refusal, Task};
 use ade_domain::task::{State, Verb};
 use ade_testkit::{Dice, effort};
 
@@ -44,7 +44,7 @@ fn chain() -> Office {
     office
 }
 
-fn who_is_asked(office: &mut Office, task_type: &str, resource: &str) -> (Vec<String>, Review) {
+fn who_is_asked(office: &mut Office, task_type: &str, resource: &str) -> (Vec<String>, Task) {
     let mut review = office.draft("ann", config(task_type, &[resource]));
     office.submit(&mut review, "ann").expect("somebody can decide");
     (asked(&review).into_iter().map(str::to_owned).collect(), review)
@@ -263,7 +263,7 @@ fn unanswered_requests_go_to_managers_then_roles_then_administrators_and_each_st
     office.submit(&mut review, "ann").expect("rob can decide");
     let people = office.people();
     let mut number = 0;
-    let mut escalate = |review: &mut Review, at| {
+    let mut escalate = |review: &mut Task, at| {
         let due: Vec<String> = review.approvals.iter().map(|one| one.approval_id.clone()).collect();
         let mut happened = 0;
         for approval_id in due {
@@ -311,7 +311,7 @@ fn the_requests_of_a_leaver_move_on() {
 }
 
 /// What must hold whatever happened.
-fn check(review: &Review) {
+fn check(review: &Task) {
     let known: BTreeSet<&str> = review.approvals.iter().map(|one| one.approval_id.as_str()).collect();
     assert_eq!(known.len(), review.approvals.len(), "every request has an id of its own");
     for approval in &review.approvals {

@@ -109,7 +109,7 @@ fn after(cursor: &str) -> Answer<(u32, String)> {
 ))]
 async fn show(State(app): State<App>, caller: Caller, Segment(id): Segment) -> Answer<Json<wire::Approval>> {
     let (task, approval) = app.reviews.approval(&id, &caller).await?;
-    Ok(Json(told::approval(&approval, &task.review)))
+    Ok(Json(told::approval(&approval, &task.task)))
 }
 
 async fn respond(

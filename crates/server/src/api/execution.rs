@@ -242,5 +242,5 @@ async fn roll_back(
 async fn show(State(app): State<App>, caller: Caller, Segment(id): Segment) -> Answer<Json<wire::Execution>> {
     let task = app.reviews.task(&id, &caller).await?;
     let none = || Problem::new(StatusCode::NOT_FOUND, "NOT_EXECUTED", "nobody began to carry this task out");
-    task.review.execution.as_ref().map(|one| Json(told::execution(one))).ok_or_else(none)
+    task.execution.as_ref().map(|one| Json(told::execution(one))).ok_or_else(none)
 }

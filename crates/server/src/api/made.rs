@@ -16,8 +16,8 @@ pub(crate) fn answer(status: u16, made: Made<'_>, reader: &Caller, now: Moment) 
         Made::Task(task) => value(&convert::task(task, reader, now)),
         Made::Claim(task) => value(&execution::claim(task, reader, now)),
         Made::Approval(task, id) => {
-            let found = task.review.approvals.iter().find(|one| one.approval_id == id);
-            value(&found.map(|one| convert::approval(one, &task.review)))
+            let found = task.approvals.iter().find(|one| one.approval_id == id);
+            value(&found.map(|one| convert::approval(one, &task.task)))
         }
         Made::Batch(ids, tasks) => value(&convert::batch(ids, tasks)),
         Made::Restored(restored) => value(&jobs::restored(restored)),

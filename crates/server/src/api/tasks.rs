@@ -89,7 +89,7 @@ async fn list(
     let found = app.reviews.tasks(filter, page.cursor_id()?, page.one_more()?, &caller).await?;
     let now = app.reviews.now();
     let tell = |task: &StoredTask| told::task(task, &caller, now);
-    Ok(Json(convert::page(found, limit, |task: &StoredTask| task.review.task_id.clone(), tell)))
+    Ok(Json(convert::page(found, limit, |task: &StoredTask| task.task_id.clone(), tell)))
 }
 
 fn state_named(word: &str) -> Answer<TaskState> {
@@ -150,7 +150,7 @@ async fn show(
 ) -> Answer<(HeaderMap, Json<wire::Task>)> {
     let task = app.reviews.task(&id, &caller).await?;
     let mut headers = HeaderMap::new();
-    headers.extend(etag(task.review.revision).map(|tag| (header::ETAG, tag)));
+    headers.extend(etag(task.revision).map(|tag| (header::ETAG, tag)));
     Ok((headers, Json(told::task(&task, &caller, app.reviews.now()))))
 }
 
@@ -348,7 +348,7 @@ async fn comment(
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn preview(State(app): State<App>, caller: Caller, Segment(id): Segment) -> Answer<Json<Preview>> {
-    Ok(Json(app.reviews.task(&id, &caller).await?.preview))
+    Ok(Json(app.reviews.task(&id, &caller).await?.task.preview))
 }
 
 /// How dangerous a task is, and why
@@ -362,7 +362,7 @@ async fn preview(State(app): State<App>, caller: Caller, Segment(id): Segment) -
 async fn risk(State(app): State<App>, caller: Caller, Segment(id): Segment) -> Answer<Json<wire::Risk>> {
     let task = app.reviews.task(&id, &caller).await?;
     let none = || Problem::new(StatusCode::NOT_FOUND, "TASK_NOT_FOUND", "this task was never assessed");
-    told::risk(&task.review).map(Json).ok_or_else(none)
+    told::risk(&task.task).map(Json).ok_or_else(none)
 }
 
 /// Who is asked about a task, and what they said
@@ -379,7 +379,7 @@ async fn approvals(
     Segment(id): Segment,
 ) -> Answer<Json<wire::Page<wire::Approval>>> {
     let task = app.reviews.task(&id, &caller).await?;
-    let items = task.review.approvals.iter().map(|one| told::approval(one, &task.review)).collect();
+    let items = task.approvals.iter().map(|one| told::approval(one, &task.task)).collect();
     Ok(Json(wire::Page { items, next_cursor: None }))
 }
 

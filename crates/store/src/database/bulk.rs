@@ -108,11 +108,11 @@ impl Chain {
     ) -> Result<Rows, RecordError> {
         let [mut tasks, mut marks, mut approvals, mut audit, mut events] = <[Vec<Vec<Arg>>; 5]>::default();
         for task in some {
-            tasks.push(task_columns(task, task.approval_ends_at)?);
+            tasks.push(task_columns(task)?);
             for (kind, mark) in task.marks() {
-                marks.push(vec![kind.into(), mark.into(), task.review.task_id.as_str().into()]);
+                marks.push(vec![kind.into(), mark.into(), task.task_id.as_str().into()]);
             }
-            for approval in &task.review.approvals {
+            for approval in &task.approvals {
                 approvals.push(approval_columns(approval)?);
             }
         }

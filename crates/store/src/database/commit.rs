@@ -41,8 +41,6 @@ pub enum Write {
         task: Box<StoredTask>,
         /// As it was seen.
         expected: Option<u64>,
-        /// When its approval ends, if it is approved.
-        approval_ends_at: Option<Moment>,
         /// When this was decided: another attempt takes its place only if nobody is at it any more by then.
         at: Moment,
     },
@@ -188,11 +186,8 @@ pub(super) fn event_columns(event: &Event) -> Result<Vec<Arg>, RecordError> {
 
 /// `task_id, state, type, author_id, revision, approval_ends_at, ended_at, body, work, place, rank, ready_at, attempt,
 /// lease_until, closed_at`.
-pub(super) fn task_columns(
-    task: &StoredTask,
-    approval_ends_at: Option<Moment>,
-) -> Result<Vec<Arg>, RecordError> {
-    let review = &task.review;
+pub(super) fn task_columns(task: &StoredTask) -> Result<Vec<Arg>, RecordError> {
+    let review = &task.task;
     let ended_at =
         [State::Completed, State::Failed].iter().find_map(|state| review.since.get(state)).copied();
     let ended_at = ended_at.filter(|_| matches!(review.state, State::Completed | State::Failed));
@@ -204,7 +199,7 @@ pub(super) fn task_columns(
         review.config.task_type.as_str().into(),
         review.author_id.as_str().into(),
         review.revision.into(),
-        approval_ends_at.filter(|_| review.state == State::Approved).into(),
+        task.approval_ends_at.filter(|_| review.state == State::Approved).into(),
         ended_at.into(),
         json(task)?,
         work.map(|work| work.word().to_owned()).into(),
@@ -250,8 +245,8 @@ impl Write {
 
     fn add(&self, all: &mut Vec<Statement>) -> Result<(), RecordError> {
         all.push(match self {
-            Self::Task { task, expected, approval_ends_at, at } => {
-                return put_task(all, task, *expected, *approval_ends_at, *at);
+            Self::Task { task, expected, at } => {
+                return put_task(all, task, *expected, *at);
             }
             Self::DeleteTask { task_id, expected } => {
                 let args = [task_id.as_str().into(), (*expected).into()];
@@ -299,12 +294,11 @@ fn put_task(
     all: &mut Vec<Statement>,
     task: &StoredTask,
     expected: Option<u64>,
-    approval_ends_at: Option<Moment>,
     at: Moment,
 ) -> Result<(), RecordError> {
-    let review = &task.review;
+    let review = &task.task;
     let id = || Arg::from(review.task_id.as_str());
-    let mut args = task_columns(task, approval_ends_at)?;
+    let mut args = task_columns(task)?;
     let nothing = Beside::default();
     let before = match expected {
         None => {

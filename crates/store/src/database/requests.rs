@@ -81,7 +81,7 @@ impl Record {
         }
         let (places, args) = listed(task_ids);
         let sql = format!(
-            "SELECT task_id::text, body->'review'->'config'->>'description' FROM tasks WHERE task_id IN ({places})"
+            "SELECT task_id::text, body->'config'->>'description' FROM tasks WHERE task_id IN ({places})"
         );
         self.read(async |link| {
             let rows = link.rows(&sql, &args).await?;

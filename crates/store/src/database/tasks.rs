@@ -1,40 +1,47 @@
 //! Tasks, their requests and comments: one by id, many by filter. Lists go by keys, never by offsets.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_domain::approval::{Approval, RequestStatus};
 use ade_domain::people::UserId;
 use ade_domain::risk::History;
-use ade_domain::task::{LockPreview, Metadata, Preview, State};
-use ade_domain::task::{Remembered, Review};
+use ade_domain::task::{Remembered, State, Task};
 use serde::{Deserialize, Serialize};
 
 use super::rules::{self, Mark};
 use super::sql::{Arg, Conditions, Row};
 use super::{Record, RecordError};
 
-/// A task with everything that is known about it.
+/// A task as it was loaded, with what a commit needs to write only what differs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct StoredTask {
-    /// The task and its review.
-    pub review: Review,
-    /// What is said about it besides.
-    pub metadata: Metadata,
-    /// What it would change.
-    pub preview: Preview,
-    /// The task that it was made of.
-    pub predecessor: Option<String>,
-    /// The locks that carrying it out will need, as they were when it was last made, changed or submitted.
-    #[serde(default)]
-    pub lock_preview: Vec<LockPreview>,
-    /// When its approval ends, while it is approved.
-    #[serde(default)]
-    pub approval_ends_at: Option<Moment>,
-    /// How it was when it was read.
+    pub task: Task,
     #[serde(skip)]
     pub as_read: AsRead,
+}
+
+impl From<Task> for StoredTask {
+    fn from(task: Task) -> Self {
+        Self { task, as_read: AsRead::default() }
+    }
+}
+
+impl Deref for StoredTask {
+    type Target = Task;
+
+    fn deref(&self) -> &Task {
+        &self.task
+    }
+}
+
+impl DerefMut for StoredTask {
+    fn deref_mut(&mut self) -> &mut Task {
+        &mut self.task
+    }
 }
 
 /// What stood beside a task when it was read, so that only what differs is written; nothing for one that was not read. It says
@@ -61,9 +68,9 @@ impl PartialEq for AsRead {
 
 impl AsRead {
     fn new(task: &StoredTask, mark: Mark) -> Self {
-        let approvals = task.review.approvals.iter().map(|one| (one.approval_id.clone(), one.revision));
+        let approvals = task.approvals.iter().map(|one| (one.approval_id.clone(), one.revision));
         let beside = Beside { marks: task.marks(), approvals: approvals.collect() };
-        let seen = Seen { revision: task.review.revision, beside, mark };
+        let seen = Seen { revision: task.revision, beside, mark };
         Self { seen: Some(Arc::new(seen)), claimed: None }
     }
 
@@ -113,19 +120,19 @@ impl StoredTask {
     #[must_use]
     pub fn claimed_by(&self) -> Option<&str> {
         let claimed = self.as_read.claimed.as_ref();
-        claimed.filter(|(at, _)| *at == self.review.revision).map(|(_, by)| by.as_str())
+        claimed.filter(|(at, _)| *at == self.revision).map(|(_, by)| by.as_str())
     }
 
     fn claimed(&mut self, by: Option<&str>) {
-        self.as_read.claimed = by.map(|by| (self.review.revision, by.to_owned()));
+        self.as_read.claimed = by.map(|by| (self.revision, by.to_owned()));
     }
 
     /// What it is found by besides its own columns.
     pub(super) fn marks(&self) -> BTreeSet<(&'static str, String)> {
-        let resources = self.review.config.resources.iter().map(|resource| ("resource", resource.name()));
+        let resources = self.config.resources.iter().map(|resource| ("resource", resource.name()));
         let tags = self.metadata.tags.iter().map(|tag| ("tag", tag.clone()));
-        let authors = self.review.author_set.iter().map(|who| ("person", who.to_string()));
-        let reviewers = self.review.reviewers().into_iter().map(|who| ("person", who.to_string()));
+        let authors = self.author_set.iter().map(|who| ("person", who.to_string()));
+        let reviewers = self.reviewers().into_iter().map(|who| ("person", who.to_string()));
         resources.chain(tags).chain(authors).chain(reviewers).collect()
     }
 }
@@ -201,11 +208,11 @@ impl Record {
             let rows = link.rows(sql, &args).await?;
             let Some((first, others)) = rows.split_first() else { return Ok(None) };
             let mut task: StoredTask = first.json(2)?;
-            if let (Some(execution), Some(lease)) = (&mut task.review.execution, first.maybe_moment(3)?) {
+            if let (Some(execution), Some(lease)) = (&mut task.execution, first.maybe_moment(3)?) {
                 execution.lease_until = lease;
             }
-            task.review.remembered = remembered(first, 4)?;
-            task.review.approvals = others.iter().map(|row| row.json(2)).collect::<Result<_, _>>()?;
+            task.remembered = remembered(first, 4)?;
+            task.approvals = others.iter().map(|row| row.json(2)).collect::<Result<_, _>>()?;
             task.as_read = AsRead::new(&task, first.text(1)?.into());
             task.claimed(first.maybe_text(5)?);
             Ok(Some(task))
@@ -287,7 +294,7 @@ impl Record {
         wanted.sql.push_str(&format!(" ORDER BY {key} DESC LIMIT {limit}"));
         let task = |row: &Row| {
             let mut task: StoredTask = row.json(0)?;
-            task.review.remembered = remembered(row, 1)?;
+            task.remembered = remembered(row, 1)?;
             task.claimed(row.maybe_text(2)?);
             Ok(task)
         };

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 
 use ade_domain::Moment;
-use ade_domain::task::Review;
+use ade_domain::task::Task;
 use ade_domain::task::{Phase, PreviewStatus, State};
 use serde::{Deserialize, Serialize};
 
@@ -38,8 +38,8 @@ impl WorkKind {
     /// What it needs a worker for now, if for anything.
     #[must_use]
     pub fn of(task: &StoredTask) -> Option<Self> {
-        let review = &task.review;
-        let wants_undo = |review: &Review| {
+        let review = &task.task;
+        let wants_undo = |review: &Task| {
             review
                 .execution
                 .as_ref()
@@ -64,7 +64,7 @@ impl WorkKind {
     }
 
     /// The highest is first.
-    pub(super) fn rank(self, review: &Review) -> u64 {
+    pub(super) fn rank(self, review: &Task) -> u64 {
         match self {
             Self::Preview => PREVIEW,
             Self::RollBack => UNDO,
@@ -75,7 +75,7 @@ impl WorkKind {
 
     /// Among equals the oldest is first, and nothing is done before.
     #[must_use]
-    pub fn ready_at(self, review: &Review) -> Moment {
+    pub fn ready_at(self, review: &Task) -> Moment {
         let since = review.since.get(&review.state).copied();
         let since = since.unwrap_or_else(|| Moment::from_micros(0));
         review.apply_after.filter(|_| self == Self::Apply).map_or(since, |after| after.max(since))
@@ -194,7 +194,7 @@ async fn renew(link: &mut Link<'_>, task_id: &str, attempt: u64, until: Moment) 
     if link.run(sql, &args).await? == 0 {
         return Ok(0);
     }
-    let sql = "SELECT body->'review'->'execution'->>'stop' FROM tasks WHERE task_id = $1::uuid";
+    let sql = "SELECT body->'execution'->>'stop' FROM tasks WHERE task_id = $1::uuid";
     let rows = link.rows(sql, &[task_id.into()]).await?;
     let stops = rows.first().map(|row| row.maybe_text(0)).transpose()?.flatten().is_some();
     Ok(if stops { 2 } else { 1 })
@@ -304,7 +304,7 @@ impl Record {
     /// The record is away.
     pub async fn is_stopped(&self, task_id: &str, attempt: u64) -> Result<bool, RecordError> {
         let sql = "SELECT 1::bigint FROM tasks WHERE task_id = $1::uuid AND attempt = $2 \
-                   AND body->'review'->'execution'->>'stop' IS NOT NULL";
+                   AND body->'execution'->>'stop' IS NOT NULL";
         let args = [task_id.into(), attempt.into()];
         self.read(async |link| Ok(!link.rows(sql, &args).await?.is_empty())).await
     }

@@ -36,7 +36,7 @@ const DAY: u64 = 86_400;
 /// A task that Rob approved and that was done, so many seconds after the beginning.
 fn done(second: u64) -> StoredTask {
     let mut task = task("ann", "schema", "orders", "urgent");
-    let review = &mut task.review;
+    let review = &mut task.task;
     review.state = State::Completed;
     review.since.insert(State::Completed, at(second));
     review.author_set.add(person("ann"), "is its author");
@@ -59,7 +59,7 @@ fn done(second: u64) -> StoredTask {
 }
 
 fn carried_out(task: &mut StoredTask) {
-    task.review.execution = Some(Execution {
+    task.execution = Some(Execution {
         attempt: 1,
         worker: "w".to_owned(),
         phase: Phase::Ended,
@@ -74,7 +74,7 @@ fn carried_out(task: &mut StoredTask) {
         error: None,
         code: None,
         effects_of: None,
-        stash_key: Some(format!("stash/{}/1", task.review.task_id)),
+        stash_key: Some(format!("stash/{}/1", task.task_id)),
         rolled_back: None,
         retry_count: 0,
         stop: None,
@@ -128,7 +128,7 @@ async fn listed(record: &Record, who: &str) -> Vec<StoredTask> {
 }
 
 async fn there(record: &Record, task: &StoredTask) -> StoredTask {
-    record.task(&task.review.task_id).await.expect("read").expect("there")
+    record.task(&task.task_id).await.expect("read").expect("there")
 }
 
 /// What is counted, which stays the same wherever it is.
@@ -149,27 +149,26 @@ async fn what_people_see_is_the_same_when_requests_are_archived(opened: Opened) 
     let (archive, items) = archived(record, Approvals, DAY).await;
     assert!(ids(record, Approvals, DAY).await.is_empty(), "they have left");
     let seen = there(&opened.again().await, &task).await;
-    assert_eq!(seen.review.approvals, []);
-    assert_eq!(seen.review.progress(), task.review.progress());
-    assert_eq!(seen.review.progress()[0].status, Status::Satisfied);
-    assert!(seen.review.was_asked(&person("rob")) && !seen.review.was_asked(&person("eve")));
-    let made =
-        (seen.review.requests_made(), seen.review.requests_answered(), seen.review.requests_escalated());
+    assert_eq!(seen.approvals, []);
+    assert_eq!(seen.progress(), task.progress());
+    assert_eq!(seen.progress()[0].status, Status::Satisfied);
+    assert!(seen.was_asked(&person("rob")) && !seen.was_asked(&person("eve")));
+    let made = (seen.requests_made(), seen.requests_answered(), seen.requests_escalated());
     assert_eq!(made, (2, 1, 1));
-    assert_eq!(seen.review.remembered.as_ref().map(|one| &one.archive_id), Some(&archive.archive_id));
+    assert_eq!(seen.remembered.as_ref().map(|one| &one.archive_id), Some(&archive.archive_id));
     for who in ["rob", "sue", "ann"] {
         assert_eq!(listed(record, who).await.first(), Some(&seen), "{who}");
     }
     assert_eq!(numbers(record).await, before);
     // Whoever had read it before changes it now: what is remembered stays.
-    late.review.revision = 2;
+    late.revision = 2;
     write(record, vec![put(&late, Some(1))]).await.expect("guarded by its revision");
-    assert_eq!(there(record, &task).await.review.remembered, seen.review.remembered);
+    assert_eq!(there(record, &task).await.remembered, seen.remembered);
     assert_eq!(listed(record, "sue").await.len(), 1);
     let many = record.bring_back(archive.clone(), items.clone(), at(40 * DAY)).await;
     assert_eq!(many, Ok(1));
     let back = there(record, &task).await;
-    assert_eq!((&back.review.approvals, &back.review.remembered), (&task.review.approvals, &None));
+    assert_eq!((&back.approvals, &back.remembered), (&task.approvals, &None));
     assert_eq!(numbers(record).await, before);
     assert_eq!(record.bring_back(archive, items, at(40 * DAY)).await, Ok(0), "again, it is nothing");
     assert_eq!(numbers(record).await, before);
@@ -179,7 +178,7 @@ async fn a_task_comes_back_with_everything_from_both_archives(opened: Opened) {
     let record = &opened.record;
     let mut task = done(0);
     carried_out(&mut task);
-    let task_id = task.review.task_id.clone();
+    let task_id = task.task_id.clone();
     let comment = Comment {
         comment_id: id(),
         task_id: task_id.clone(),
@@ -206,7 +205,7 @@ async fn a_task_comes_back_with_everything_from_both_archives(opened: Opened) {
     assert_eq!(record.bring_back(tasks.clone(), lines_of_tasks, at(0)).await, Ok(1));
     assert_eq!(record.left_out(&tasks, &ids).await, Ok(LeftOut::default()));
     let back = there(record, &task).await;
-    assert_eq!(back.review.progress(), task.review.progress());
+    assert_eq!(back.progress(), task.progress());
     for who in ["rob", "sue", "ann"] {
         assert_eq!(listed(record, who).await.len(), 1, "{who} sees it as before");
     }
@@ -254,24 +253,24 @@ async fn an_older_archive_never_revives_what_was_archived_again(opened: Opened) 
     write(record, vec![put(&task, None), put(&other, None)]).await.expect("new");
     let (first, old) = archived(record, Tasks, 90 * DAY).await;
     assert_eq!(record.bring_back(first.clone(), old.clone(), at(0)).await, Ok(2));
-    task.review.revision = 5;
+    task.revision = 5;
     write(record, vec![put(&task, Some(1))]).await.expect("changed");
     let (second, new) = archived(record, Tasks, 90 * DAY).await;
-    let ids = [task.review.task_id.clone(), other.review.task_id.clone()];
+    let ids = [task.task_id.clone(), other.task_id.clone()];
     assert_eq!(record.bring_back(first.clone(), old.clone(), at(0)).await, Ok(0));
     assert_eq!(record.left_out(&first, &ids).await, Ok(LeftOut { outdated: 2, away: 0 }));
-    assert_eq!(record.task(&task.review.task_id).await, Ok(None));
+    assert_eq!(record.task(&task.task_id).await, Ok(None));
     assert_eq!(record.bring_back(second, new, at(0)).await, Ok(2));
     assert_eq!(there(record, &task).await, task);
     assert_eq!(record.bring_back(first, old, at(0)).await, Ok(0), "nor while it is there");
-    assert_eq!(there(record, &task).await.review.revision, 5);
+    assert_eq!(there(record, &task).await.revision, 5);
 }
 
 async fn what_changed_since_it_was_copied_stays(opened: Opened) {
     let record = &opened.record;
     let mut task = done(0);
     write(record, vec![put(&task, None)]).await.expect("new");
-    let task_id = task.review.task_id.clone();
+    let task_id = task.task_id.clone();
     let tasks = archive(Tasks, 0);
     record.announce_blob(&tasks.key, at(0)).await.expect("announced");
     let item = copied(record, Tasks, &task_id).await;
@@ -280,7 +279,7 @@ async fn what_changed_since_it_was_copied_stays(opened: Opened) {
     let (requests, lines) = archived(record, Approvals, DAY).await;
     assert_eq!(record.take_out(tasks.clone(), leaving()).await, Ok(0));
     assert_eq!(record.bring_back(requests, lines, at(0)).await, Ok(1));
-    task.review.revision = 2;
+    task.revision = 2;
     write(record, vec![put(&task, Some(1))]).await.expect("changed");
     assert_eq!(record.take_out(tasks.clone(), leaving()).await, Ok(0));
     assert_eq!(there(record, &task).await, task);
@@ -295,12 +294,12 @@ async fn what_somebody_is_at_or_is_to_undo_stays(opened: Opened) {
     let (mut at_it, mut wanted) = (done(0), done(0));
     for task in [&mut at_it, &mut wanted] {
         carried_out(task);
-        task.review.state = State::Failed;
-        task.review.since.insert(State::Failed, at(0));
+        task.state = State::Failed;
+        task.since.insert(State::Failed, at(0));
     }
     let asked = Asked { by: person("eve"), reason: "enough".to_owned(), at: at(3) };
-    wanted.review.execution.as_mut().expect("carried out").undo = Some(asked);
-    let execution = at_it.review.execution.as_mut().expect("carried out");
+    wanted.execution.as_mut().expect("carried out").undo = Some(asked);
+    let execution = at_it.execution.as_mut().expect("carried out");
     (execution.phase, execution.lease_until) = (Phase::RollingBack, at(200 * DAY));
     write(record, vec![put(&at_it, None), put(&wanted, None)]).await.expect("new");
     let leaving = |item: &Archived| vec![Leaving::of(Tasks, &id(), item)];
@@ -310,7 +309,7 @@ async fn what_somebody_is_at_or_is_to_undo_stays(opened: Opened) {
                 && ids(record, Approvals, 100 * DAY).await.is_empty()
         );
         // Nor if it came to that after it was copied.
-        let item = copied(record, Tasks, &task.review.task_id).await;
+        let item = copied(record, Tasks, &task.task_id).await;
         assert_eq!(record.take_out(archive(Tasks, 0), leaving(&item)).await, Ok(0));
     }
 }
@@ -369,14 +368,14 @@ async fn a_blob_whose_archive_never_came_is_removed_and_not_used_any_more(opened
     record.announce_blob(&late.key, at(0)).await.expect("announced");
     assert_eq!(record.doomed_blobs(at(0), 9).await, Ok(vec![late.key.clone()]));
     // Whoever stood still for so long must not delete what is nowhere else.
-    let item = copied(record, Tasks, &task.review.task_id).await;
+    let item = copied(record, Tasks, &task.task_id).await;
     let refused = record.take_out(late.clone(), vec![Leaving::of(Tasks, &late.archive_id, &item)]).await;
     assert!(matches!(refused, Err(RecordError::Conflict { .. })), "{refused:?}");
     assert_eq!(there(record, &task).await, task);
     record.blobs_removed(vec![late.key.clone()]).await.expect("removed");
     let (_, _) = archived(record, Tasks, 100 * DAY).await;
     assert_eq!(record.doomed_blobs(at(99 * DAY), 9).await, Ok(Vec::new()), "not at once");
-    let within = |kind: &str| format!("{kind}/{}", task.review.task_id);
+    let within = |kind: &str| format!("{kind}/{}", task.task_id);
     let doomed = record.doomed_blobs(at(100 * DAY), 9).await.expect("asked");
     assert_eq!(doomed, [within("output"), within("stash")], "the archive itself is needed");
     record.blobs_removed(doomed).await.expect("removed");

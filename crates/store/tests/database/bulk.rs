@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use ade_domain::approval::{Approval, RequestStatus};
 use ade_domain::audit::{Body, Walk, Who};
 use ade_domain::people::AuthorSet;
-use ade_domain::task::Review;
-use ade_domain::task::{Config, Metadata, Preview, Resource, ResourceMode, RollbackStrategy, State};
+use ade_domain::task::Task;
+use ade_domain::task::{Config, Metadata, Resource, ResourceMode, RollbackStrategy, State};
 use ade_store::Record;
-use ade_store::database::{AsRead, AuditFilter, Bare, Commit, Event, Loader, Place, StoredTask, Write};
+use ade_store::database::{AuditFilter, Bare, Commit, Event, Loader, Place, StoredTask, Write};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, ConnectOptions};
 
@@ -34,7 +34,7 @@ fn task(state: State) -> StoredTask {
         priority: 7,
     };
     let digest = config.digest().expect("canonical");
-    let mut review = Review::draft(id(), config, digest, person("ann"), AuthorSet::default(), at(0));
+    let mut review = Task::draft(id(), config, digest, person("ann"), AuthorSet::default(), at(0));
     review.records.clear();
     review.state = state;
     review.since.insert(state, at(9));
@@ -67,15 +67,7 @@ fn task(state: State) -> StoredTask {
     let approvals = vec![approval("rob", Some(at(8))), approval("sue", None)];
     review.approvals = approvals;
     let metadata = Metadata { tags: vec!["urgent".to_owned(), "q\\3".to_owned()], ..Metadata::default() };
-    StoredTask {
-        review,
-        metadata,
-        preview: Preview::none(),
-        predecessor: None,
-        lock_preview: Vec::new(),
-        approval_ends_at: Some(at(500)),
-        as_read: AsRead::default(),
-    }
+    Task { metadata, approval_ends_at: Some(at(500)), ..review }.into()
 }
 
 fn entry(task: &StoredTask, actor: Option<&str>) -> Body {
@@ -85,12 +77,12 @@ fn entry(task: &StoredTask, actor: Option<&str>) -> Body {
         who: Who { user_id: actor.map(person), ..Who::default() },
         action: "task.complete".to_owned(),
         object_type: "task".to_owned(),
-        object_id: task.review.task_id.clone(),
-        task_id: Some(task.review.task_id.clone()),
+        object_id: task.task_id.clone(),
+        task_id: Some(task.task_id.clone()),
         from: Some(State::Draft),
-        to: Some(task.review.state),
+        to: Some(task.state),
         revision: Some(2),
-        digest: Some(task.review.digest),
+        digest: Some(task.digest),
         reason: Some("ünï\n\\".to_owned()),
         ticket: None,
         details: serde_json::Map::new(),
@@ -102,7 +94,7 @@ fn event(task: &StoredTask) -> Event {
         event_id: id(),
         kind: "task:complete".to_owned(),
         at: at(9),
-        task_id: Some(task.review.task_id.clone()),
+        task_id: Some(task.task_id.clone()),
         tell: vec!["ann".to_owned()],
         data: json!({ "a": 1.5 }),
     }
@@ -118,12 +110,7 @@ fn some() -> (Vec<StoredTask>, Vec<Body>, Vec<Event>) {
 }
 
 async fn commit(record: &Record, tasks: &[StoredTask], audit: &[Body], events: &[Event]) {
-    let write = |task: &StoredTask| Write::Task {
-        task: Box::new(task.clone()),
-        expected: None,
-        approval_ends_at: task.approval_ends_at,
-        at: at(100),
-    };
+    let write = |task: &StoredTask| Write::Task { task: Box::new(task.clone()), expected: None, at: at(100) };
     let writes = tasks.iter().map(write).collect();
     let commit = Commit { writes, audit: audit.to_vec(), events: events.to_vec(), answer: None };
     record.commit(commit).await.expect("new");
@@ -145,7 +132,7 @@ async fn load(mut loader: Loader, tasks: &[StoredTask], audit: &[Body], events: 
 
 /// Goes on as if nothing had been special, and everything is found.
 async fn serves(record: &Record, task: &StoredTask) {
-    assert_eq!(record.task(&task.review.task_id).await.expect("read").as_ref(), Some(task));
+    assert_eq!(record.task(&task.task_id).await.expect("read").as_ref(), Some(task));
     let another = self::task(State::Reviewing);
     let audit = [entry(&another, Some("ann"))];
     commit(record, std::slice::from_ref(&another), &audit, &[event(&another)]).await;

@@ -7,11 +7,11 @@ use ade_domain::approval::RequestStatus;
 use ade_domain::audit::{Body, Head, Walk, Who};
 use ade_domain::people::{AuthorSet, User};
 use ade_domain::risk::History;
-use ade_domain::task::Review;
-use ade_domain::task::{Config, Metadata, Preview, Resource, ResourceMode, RollbackStrategy, State};
+use ade_domain::task::Task;
+use ade_domain::task::{Config, Metadata, Resource, ResourceMode, RollbackStrategy, State};
 use ade_store::database::{
-    ApprovalFilter, AsRead, AuditFilter, Comment, Commit, Counts, Event, RecordError, StoredAnswer,
-    StoredTask, StoredUser, TaskFilter, Thing, ThingKind, UserStats, Write,
+    ApprovalFilter, AuditFilter, Comment, Commit, Counts, Event, RecordError, StoredAnswer, StoredTask,
+    StoredUser, TaskFilter, Thing, ThingKind, UserStats, Write,
 };
 use serde_json::json;
 
@@ -52,22 +52,14 @@ pub(crate) fn task(author: &str, task_type: &str, resource: &str, tag: &str) -> 
         priority: 7,
     };
     let digest = config.digest().expect("canonical");
-    let mut review = Review::draft(id(), config, digest, person(author), AuthorSet::default(), at(0));
+    let mut review = Task::draft(id(), config, digest, person(author), AuthorSet::default(), at(0));
     review.records.clear();
     let metadata = Metadata { tags: vec![tag.to_owned()], ..Metadata::default() };
-    StoredTask {
-        review,
-        metadata,
-        preview: Preview::none(),
-        predecessor: None,
-        lock_preview: Vec::new(),
-        approval_ends_at: None,
-        as_read: AsRead::default(),
-    }
+    Task { metadata, ..review }.into()
 }
 
 pub(crate) fn put(task: &StoredTask, expected: Option<u64>) -> Write {
-    Write::Task { task: Box::new(task.clone()), expected, approval_ends_at: None, at: Moment::from_micros(0) }
+    Write::Task { task: Box::new(task.clone()), expected, at: Moment::from_micros(0) }
 }
 
 fn entry(action: &str, actor: Option<&str>, task_id: Option<&str>, second: u64) -> Body {
@@ -104,37 +96,33 @@ async fn a_task_comes_back_as_it_was_with_its_requests(opened: Opened) {
     let record = &opened.record;
     let mut written = task("ann", "schema", "orders", "urgent");
     write(record, vec![put(&written, None)]).await.expect("new");
-    assert_eq!(record.task(&written.review.task_id).await.expect("read"), Some(written.clone()));
+    assert_eq!(record.task(&written.task_id).await.expect("read"), Some(written.clone()));
     assert_eq!(record.task(&id()).await.expect("read"), None);
-    written.review.approvals =
-        vec![approval(&written.review, "rob", 500), approval(&written.review, "sue", 900)];
-    written.review.revision += 1;
+    written.approvals = vec![approval(&written.task, "rob", 500), approval(&written.task, "sue", 900)];
+    written.revision += 1;
     write(record, vec![put(&written, Some(1))]).await.expect("guarded");
-    assert_eq!(
-        opened.again().await.task(&written.review.task_id).await.expect("read"),
-        Some(written.clone())
-    );
-    let of = record.task_of_approval(&written.review.approvals[0].approval_id).await.expect("read");
-    assert_eq!(of.as_deref(), Some(written.review.task_id.as_str()));
-    let with = record.task_with(&written.review.approvals[1].approval_id).await.expect("read");
+    assert_eq!(opened.again().await.task(&written.task_id).await.expect("read"), Some(written.clone()));
+    let of = record.task_of_approval(&written.approvals[0].approval_id).await.expect("read");
+    assert_eq!(of.as_deref(), Some(written.task_id.as_str()));
+    let with = record.task_with(&written.approvals[1].approval_id).await.expect("read");
     assert_eq!(with, Some(written.clone()));
     assert_eq!(record.task_with(&id()).await.expect("read"), None);
     let comment = Comment {
         comment_id: id(),
-        task_id: written.review.task_id.clone(),
+        task_id: written.task_id.clone(),
         author_id: person("rob"),
         text: "why?".to_owned(),
         created_at: at(3),
     };
     write(record, vec![Write::Comment(comment.clone())]).await.expect("said");
-    assert_eq!(record.comments(&written.review.task_id).await.expect("read"), [comment]);
-    let delete = Write::DeleteTask { task_id: written.review.task_id.clone(), expected: 2 };
+    assert_eq!(record.comments(&written.task_id).await.expect("read"), [comment]);
+    let delete = Write::DeleteTask { task_id: written.task_id.clone(), expected: 2 };
     write(record, vec![delete]).await.expect("deleted");
-    assert_eq!(record.task(&written.review.task_id).await.expect("read"), None);
-    assert!(record.comments(&written.review.task_id).await.expect("read").is_empty());
+    assert_eq!(record.task(&written.task_id).await.expect("read"), None);
+    assert!(record.comments(&written.task_id).await.expect("read").is_empty());
 }
 
-pub(crate) fn approval(review: &Review, reviewer: &str, score: u32) -> ade_domain::approval::Approval {
+pub(crate) fn approval(review: &Task, reviewer: &str, score: u32) -> ade_domain::approval::Approval {
     ade_domain::approval::Approval {
         approval_id: id(),
         task_id: review.task_id.clone(),
@@ -167,13 +155,13 @@ async fn whoever_saw_an_older_revision_changes_nothing(opened: Opened) {
     let record = &opened.record;
     let mut written = task("ann", "schema", "orders", "urgent");
     write(record, vec![put(&written, None)]).await.expect("new");
-    written.review.revision = 2;
+    written.revision = 2;
     write(record, vec![put(&written, Some(1))]).await.expect("as it was seen");
     let mut late = written.clone();
-    late.review.state = State::Cancelled;
+    late.state = State::Cancelled;
     let refused = write(record, vec![put(&late, Some(1))]).await;
-    assert_eq!(refused, Err(RecordError::Conflict { what: format!("task {}", late.review.task_id) }));
-    assert_eq!(record.task(&late.review.task_id).await.expect("read"), Some(written.clone()));
+    assert_eq!(refused, Err(RecordError::Conflict { what: format!("task {}", late.task_id) }));
+    assert_eq!(record.task(&late.task_id).await.expect("read"), Some(written.clone()));
     assert!(matches!(write(record, vec![put(&written, None)]).await, Err(RecordError::Exists { .. })));
 }
 
@@ -184,10 +172,10 @@ async fn of_many_who_race_one_wins(opened: Opened) {
     let mut racers = Vec::new();
     for number in 0..16_u64 {
         let (record, mut mine) = (record.clone(), written.clone());
-        mine.review.revision = 2;
+        mine.revision = 2;
         mine.metadata.team = Some(number.to_string());
         racers.push(tokio::spawn(async move {
-            let audit = vec![entry("task.modify", Some("ann"), Some(&mine.review.task_id), number)];
+            let audit = vec![entry("task.modify", Some("ann"), Some(&mine.task_id), number)];
             record.commit(Commit { writes: vec![put(&mine, Some(1))], audit, ..Commit::default() }).await
         }));
     }
@@ -213,31 +201,31 @@ async fn lists_go_by_every_filter_and_by_pages(opened: Opened) {
         let mut one =
             task(author, if number % 3 == 0 { "schema" } else { "config" }, &(number % 4).to_string(), "x");
         if number % 5 == 0 {
-            one.review.state = State::Failed;
-            one.review.since.insert(State::Failed, at(number));
+            one.state = State::Failed;
+            one.since.insert(State::Failed, at(number));
         } else if number % 5 == 1 {
-            one.review.state = State::Completed;
-            one.review.since.insert(State::Completed, at(number));
+            one.state = State::Completed;
+            one.since.insert(State::Completed, at(number));
         }
-        one.review.approvals = vec![approval(&one.review, "rob", u32::try_from(number % 3).expect("small"))];
+        one.approvals = vec![approval(&one.task, "rob", u32::try_from(number % 3).expect("small"))];
         write(record, vec![put(&one, None)]).await.expect("new");
         all.push(one);
     }
     all.reverse();
-    let ids = |tasks: &[StoredTask]| tasks.iter().map(|one| one.review.task_id.clone()).collect::<Vec<_>>();
+    let ids = |tasks: &[StoredTask]| tasks.iter().map(|one| one.task_id.clone()).collect::<Vec<_>>();
     let expected = |keep: &dyn Fn(&StoredTask) -> bool| {
-        all.iter().filter(|one| keep(one)).map(|one| one.review.task_id.clone()).collect::<Vec<_>>()
+        all.iter().filter(|one| keep(one)).map(|one| one.task_id.clone()).collect::<Vec<_>>()
     };
     let found = async |filter: TaskFilter| ids(&record.tasks(&filter, None, 100).await.expect("listed"));
     assert_eq!(found(TaskFilter::default()).await, ids(&all));
     let by_state = TaskFilter { state: Some(State::Failed), ..TaskFilter::default() };
-    assert_eq!(found(by_state).await, expected(&|one| one.review.state == State::Failed));
+    assert_eq!(found(by_state).await, expected(&|one| one.state == State::Failed));
     let by_author = TaskFilter { author: Some("ben".to_owned()), ..TaskFilter::default() };
-    assert_eq!(found(by_author).await, expected(&|one| one.review.author_id == person("ben")));
+    assert_eq!(found(by_author).await, expected(&|one| one.author_id == person("ben")));
     let by_resource = TaskFilter { resource: Some("database:3".to_owned()), ..TaskFilter::default() };
-    assert_eq!(found(by_resource).await, expected(&|one| one.review.config.resources[0].id == "3"));
+    assert_eq!(found(by_resource).await, expected(&|one| one.config.resources[0].id == "3"));
     let by_type = TaskFilter { task_type: Some("schema".to_owned()), ..TaskFilter::default() };
-    assert_eq!(found(by_type).await, expected(&|one| one.review.config.task_type == "schema"));
+    assert_eq!(found(by_type).await, expected(&|one| one.config.task_type == "schema"));
     let by_tag = TaskFilter { tag: Some("y".to_owned()), ..TaskFilter::default() };
     assert!(found(by_tag).await.is_empty());
     let to_rob = TaskFilter { visible_to: Some(person("rob")), ..TaskFilter::default() };
@@ -247,7 +235,7 @@ async fn lists_go_by_every_filter_and_by_pages(opened: Opened) {
     let (mut paged, mut before) = (Vec::new(), None);
     loop {
         let page = record.tasks(&TaskFilter::default(), before.as_deref(), 5).await.expect("listed");
-        before = page.last().map(|one| one.review.task_id.clone());
+        before = page.last().map(|one| one.task_id.clone());
         paged.extend(ids(&page));
         if page.len() < 5 {
             break;
@@ -455,7 +443,7 @@ async fn of_many_with_the_same_request_one_is_carried_out(opened: Opened) {
         .map(|number| {
             let record = if number % 2 == 0 { record.clone() } else { other.clone() };
             let mut mine = written.clone();
-            mine.review.revision = 2;
+            mine.revision = 2;
             let answer = Some(("ann".to_owned(), "key".to_owned(), at(1), stored.clone()));
             let audit = vec![entry("task.modify", Some("ann"), None, number)];
             let commit = Commit { writes: vec![put(&mine, Some(1))], audit, answer, ..Commit::default() };
@@ -481,20 +469,20 @@ async fn what_is_counted_is_what_is_there(opened: Opened) {
     for (number, state) in (0_u64..).zip(states) {
         let author = if number == 1 { "ben" } else { "ann" };
         let mut one = task(author, "schema", "orders", "x");
-        one.review.state = state;
-        let (mut to_rob, mut to_sue) = (approval(&one.review, "rob", 1), approval(&one.review, "sue", 1));
+        one.state = state;
+        let (mut to_rob, mut to_sue) = (approval(&one.task, "rob", 1), approval(&one.task, "sue", 1));
         to_rob.created_at = at(10 + number);
         to_sue.created_at = at(5 + number);
-        one.review.approvals = vec![to_rob, to_sue];
+        one.approvals = vec![to_rob, to_sue];
         write(record, vec![put(&one, None)]).await.expect("new");
         if number > 0 {
             // Rob answers after 10, 20 and 60 seconds.
-            let to_rob = &mut one.review.approvals[0];
+            let to_rob = &mut one.approvals[0];
             to_rob.responded_at =
                 Some(at(10 + number + [0, 10, 20, 60][usize::try_from(number).expect("small")]));
             to_rob.status = RequestStatus::Approved;
             to_rob.revision = 2;
-            one.review.revision = 2;
+            one.revision = 2;
             write(record, vec![put(&one, Some(1))]).await.expect("as seen");
         }
     }
@@ -529,7 +517,7 @@ async fn everything_or_nothing(opened: Opened) {
         ..Commit::default()
     };
     assert!(matches!(record.commit(commit).await, Err(RecordError::Conflict { .. })));
-    assert_eq!(record.task(&one.review.task_id).await.expect("read"), None);
+    assert_eq!(record.task(&one.task_id).await.expect("read"), None);
     assert_eq!(record.number("one", at(1), 1_000, 100).await, Ok(0));
 }
 
@@ -538,12 +526,12 @@ async fn what_was_read_is_written_back_where_it_differs(opened: Opened) {
     let mut first = task("ann", "schema", "orders", "old");
     first.metadata.tags.push("both".to_owned());
     write(record, vec![put(&first, None)]).await.expect("new");
-    let task_id = first.review.task_id.clone();
+    let task_id = first.task_id.clone();
     let change = async |record: &ade_store::Record, change: &dyn Fn(&mut StoredTask)| {
         let mut task = record.task(&task_id).await.expect("read").expect("there");
-        let seen = task.review.revision;
+        let seen = task.revision;
         change(&mut task);
-        task.review.revision += 1;
+        task.revision += 1;
         write(record, vec![put(&task, Some(seen))]).await.expect("as seen");
         assert_eq!(record.task(&task_id).await.expect("read"), Some(task));
     };
@@ -554,13 +542,13 @@ async fn what_was_read_is_written_back_where_it_differs(opened: Opened) {
     change(record, &|task| task.metadata.tags = vec!["both".to_owned(), "new".to_owned()]).await;
     assert_eq!((tagged("old").await, tagged("both").await, tagged("new").await), (0, 1, 1));
     change(&other, &|task| {
-        let asked = ["rob", "sue", "tim"].map(|who| approval(&task.review, who, 500));
-        task.review.approvals = asked.to_vec();
+        let asked = ["rob", "sue", "tim"].map(|who| approval(&task.task, who, 500));
+        task.approvals = asked.to_vec();
     })
     .await;
     change(record, &|task| {
-        task.review.approvals[1].status = RequestStatus::Approved;
-        task.review.approvals[1].revision += 1;
+        task.approvals[1].status = RequestStatus::Approved;
+        task.approvals[1].revision += 1;
     })
     .await;
     let answered = ApprovalFilter { status: Some(RequestStatus::Approved), ..ApprovalFilter::default() };
@@ -617,7 +605,7 @@ async fn people_and_rules_give_the_record_another_mark_and_nothing_else_does(ope
     let late = Write::User { user: user(3), expected: Some(1) };
     assert!(matches!(write(record, vec![late]).await, Err(RecordError::Conflict { .. })));
     let (of_history, _) = other.history("schema", 50).await.expect("read");
-    let read = other.task(&written.review.task_id).await.expect("read").expect("there");
+    let read = other.task(&written.task_id).await.expect("read").expect("there");
     let last = marks.last();
     assert_eq!((last, last), (Some(&of_history), read.as_read.mark()));
     assert_eq!(last, Some(&record.mark().await.expect("read")));

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use crate::opened::{Opened, at, id, on_both, person, write};
 use ade_domain::people::AuthorSet;
-use ade_domain::task::{Asked, Config, Metadata, Phase, Preview, RollbackStrategy, State};
-use ade_domain::task::{Begin, Review};
+use ade_domain::task::{Asked, Config, Phase, RollbackStrategy, State};
+use ade_domain::task::{Begin, Task};
 use ade_store::database::{RecordError, Renewed, StoredAnswer, StoredTask, TaskFilter, Write};
 
 on_both!(
@@ -30,23 +30,15 @@ fn approved(executor: &str, priority: u8, since: u64) -> StoredTask {
         priority,
     };
     let digest = config.digest().expect("canonical");
-    let mut review = Review::draft(id(), config, digest, person("ann"), AuthorSet::default(), at(0));
+    let mut review = Task::draft(id(), config, digest, person("ann"), AuthorSet::default(), at(0));
     review.records.clear();
     review.state = State::Approved;
     review.since.insert(State::Approved, at(since));
-    StoredTask {
-        review,
-        metadata: Metadata::default(),
-        preview: Preview::none(),
-        predecessor: None,
-        lock_preview: Vec::new(),
-        approval_ends_at: None,
-        as_read: Default::default(),
-    }
+    review.into()
 }
 
 fn put(task: &StoredTask, expected: Option<u64>, second: u64) -> Write {
-    Write::Task { task: Box::new(task.clone()), expected, approval_ends_at: None, at: at(second) }
+    Write::Task { task: Box::new(task.clone()), expected, at: at(second) }
 }
 
 fn begin(worker: &str, until: u64) -> Begin {
@@ -57,32 +49,31 @@ async fn work_is_claimed_by_rank_then_by_age_and_only_where_it_can_be_done(opene
     let record = &opened.record;
     let (low, old, young) = (approved("noop", 1, 1), approved("noop", 50, 10), approved("noop", 50, 20));
     let (mut forced, elsewhere) = (approved("noop", 0, 30), approved("files", 100, 1));
-    forced.review.forced = true;
+    forced.forced = true;
     let mut later = approved("noop", 100, 5);
-    later.review.apply_after = Some(at(500));
+    later.apply_after = Some(at(500));
     let all = [&low, &old, &young, &forced, &elsewhere, &later];
     write(record, all.iter().map(|task| put(task, None, 40)).collect()).await.expect("new");
     let places = ["noop".to_owned()];
-    let ids = |tasks: &[&StoredTask]| -> Vec<String> {
-        tasks.iter().map(|task| task.review.task_id.clone()).collect()
-    };
+    let ids =
+        |tasks: &[&StoredTask]| -> Vec<String> { tasks.iter().map(|task| task.task_id.clone()).collect() };
     let first = record.first_ready(&places, &[], at(100)).await.expect("read");
-    assert_eq!(first.as_ref(), Some(&forced.review.task_id), "whoever looks claims nothing");
+    assert_eq!(first.as_ref(), Some(&forced.task_id), "whoever looks claims nothing");
     let claimed = record.claim(&places, &[], "w", at(100), at(110), 3).await.expect("claimed");
     assert_eq!(claimed, ids(&[&forced, &old, &young]));
     let claimed = record.claim(&places, &[], "v", at(100), at(111), 3).await.expect("claimed");
     assert_eq!(claimed, ids(&[&low]), "the others are claimed, not ready, or elsewhere");
     let listed = record.tasks(&TaskFilter::default(), None, 9).await.expect("listed");
     for (of, by) in [(&low, Some("v")), (&old, Some("w")), (&later, None), (&elsewhere, None)] {
-        let id = &of.review.task_id;
+        let id = &of.task_id;
         let alone = record.task(id).await.expect("read").expect("there");
         assert_eq!(alone.claimed_by(), by, "{id}");
-        let listed = listed.iter().find(|task| task.review.task_id == *id);
+        let listed = listed.iter().find(|task| task.task_id == *id);
         assert_eq!(listed.and_then(StoredTask::claimed_by), by, "{id} in a list");
     }
     assert!(record.claim(&places, &[], "u", at(100), at(112), 3).await.expect("none").is_empty());
     // Who put it off has it no sooner than others.
-    record.put_off(&low.review.task_id, "v", at(101)).await.expect("put off");
+    record.put_off(&low.task_id, "v", at(101)).await.expect("put off");
     let none = record.claim(&places, &["other".to_owned()], "u", at(102), at(113), 9).await.expect("none");
     assert!(none.is_empty(), "of another type");
     let of_type = ["schema".to_owned()];
@@ -128,28 +119,28 @@ async fn a_lease_only_grows_and_another_attempt_waits_for_its_end(opened: Opened
     let record = &opened.record;
     let mut task = approved("noop", 50, 1);
     write(record, vec![put(&task, None, 2)]).await.expect("new");
-    let task_id = task.review.task_id.clone();
+    let task_id = task.task_id.clone();
     assert_eq!(record.renew(&task_id, 0, at(99)).await.expect("asked"), Renewed::No, "nobody is at it");
-    let seen = task.review.revision;
-    let attempt = task.review.begin(begin("w", 20), at(10)).expect("approved");
+    let seen = task.revision;
+    let attempt = task.begin(begin("w", 20), at(10)).expect("approved");
     write(record, vec![put(&task, Some(seen), 10)]).await.expect("begun");
     assert_eq!(record.renew(&task_id, attempt, at(30)).await.expect("asked"), Renewed::Yes);
     assert_eq!(record.renew(&task_id, attempt + 1, at(90)).await.expect("asked"), Renewed::No);
     // Whoever decided had not seen that it was renewed: the lease stays as long as it is.
-    let seen = task.review.revision;
-    task.review.started(attempt, None, at(11)).expect("present");
+    let seen = task.revision;
+    task.started(attempt, None, at(11)).expect("present");
     write(record, vec![put(&task, Some(seen), 11)]).await.expect("started");
     let read = record.task(&task_id).await.expect("read").expect("there");
-    assert_eq!(read.review.execution.as_ref().map(|one| one.lease_until), Some(at(30)));
+    assert_eq!(read.execution.as_ref().map(|one| one.lease_until), Some(at(30)));
     assert!(record.silent(at(29), None, 9).await.expect("asked").is_empty());
     let silent = record.silent(at(30), None, 9).await.expect("asked");
     assert_eq!(silent, [(at(30), task_id.clone())]);
     assert!(record.silent(at(30), silent.last(), 9).await.expect("asked").is_empty(), "the next page");
     // Somebody believes that it ended, who looked before it was renewed.
     let mut taken = task.clone();
-    let seen = taken.review.revision;
-    taken.review.execution.as_mut().expect("begun").lease_until = at(20);
-    taken.review.recover(begin("v", 60), true, at(25)).expect("as far as it knows");
+    let seen = taken.revision;
+    taken.execution.as_mut().expect("begun").lease_until = at(20);
+    taken.recover(begin("v", 60), true, at(25)).expect("as far as it knows");
     let early = write(record, vec![put(&taken, Some(seen), 25)]).await;
     assert!(matches!(early, Err(RecordError::Conflict { .. })), "{early:?}");
     write(record, vec![put(&taken, Some(seen), 31)]).await.expect("its lease has ended");
@@ -160,15 +151,15 @@ async fn a_lease_only_grows_and_another_attempt_waits_for_its_end(opened: Opened
     );
     assert_eq!(record.renew(&task_id, attempt + 1, at(70)).await.expect("asked"), Renewed::Yes);
     let mut stopped = record.task(&task_id).await.expect("read").expect("there");
-    let seen = stopped.review.revision;
-    stopped.review.revision += 1;
+    let seen = stopped.revision;
+    stopped.revision += 1;
     let asked = Asked { by: person("eve"), reason: "enough".to_owned(), at: at(40) };
-    stopped.review.execution.as_mut().expect("begun").stop = Some(asked);
+    stopped.execution.as_mut().expect("begun").stop = Some(asked);
     write(record, vec![put(&stopped, Some(seen), 40)]).await.expect("asked");
     assert_eq!(record.renew(&task_id, attempt + 1, at(71)).await.expect("asked"), Renewed::Stop);
-    let seen = stopped.review.revision;
-    stopped.review.revision += 1;
-    stopped.review.execution.as_mut().expect("begun").phase = Phase::Ended;
+    let seen = stopped.revision;
+    stopped.revision += 1;
+    stopped.execution.as_mut().expect("begun").phase = Phase::Ended;
     write(record, vec![put(&stopped, Some(seen), 41)]).await.expect("ended");
     assert_eq!(record.renew(&task_id, attempt + 1, at(99)).await.expect("asked"), Renewed::No, "it is over");
     assert!(record.silent(at(1_000), None, 9).await.expect("asked").is_empty());
@@ -177,9 +168,9 @@ async fn a_lease_only_grows_and_another_attempt_waits_for_its_end(opened: Opened
 async fn what_is_said_is_kept_in_order_while_it_is_the_present_attempt(opened: Opened) {
     let record = &opened.record;
     let mut task = approved("noop", 50, 1);
-    let attempt = task.review.begin(begin("w", 20), at(10)).expect("approved");
+    let attempt = task.begin(begin("w", 20), at(10)).expect("approved");
     write(record, vec![put(&task, None, 10)]).await.expect("new");
-    let task_id = task.review.task_id.as_str();
+    let task_id = task.task_id.as_str();
     assert!(!record.say(task_id, attempt + 1, at(11), "not me", None).await.expect("asked"));
     for (second, text) in [(11, "one\n"), (12, "zwö \u{1F600}\n")] {
         assert!(record.say(task_id, attempt, at(second), text, None).await.expect("kept"));
@@ -200,11 +191,11 @@ async fn what_is_said_is_kept_in_order_while_it_is_the_present_attempt(opened: O
 async fn of_many_who_speak_at_once_each_is_kept_and_none_twice(opened: Opened) {
     let record = &opened.record;
     let mut task = approved("noop", 50, 1);
-    let attempt = task.review.begin(begin("w", 20), at(10)).expect("approved");
+    let attempt = task.begin(begin("w", 20), at(10)).expect("approved");
     write(record, vec![put(&task, None, 10)]).await.expect("new");
     let mut talk = tokio::task::JoinSet::new();
     for number in 0..40 {
-        let (record, task_id) = (record.clone(), task.review.task_id.clone());
+        let (record, task_id) = (record.clone(), task.task_id.clone());
         // Each request comes in twice.
         let answer = StoredAnswer { asked: String::new(), status: 204, body: serde_json::Value::Null };
         let kept = Some(("agent:w".to_owned(), format!("key-{}", number / 2), at(11), answer));
@@ -213,7 +204,7 @@ async fn of_many_who_speak_at_once_each_is_kept_and_none_twice(opened: Opened) {
     let said = talk.join_all().await;
     assert_eq!(said.iter().filter(|said| **said == Ok(true)).count(), 20, "{said:?}");
     assert_eq!(said.iter().filter(|said| **said == Err(RecordError::AnsweredAlready)).count(), 20);
-    let lines = record.said(&task.review.task_id, 0, 100).await.expect("read");
+    let lines = record.said(&task.task_id, 0, 100).await.expect("read");
     let numbers: Vec<u64> = lines.iter().map(|line| line.number).collect();
     assert_eq!(numbers, (1..=20).collect::<Vec<u64>>());
     let answer = record.answer("agent:w", "key-0").await.expect("read").expect("kept");

@@ -13,12 +13,12 @@ use ade_domain::audit::{Body, Who};
 use ade_domain::people::{AUTHOR, AuthorSet, People, REVIEWER, User, UserId};
 use ade_domain::permission::Part;
 use ade_domain::risk::{Facts, History as Ended, Registered, Thresholds, assess};
-use ade_domain::task::{Actor, Answer, Plan, Record as Happened, Review};
+use ade_domain::task::{Actor, Answer, Plan, Record as Happened, Task};
 use ade_domain::task::{
     ChangeKind, Config, Digest, LockPreview, Metadata, Preview, PreviewChange, Resource, ResourceMode,
     RollbackStrategy, State,
 };
-use ade_store::database::{AsRead, Event, StoredTask};
+use ade_store::database::{Event, StoredTask};
 use serde_json::json;
 use uuid::Builder;
 
@@ -229,7 +229,7 @@ impl History {
             };
             let task = self.task(created, self.made >= past)?;
             if self.made == self.many / 2 {
-                self.middle = Some(task.review.task_id.clone());
+                self.middle = Some(task.task_id.clone());
             }
             part.tasks.push(task);
             self.made += 1;
@@ -285,25 +285,17 @@ impl History {
         };
         let locks = config.resources.iter().map(|one| lock(format!("resource:{}", one.name())));
         let lock_preview = [lock(format!("task:{task_id}"))].into_iter().chain(locks).collect();
-        let mut review =
-            Review::draft(&task_id, config, digest, author.clone(), AuthorSet::default(), created);
+        let mut review = Task::draft(&task_id, config, digest, author.clone(), AuthorSet::default(), created);
         review.risk = Some(risk.clone());
         self.tell(&mut review, created);
-        let mut task = StoredTask {
-            review,
-            metadata: Metadata {
-                author_name: author.to_string(),
-                team: tags.first().cloned(),
-                ticket_ref: Some(format!("OPS-{version}")),
-                tags,
-                lineage: ade_domain::task::Lineage::default(),
-            },
-            preview,
-            predecessor: None,
-            lock_preview,
-            approval_ends_at: None,
-            as_read: AsRead::default(),
+        let metadata = Metadata {
+            author_name: author.to_string(),
+            team: tags.first().cloned(),
+            ticket_ref: Some(format!("OPS-{version}")),
+            tags,
+            lineage: ade_domain::task::Lineage::default(),
         };
+        let mut task: StoredTask = Task { metadata, preview, lock_preview, ..review }.into();
         if open && self.dice.below(10) == 0 {
             return Ok(task);
         }
@@ -325,15 +317,15 @@ impl History {
             ids: &mut || ids.pop().unwrap_or_default(),
         };
         let acts = actor(&author, Part::Author);
-        task.review.submit(plan, &acts, submitted).map_err(|error| wrong(&error))?;
-        self.tell(&mut task.review, submitted);
+        task.submit(plan, &acts, submitted).map_err(|error| wrong(&error))?;
+        self.tell(&mut task.task, submitted);
         self.decide(&mut task, submitted, open)?;
         Ok(task)
     }
 
     /// What became of it after it was submitted.
     fn decide(&mut self, task: &mut StoredTask, submitted: Moment, open: bool) -> Result<(), Failure> {
-        let review = &mut task.review;
+        let review = &mut task.task;
         let mut now = submitted;
         let chance = self.dice.below(100);
         if review.state == State::Reviewing {
@@ -377,7 +369,7 @@ impl History {
     }
 
     /// What a worker does is nobody's act.
-    fn go(&mut self, review: &mut Review, action: &str, to: State, now: Moment) {
+    fn go(&mut self, review: &mut Task, action: &str, to: State, now: Moment) {
         let from = std::mem::replace(&mut review.state, to);
         review.since.insert(to, now);
         review.revision += 1;
@@ -395,7 +387,7 @@ impl History {
     }
 
     /// An entry and an event for all that happened, as the server makes them.
-    fn tell(&mut self, review: &mut Review, now: Moment) {
+    fn tell(&mut self, review: &mut Task, now: Moment) {
         for happened in std::mem::take(&mut review.records) {
             let who = match &happened.actor {
                 None => Who::default(),
@@ -485,9 +477,9 @@ mod tests {
         last = before(last, 2 * LONG_MS);
         while let Some(part) = history.next(700).expect("imagined") {
             for task in &part.tasks {
-                assert!(task.review.task_id > ids, "ids go by time");
-                ids.clone_from(&task.review.task_id);
-                *states.entry(task.review.state).or_insert(0) += 1;
+                assert!(task.task_id > ids, "ids go by time");
+                ids.clone_from(&task.task_id);
+                *states.entry(task.state).or_insert(0) += 1;
             }
             for body in &part.entries {
                 assert!(body.at >= last && body.at < now, "{body:?}");

@@ -8,7 +8,7 @@ use ade_domain::approval::policy::{Policy, default_policy};
 use ade_domain::people::{AuthorSet, People, User, UserId};
 use ade_domain::permission::parts_of;
 use ade_domain::risk::{Facts, Registered, Thresholds, assess};
-use ade_domain::task::{Actor, Answer, Plan, Refusal, Review};
+use ade_domain::task::{Actor, Answer, Plan, Refusal, Task};
 use ade_domain::task::{Config, Resource, ResourceMode, RollbackStrategy};
 
 pub(crate) fn id(text: &str) -> UserId {
@@ -109,12 +109,12 @@ impl Office {
         }
     }
 
-    pub(crate) fn draft(&self, author: &str, config: Config) -> Review {
+    pub(crate) fn draft(&self, author: &str, config: Config) -> Task {
         let digest = config.digest().expect("plain");
-        Review::draft("task", config, digest, id(author), AuthorSet::default(), self.now)
+        Task::draft("task", config, digest, id(author), AuthorSet::default(), self.now)
     }
 
-    pub(crate) fn assignment(&self, review: &Review, config: &Config) -> Result<Assignment, NoQuorum> {
+    pub(crate) fn assignment(&self, review: &Task, config: &Config) -> Result<Assignment, NoQuorum> {
         let (people, default_policy) = (self.people(), default_policy());
         assign(&Question {
             config,
@@ -145,7 +145,7 @@ impl Office {
     /// Runs something with a plan for a config.
     pub(crate) fn plan<T>(
         &mut self,
-        review: &Review,
+        review: &Task,
         config: &Config,
         with: impl FnOnce(Plan<'_>, Moment) -> T,
     ) -> T {
@@ -159,14 +159,14 @@ impl Office {
         with(plan, now)
     }
 
-    pub(crate) fn submit(&mut self, review: &mut Review, by: &str) -> Result<(), Refusal> {
+    pub(crate) fn submit(&mut self, review: &mut Task, by: &str) -> Result<(), Refusal> {
         let (actor, config) = (self.actor(by), review.config.clone());
         let mut changed = review.clone();
         let outcome = self.plan(review, &config, |plan, now| changed.submit(plan, &actor, now));
         outcome.map(|()| *review = changed)
     }
 
-    pub(crate) fn modify(&mut self, review: &mut Review, config: &Config, by: &str) -> Result<(), Refusal> {
+    pub(crate) fn modify(&mut self, review: &mut Task, config: &Config, by: &str) -> Result<(), Refusal> {
         let (actor, digest) = (self.actor(by), config.digest().expect("plain"));
         let mut changed = review.clone();
         let outcome =
@@ -176,7 +176,7 @@ impl Office {
 
     pub(crate) fn answer(
         &self,
-        review: &mut Review,
+        review: &mut Task,
         of: &str,
         action: Action,
         by: &str,
@@ -196,7 +196,7 @@ impl Office {
 }
 
 /// Who is asked, and can still answer.
-pub(crate) fn asked(review: &Review) -> Vec<&str> {
+pub(crate) fn asked(review: &Task) -> Vec<&str> {
     review
         .approvals
         .iter()

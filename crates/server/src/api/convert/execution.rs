@@ -41,7 +41,7 @@ pub(crate) fn line(line: &LogLine) -> wire::LogLine {
 
 /// A task that an agent carries out from now on.
 pub(crate) fn claim(stored: &StoredTask, reader: &Caller, now: Moment) -> Option<wire::Claim> {
-    let execution = stored.review.execution.as_ref()?;
+    let execution = stored.execution.as_ref()?;
     Some(wire::Claim {
         task: task(stored, reader, now),
         attempt: execution.attempt,

@@ -7,7 +7,7 @@ use ade_domain::Moment;
 use ade_domain::approval::Approval;
 use ade_domain::approval::delegation::Delegation;
 use ade_domain::approval::policy::Policy;
-use ade_domain::task::Review;
+use ade_domain::task::Task;
 use ade_domain::task::{LockPreview, ResourceMode, State};
 use ade_store::RecordError;
 use ade_store::database::{Comment, Numbered, StoredTask, StoredToken, StoredUser, Thing};
@@ -42,7 +42,7 @@ pub(crate) fn token(stored: &StoredToken, secret: Option<String>) -> wire::Token
 }
 
 /// How dangerous a task is.
-pub(crate) fn risk(review: &Review) -> Option<wire::Risk> {
+pub(crate) fn risk(review: &Task) -> Option<wire::Risk> {
     let risk = review.risk.as_ref()?;
     Some(wire::Risk {
         score: risk.score,
@@ -56,7 +56,7 @@ pub(crate) fn risk(review: &Review) -> Option<wire::Risk> {
 
 /// A task as somebody sees it at a time: what it can do with it depends on both.
 pub(crate) fn task(stored: &StoredTask, reader: &Caller, now: Moment) -> wire::Task {
-    let StoredTask { review, metadata, .. } = stored;
+    let (review, metadata) = (&stored.task, &stored.metadata);
     wire::Task {
         task_id: review.task_id.clone(),
         state: review.state,
@@ -100,7 +100,7 @@ pub(crate) fn task(stored: &StoredTask, reader: &Caller, now: Moment) -> wire::T
 }
 
 /// A request about a task that was looked at.
-pub(crate) fn approval(one: &Approval, review: &Review) -> wire::Approval {
+pub(crate) fn approval(one: &Approval, review: &Task) -> wire::Approval {
     listed_approval(one, &review.config.description, Some(review.state))
 }
 
@@ -155,7 +155,7 @@ pub(crate) fn lock_preview(lock: &LockPreview) -> wire::LockPreview {
 
 /// How long a task took on its way.
 pub(crate) fn task_stats(task: &StoredTask, comments: usize) -> wire::TaskStats {
-    let review = &task.review;
+    let review = &task.task;
     let since = |state: State| review.since.get(&state).copied();
     let decided = [State::Approved, State::Rejected].into_iter().filter_map(since).min();
     let took = since(State::Submitted).zip(decided).map(|(from, to)| to.ms_since(from));
@@ -174,8 +174,8 @@ pub(crate) fn task_stats(task: &StoredTask, comments: usize) -> wire::TaskStats 
 pub(crate) fn batch(ids: &[String], tasks: &[StoredTask]) -> wire::BatchAnswer {
     let find = |id: &String| {
         tasks.iter().find_map(|task| {
-            let found = task.review.approvals.iter().find(|one| one.approval_id == *id)?;
-            Some(approval(found, &task.review))
+            let found = task.approvals.iter().find(|one| one.approval_id == *id)?;
+            Some(approval(found, &task.task))
         })
     };
     wire::BatchAnswer { items: ids.iter().filter_map(find).collect() }

@@ -43,12 +43,12 @@ async fn task(
     stays_until: Moment,
     changes: &mut Changes,
 ) -> Result<bool, RecordError> {
-    let task_id = item.task.review.task_id.as_str();
+    let task_id = item.task.task_id.as_str();
     // One that nobody knows was taken out before this was written down.
     if known(link, task_id).await?.is_some_and(|newest| newest != archive_id) {
         return Ok(false);
     }
-    let mut args = task_columns(&item.task, None)?;
+    let mut args = task_columns(&item.task)?;
     let remembered = item.remembered.as_ref().map(json).transpose()?;
     args.push(u64::from(item.requests_archived).into());
     args.push(remembered.unwrap_or(Arg::MaybeText(None)));
@@ -68,8 +68,8 @@ async fn task(
         }
     }
     let mut whole = item.task.clone();
-    whole.review.approvals.clone_from(&item.approvals);
-    whole.review.remembered.clone_from(&item.remembered);
+    whole.approvals.clone_from(&item.approvals);
+    whole.remembered.clone_from(&item.remembered);
     for (kind, mark) in whole.marks() {
         put_mark(link, task_id, kind, &mark).await?;
     }
@@ -107,7 +107,7 @@ async fn requests(
     stays_until: Moment,
     changes: &mut Changes,
 ) -> Result<bool, RecordError> {
-    let task_id = item.task.review.task_id.as_str();
+    let task_id = item.task.task_id.as_str();
     if !stay(link, task_id, stays_until).await? {
         return Ok(false);
     }

@@ -203,8 +203,8 @@ impl Record {
         // First, because whoever takes it out checks it: requests that leave or come back meanwhile are noticed.
         let (requests_archived, marks) = self.marked(task_id).await?;
         let Some(mut task) = self.task(task_id).await? else { return Ok(None) };
-        let approvals = std::mem::take(&mut task.review.approvals);
-        let remembered = task.review.remembered.clone();
+        let approvals = std::mem::take(&mut task.approvals);
+        let remembered = task.remembered.clone();
         let (mut comments, mut logs) = (Vec::new(), Vec::new());
         if kind == ArchiveKind::Tasks {
             comments = self.comments(task_id).await?;

@@ -29,7 +29,7 @@ pub(super) type Counted = (&'static str, String, &'static str);
 pub(super) type Changes = BTreeMap<Counted, i64>;
 
 pub(super) fn count_of_task(item: &Archived) -> Counted {
-    let review = &item.task.review;
+    let review = &item.task.task;
     ("task", review.author_id.to_string(), review.state.word())
 }
 
@@ -41,7 +41,7 @@ impl Leaving {
     /// What is to be taken out once it is in an archive.
     #[must_use]
     pub fn of(kind: ArchiveKind, archive_id: &str, item: &Archived) -> Self {
-        let review = &item.task.review;
+        let review = &item.task.task;
         let mut counted: Vec<Counted> = item.approvals.iter().map(count_of_request).collect();
         let (mut remembered, mut unneeded) = (None, Vec::new());
         match kind {

@@ -17,16 +17,16 @@ ALTER TABLE tasks ADD COLUMN requests_archived bigint NOT NULL DEFAULT 0;
 ALTER TABLE tasks ADD COLUMN closed_at timestamptz;
 
 UPDATE tasks SET closed_at = 'epoch'::timestamptz
-    + coalesce((body->'review'->'since'->>state)::bigint, 0) * interval '1 microsecond'
+    + coalesce((body->'since'->>state)::bigint, 0) * interval '1 microsecond'
 WHERE state IN ('COMPLETED', 'FAILED', 'REJECTED', 'CANCELLED');
 
-UPDATE tasks SET work = 'apply', rank = coalesce((body->'review'->'config'->>'priority')::bigint, 50),
+UPDATE tasks SET work = 'apply', rank = coalesce((body->'config'->>'priority')::bigint, 50),
     ready_at = 'epoch'::timestamptz
-        + coalesce((body->'review'->'since'->>'APPROVED')::bigint, 0) * interval '1 microsecond',
-    place = CASE WHEN body->'review'->'config'->>'executor' = 'noop' THEN 'noop'
-        WHEN body->'review'->'config'->'parameters'->>'agent' IS NOT NULL
-            THEN 'agent:' || (body->'review'->'config'->'parameters'->>'agent')
-        ELSE 'can:' || coalesce(body->'review'->'config'->'parameters'->>'capability', type) END
+        + coalesce((body->'since'->>'APPROVED')::bigint, 0) * interval '1 microsecond',
+    place = CASE WHEN body->'config'->>'executor' = 'noop' THEN 'noop'
+        WHEN body->'config'->'parameters'->>'agent' IS NOT NULL
+            THEN 'agent:' || (body->'config'->'parameters'->>'agent')
+        ELSE 'can:' || coalesce(body->'config'->'parameters'->>'capability', type) END
 WHERE state = 'APPROVED';
 
 CREATE INDEX tasks_to_do ON tasks (place, rank DESC, ready_at, task_id) WHERE work IS NOT NULL;

@@ -16,15 +16,15 @@ ALTER TABLE tasks ADD COLUMN requests_archived integer NOT NULL DEFAULT 0;
 -- When it came to any end, for the archive.
 ALTER TABLE tasks ADD COLUMN closed_at integer;
 
-UPDATE tasks SET closed_at = coalesce(body->'review'->'since'->>state, 0)
+UPDATE tasks SET closed_at = coalesce(body->'since'->>state, 0)
 WHERE state IN ('COMPLETED', 'FAILED', 'REJECTED', 'CANCELLED');
 
-UPDATE tasks SET work = 'apply', rank = coalesce(body->'review'->'config'->>'priority', 50),
-    ready_at = coalesce(body->'review'->'since'->>'APPROVED', 0),
-    place = CASE WHEN body->'review'->'config'->>'executor' = 'noop' THEN 'noop'
-        WHEN body->'review'->'config'->'parameters'->>'agent' IS NOT NULL
-            THEN 'agent:' || (body->'review'->'config'->'parameters'->>'agent')
-        ELSE 'can:' || coalesce(body->'review'->'config'->'parameters'->>'capability', type) END
+UPDATE tasks SET work = 'apply', rank = coalesce(body->'config'->>'priority', 50),
+    ready_at = coalesce(body->'since'->>'APPROVED', 0),
+    place = CASE WHEN body->'config'->>'executor' = 'noop' THEN 'noop'
+        WHEN body->'config'->'parameters'->>'agent' IS NOT NULL
+            THEN 'agent:' || (body->'config'->'parameters'->>'agent')
+        ELSE 'can:' || coalesce(body->'config'->'parameters'->>'capability', type) END
 WHERE state = 'APPROVED';
 
 CREATE INDEX tasks_to_do ON tasks (place, rank DESC, ready_at, task_id) WHERE work IS NOT NULL;
