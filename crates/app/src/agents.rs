@@ -107,9 +107,6 @@ impl AgentService {
 
     /// As whom the caller holds locks and takes work: an agent's token acts as that agent only; a person as itself, or as an
     /// agent that it answers for; an administrator as any. A name that nobody has becomes an agent of the caller.
-    ///
-    /// # Errors
-    /// The name is somebody else's.
     pub async fn acts_as(&self, caller: &Caller, named: Option<&str>) -> Result<String, Error> {
         caller.require(Scope::Lock)?;
         let Some(user) = &caller.user else { return Ok(named.unwrap_or(BOOTSTRAP).to_owned()) };
@@ -133,9 +130,6 @@ impl AgentService {
     }
 
     /// Whether the caller acts for an agent that is there; nobody becomes one by this.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn acts_for(&self, caller: &Caller, agent_id: &str) -> Result<bool, Error> {
         caller.require(Scope::Lock)?;
         let own = caller.agent_id.is_none()
@@ -222,9 +216,6 @@ impl AgentService {
     }
 
     /// Registers an agent under a new id. Whoever does so answers for it; an administrator may name somebody else.
-    ///
-    /// # Errors
-    /// The id is taken, or the caller may not.
     pub async fn register(
         &self,
         id: &str,
@@ -299,9 +290,6 @@ impl AgentService {
     }
 
     /// Changes what is known of an agent: by its sponsor, an administrator, or itself.
-    ///
-    /// # Errors
-    /// It is not known, or the caller may not.
     pub async fn update(
         &self,
         id: &str,
@@ -369,18 +357,12 @@ impl AgentService {
     }
 
     /// One agent.
-    ///
-    /// # Errors
-    /// It is not known.
     pub async fn get(&self, id: &str, caller: &Caller) -> Result<Known, AgentError> {
         caller.require(Scope::Read)?;
         self.known(id).await
     }
 
     /// Agents by id: those of the record, and those that are known to coordination alone.
-    ///
-    /// # Errors
-    /// Coordination or the record does not answer.
     pub async fn list(
         &self,
         after: Option<String>,
@@ -404,9 +386,6 @@ impl AgentService {
     }
 
     /// Heartbeat of an agent.
-    ///
-    /// # Errors
-    /// It is not known, or the caller may not act for it.
     pub async fn heartbeat(&self, id: &str, caller: &Caller) -> Result<Known, AgentError> {
         caller.require(Scope::Lock)?;
         let known = self.known(id).await?;
@@ -416,9 +395,6 @@ impl AgentService {
     }
 
     /// Removes an agent that holds nothing; its tokens end with it.
-    ///
-    /// # Errors
-    /// It is not known, busy, or somebody else's.
     pub async fn remove(&self, id: &str, caller: &Caller) -> Result<(), AgentError> {
         caller.require(Scope::Lock)?;
         let known = self.known(id).await?;
@@ -449,9 +425,6 @@ impl AgentService {
     }
 
     /// Removes agents that are known by name alone and were not heard of for a day; how many.
-    ///
-    /// # Errors
-    /// The record or coordination is away.
     pub async fn forget_idle(&self) -> Result<usize, AgentError> {
         let now = self.clock.now();
         let before = ade_domain::Moment::from_micros(now.micros().saturating_sub(IDLE_MS * 1_000));
@@ -477,9 +450,6 @@ impl AgentService {
     }
 
     /// Who answers for an agent, and must do so before it has tokens: for its sponsor or an administrator.
-    ///
-    /// # Errors
-    /// Nobody answers for it, or the caller may not.
     pub async fn sponsor_of(&self, id: &str, caller: &Caller) -> Result<UserId, AgentError> {
         let known = self.known(id).await?;
         if caller.agent_id.is_some() {
@@ -492,9 +462,6 @@ impl AgentService {
     }
 
     /// What an agent was told, in order: for itself, its sponsor, or an administrator.
-    ///
-    /// # Errors
-    /// It is not known, or the caller may not.
     pub async fn inbox(
         &self,
         id: &str,

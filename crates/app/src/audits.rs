@@ -32,9 +32,6 @@ impl Audits {
     }
 
     /// Entries in order, from the first one after a number.
-    ///
-    /// # Errors
-    /// The task is not to be seen.
     pub async fn entries(
         &self,
         mut filter: AuditFilter,
@@ -69,9 +66,6 @@ impl Audits {
     }
 
     /// Walks along the whole log, past a checkpoint if one is given.
-    ///
-    /// # Errors
-    /// The caller may not see it, or it is not as it was.
     pub async fn verify(&self, checkpoint: Option<Head>, caller: &Caller) -> Result<Head, LedgerError> {
         let refused = |error: Error| LedgerError::Refused(Box::new(error));
         caller.require(Scope::Read).map_err(refused)?;
@@ -83,9 +77,6 @@ impl Audits {
     }
 
     /// An administrator is about to take a lock from its holders: said before it is done.
-    ///
-    /// # Errors
-    /// The caller is none, or the record is away.
     pub async fn breaks(&self, lock: &str, reason: &str, now: Moment, caller: &Caller) -> Result<(), Error> {
         require_admin(caller)?;
         let mut commit = Commit::default();
@@ -95,9 +86,6 @@ impl Audits {
     }
 
     /// How everything stands: what there is, how many entries are numbered, and how tasks ended on the last days.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn overview(&self, caller: &Caller) -> Result<(Counts, u64, Vec<Day>), Error> {
         caller.require(Scope::Read)?;
         let record = &self.record;
@@ -107,9 +95,6 @@ impl Audits {
     }
 
     /// How somebody works: for itself, its manager, administrators and auditors.
-    ///
-    /// # Errors
-    /// The caller is none of them.
     pub async fn of_user(&self, id: &str, caller: &Caller) -> Result<UserStats, Error> {
         caller.require(Scope::Read)?;
         let id = UserId::new(id);

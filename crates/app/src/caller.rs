@@ -36,17 +36,11 @@ pub struct Caller {
 
 impl Caller {
     /// Refuses whoever's token is not good for something. Roles permit, scopes limit: both are asked.
-    ///
-    /// # Errors
-    /// It is not.
     pub fn require(&self, scope: Scope) -> Result<(), Error> {
         if self.scopes.contains(&scope) { Ok(()) } else { Err(Error::Scope(scope)) }
     }
 
     /// The same for what something that is asked of a task needs.
-    ///
-    /// # Errors
-    /// It is not.
     pub(crate) fn require_for(&self, verb: Verb) -> Result<(), Error> {
         let scopes: &[Scope] = match verb {
             Verb::Comment if self.scopes.contains(&Scope::Decide) => &[],

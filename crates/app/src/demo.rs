@@ -87,9 +87,6 @@ fn parameters(value: Value) -> Option<Map<String, Value>> {
 
 impl Demo<'_> {
     /// Makes all of it.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn fill(&self) -> Result<(), Error> {
         let admin = Accounts::bootstrap(who(None));
         for (id, name, roles, manager, team) in PEOPLE {

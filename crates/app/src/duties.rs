@@ -73,9 +73,6 @@ impl Running {
 
 impl Duties {
     /// Starts the loops.
-    ///
-    /// # Errors
-    /// The key that signs checkpoints cannot be used.
     pub fn start(self) -> Result<Running, LedgerError> {
         let signer = Signer::open(&self.data.join(KEY))?;
         let (mut jobs, mut loops) = (JoinSet::new(), JoinSet::new());

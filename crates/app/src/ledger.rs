@@ -101,9 +101,6 @@ impl std::fmt::Debug for Signer {
 
 impl Signer {
     /// With the key in a file, which is made if there is none; nobody else may read it.
-    ///
-    /// # Errors
-    /// It cannot be read or made.
     pub fn open(file: &Path) -> Result<Self, LedgerError> {
         let fault = |why: String| LedgerError::Key(why, file.display().to_string());
         let bytes = match fs::read(file) {
@@ -125,9 +122,6 @@ impl Signer {
 
     /// Where the log is now, signed. It must be whole since the last checkpoint: a signature under a broken log would hide it.
     /// What was changed before that is found by whoever verifies all of it.
-    ///
-    /// # Errors
-    /// The log is not as it was, or the record is away.
     pub async fn checkpoint(
         &self,
         record: &Record,
@@ -156,9 +150,6 @@ impl Signer {
 }
 
 /// Walks along the whole log, past a checkpoint that somebody signed; where it ends.
-///
-/// # Errors
-/// It names the first entry that was edited, removed, reordered or cut off.
 pub async fn verify(record: &Record, checkpoint: Option<&Checkpoint>) -> Result<Head, LedgerError> {
     if checkpoint.is_some_and(|checkpoint| !checkpoint.is_signed()) {
         return Err(LedgerError::Forged);
@@ -167,9 +158,6 @@ pub async fn verify(record: &Record, checkpoint: Option<&Checkpoint>) -> Result<
 }
 
 /// The same past a place that the caller trusts.
-///
-/// # Errors
-/// It names the first entry that was edited, removed, reordered or cut off.
 pub async fn walk(record: &Record, trusted: Option<Head>) -> Result<Head, LedgerError> {
     go_on(record, Walk::new(trusted), 0).await
 }

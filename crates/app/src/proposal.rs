@@ -74,9 +74,6 @@ impl SaidPreview {
 
 impl Proposal {
     /// A new draft of it.
-    ///
-    /// # Errors
-    /// Something that is needed was not said, or cannot be.
     pub fn draft(self, usual_timeout_seconds: u32, caller: &Caller) -> Result<Draft, Error> {
         let mut missing = Vec::new();
         for (pointer, said) in [("/type", &self.task_type), ("/description", &self.description)] {
@@ -111,9 +108,6 @@ impl Proposal {
     }
 
     /// What it makes of a task that is there.
-    ///
-    /// # Errors
-    /// Something that was said cannot be.
     pub fn change(&self, before: &StoredTask, caller: &Caller) -> Result<(Config, Metadata, Preview), Error> {
         let before = Draft {
             config: before.config.clone(),
@@ -216,9 +210,6 @@ impl Proposal {
 
 impl Reviews {
     /// A new draft of what somebody wants.
-    ///
-    /// # Errors
-    /// The caller may not, or what it wants cannot be.
     pub async fn propose(&self, proposal: Proposal, caller: &Caller) -> Result<StoredTask, Error> {
         let facts = self.facts(proposal.task_type.as_deref().unwrap_or_default()).await?;
         let usual = facts.settings().task_default_timeout;
@@ -227,9 +218,6 @@ impl Reviews {
     }
 
     /// The same draft, only imagined.
-    ///
-    /// # Errors
-    /// What is wanted cannot be.
     pub async fn imagine(&self, proposal: Proposal, caller: &Caller) -> Result<Draft, Error> {
         let mut draft = self.drafted(proposal, caller).await?;
         draft.preview = self.look_ahead(&draft.config, draft.preview).await?;

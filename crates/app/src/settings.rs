@@ -126,18 +126,12 @@ pub fn flags() -> impl Iterator<Item = &'static str> {
 }
 
 /// Whether a setting may have a value.
-///
-/// # Errors
-/// There is no such setting, or it may not.
 pub fn check(name: &str, value: &Value) -> Result<(), Vec<Invalid>> {
     Settings::default().put(name, value).map_err(|fault| vec![fault])
 }
 
 impl Settings {
     /// As they are in the record.
-    ///
-    /// # Errors
-    /// The record is away, or holds what we did not write.
     pub async fn load(record: &Record) -> Result<Self, RecordError> {
         let mut settings = Self::default();
         for thing in record.settings().await? {
@@ -226,26 +220,17 @@ fn default_of(kind: ThingKind, name: &str) -> Option<Thing> {
 
 impl Rules {
     /// Every setting, those that nobody has set with their defaults and revision 0.
-    ///
-    /// # Errors
-    /// The caller may not look.
     pub async fn settings(&self, caller: &Caller) -> Result<Vec<Thing>, Error> {
         self.all(ThingKind::Setting, names(), caller).await
     }
 
     /// One setting.
-    ///
-    /// # Errors
-    /// There is none, or the caller may not look.
     pub async fn setting(&self, name: &str, caller: &Caller) -> Result<Thing, Error> {
         caller.require(Scope::Read)?;
         self.current(ThingKind::Setting, name).await
     }
 
     /// Sets a setting.
-    ///
-    /// # Errors
-    /// The caller is no administrator, there is no such setting, or it cannot have this value.
     pub async fn set(&self, name: &str, value: Value, caller: &Caller) -> Result<Thing, Error> {
         require_admin(caller)?;
         if names().all(|known| known != name) {
@@ -256,26 +241,17 @@ impl Rules {
     }
 
     /// Every flag, those that nobody has switched with their defaults and revision 0.
-    ///
-    /// # Errors
-    /// The caller may not look.
     pub async fn features(&self, caller: &Caller) -> Result<Vec<Thing>, Error> {
         self.all(ThingKind::Feature, flags(), caller).await
     }
 
     /// One flag.
-    ///
-    /// # Errors
-    /// There is none, or the caller may not look.
     pub async fn feature(&self, name: &str, caller: &Caller) -> Result<Thing, Error> {
         caller.require(Scope::Read)?;
         self.current(ThingKind::Feature, name).await
     }
 
     /// Switches a flag on or off.
-    ///
-    /// # Errors
-    /// The caller is no administrator, or there is no such flag.
     pub async fn switch(&self, name: &str, enabled: bool, caller: &Caller) -> Result<Thing, Error> {
         require_admin(caller)?;
         self.overwrite(ThingKind::Feature, name, Value::Bool(enabled), "feature.set", caller).await

@@ -118,9 +118,6 @@ impl Agent {
     }
 
     /// Takes a task on until a moment, or renews its claim, which never makes it shorter. A task that finds no room is queued.
-    ///
-    /// # Errors
-    /// There is no room, or it takes nothing new.
     pub fn claim(&mut self, task_id: &str, until: Moment, now: Moment) -> Result<(), NoCapacity> {
         self.forget_ended(now);
         if !self.claims.contains_key(task_id) {
@@ -192,9 +189,6 @@ const WINDOW_MS: u64 = 60_000;
 
 impl RateWindow {
     /// Counts one question that is worth `weight`.
-    ///
-    /// # Errors
-    /// The agent asked too often; the moment at which it may ask again.
     pub fn admit(&mut self, weight: u32, limit: u32, now: Moment) -> Result<(), Moment> {
         let end = self.began.plus_ms(WINDOW_MS);
         if self.count == 0 || end <= now {

@@ -126,9 +126,6 @@ fn hash(number: u64, previous: Digest, body: &Body) -> Result<Digest, NotCanonic
 }
 
 /// The next entry of a chain.
-///
-/// # Errors
-/// What was done has no canonical form.
 pub fn append(head: Head, body: Body) -> Result<Entry, NotCanonical> {
     let number = head.number + 1;
     let entry_hash = hash(number, head.entry_hash, &body)?;
@@ -156,9 +153,6 @@ impl Walk {
     }
 
     /// The next entry.
-    ///
-    /// # Errors
-    /// It is not the one that was there.
     pub fn step(&mut self, entry: &Entry) -> Result<(), Broken> {
         let expected = self.head.number + 1;
         let broken = |why: String| Err(Broken { number: expected, why });
@@ -187,9 +181,6 @@ impl Walk {
     }
 
     /// The end of the chain.
-    ///
-    /// # Errors
-    /// It ends before the checkpoint.
     pub fn end(self) -> Result<Head, Broken> {
         match self.checkpoint {
             Some(checkpoint) if checkpoint.number > self.head.number => Err(Broken {

@@ -120,9 +120,6 @@ impl Output {
     }
 
     /// Nothing more is said: the beginning, how many bytes there were, and the file with all of them, if that was more.
-    ///
-    /// # Errors
-    /// Some of it could not be written to the file.
     pub fn finish(&self) -> io::Result<(String, u64, Option<PathBuf>)> {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         inner.pass(true);

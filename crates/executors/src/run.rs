@@ -121,9 +121,6 @@ impl Halted {
     }
 
     /// Does something unless the run is to end before that.
-    ///
-    /// # Errors
-    /// The run is to end.
     pub async fn or<T>(&self, work: impl Future<Output = T>) -> Result<T, Halt> {
         tokio::select! {
             biased;

@@ -7,9 +7,6 @@ use tracing_subscriber::EnvFilter;
 
 /// Starts logging for the whole process. What belongs into the audit log is written whatever the level is.
 /// `format` is `text` or `json`, `level` a level or filters.
-///
-/// # Errors
-/// The level is not one, or the process logs already.
 pub fn start(format: &str, level: &str) -> Result<(), String> {
     let wrong = |error: &dyn std::fmt::Display| format!("log.level = \"{level}\": {error}");
     let filter = EnvFilter::try_new(level).map_err(|error| wrong(&error))?;

@@ -170,9 +170,6 @@ pub(crate) async fn coordination(
 
 impl Server {
     /// Opens the data folder and listens. Requests are answered once [`run`](Self::run) is called.
-    ///
-    /// # Errors
-    /// The folder, the token or the address cannot be used.
     pub async fn start(config: &Config, admin_token: Option<&str>) -> Result<Self, StartError> {
         mark_demo(config)?;
         let mut config = config.clone();

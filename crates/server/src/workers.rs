@@ -200,9 +200,6 @@ pub struct WorkerProcess {
 
 impl WorkerProcess {
     /// Connects to Redis and PostgreSQL, and begins.
-    ///
-    /// # Errors
-    /// One of them cannot be reached, or the configuration names none.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
         let Some(postgres) = config.postgres.as_ref().filter(|_| config.redis.is_some()) else {
             return Err(StartError::NoWorker);

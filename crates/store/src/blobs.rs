@@ -66,9 +66,6 @@ pub struct Blobs {
 
 impl Blobs {
     /// In a folder, which is made if it is not there.
-    ///
-    /// # Errors
-    /// It cannot be made.
     pub fn in_folder(folder: impl Into<PathBuf>) -> Result<Self, BlobError> {
         let folder = folder.into();
         let opened = || -> io::Result<Self> {
@@ -135,17 +132,11 @@ impl Blobs {
     }
 
     /// Keeps some bytes under a key; what was there before is gone.
-    ///
-    /// # Errors
-    /// They cannot be written.
     pub fn put(&self, key: &str, bytes: &[u8]) -> Result<(), BlobError> {
         self.write(key, |file| file.write_all(bytes))
     }
 
     /// The same with whatever is written into a file.
-    ///
-    /// # Errors
-    /// It cannot be written.
     pub fn write(&self, key: &str, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), BlobError> {
         self.path(key)?;
         let unfinished = self.unfinished(key);
@@ -163,9 +154,6 @@ impl Blobs {
     }
 
     /// Keeps a file that was written and synced under a key. The file is gone afterwards.
-    ///
-    /// # Errors
-    /// It cannot be moved there.
     pub fn keep(&self, unfinished: &Path, key: &str) -> Result<(), BlobError> {
         let path = self.path(key)?;
         self.same()?;
@@ -195,9 +183,6 @@ impl Blobs {
     }
 
     /// What is kept under a key, if it is not longer than `most`.
-    ///
-    /// # Errors
-    /// There is none, or it cannot be read.
     pub fn get(&self, key: &str, most: u64) -> Result<Vec<u8>, BlobError> {
         let mut bytes = Vec::new();
         let read = self.open(key)?.take(most.saturating_add(1)).read_to_end(&mut bytes);
@@ -208,9 +193,6 @@ impl Blobs {
     }
 
     /// What is kept under a key, to be read.
-    ///
-    /// # Errors
-    /// There is none, or it cannot be read.
     pub fn open(&self, key: &str) -> Result<File, BlobError> {
         match File::open(self.path(key)?) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -222,17 +204,11 @@ impl Blobs {
     }
 
     /// Removes what is kept under a key; whether there was something.
-    ///
-    /// # Errors
-    /// It cannot be removed.
     pub fn remove(&self, key: &str) -> Result<bool, BlobError> {
         self.removed(fs::remove_file(self.path(key)?))
     }
 
     /// Removes what is kept under a key, and everything whose key begins with it and `/`; whether there was something.
-    ///
-    /// # Errors
-    /// It cannot be removed.
     pub fn remove_within(&self, within: &str) -> Result<bool, BlobError> {
         let path = self.path(within)?;
         // Whoever puts something there once more makes the folder anew.
@@ -252,9 +228,6 @@ impl Blobs {
     }
 
     /// Removes what crashes left before it was whole: what nobody has written to since a moment. How many.
-    ///
-    /// # Errors
-    /// The folder cannot be read.
     pub fn remove_unfinished(&self, since: Moment) -> Result<u64, BlobError> {
         let broken = |source| self.broken(source);
         let (since, mut many) = (UNIX_EPOCH + Duration::from_micros(since.micros()), 0);
@@ -269,9 +242,6 @@ impl Blobs {
     }
 
     /// The keys that begin with a name and `/`, with their sizes, in order.
-    ///
-    /// # Errors
-    /// The folder cannot be read.
     pub fn list(&self, within: &str) -> Result<Vec<(String, u64)>, BlobError> {
         let mut found = Vec::new();
         let mut open = vec![(self.path(within)?, within.to_owned())];

@@ -31,9 +31,6 @@ pub struct DataFolder {
 
 impl DataFolder {
     /// Makes the folder and takes it.
-    ///
-    /// # Errors
-    /// It is in use, or unusable.
     pub fn claim(data: &Path) -> Result<Self, FolderError> {
         let unusable = |source| FolderError::Unusable { path: data.to_owned(), source };
         private_folder(data).map_err(unusable)?;
@@ -52,9 +49,6 @@ impl DataFolder {
 }
 
 /// Makes a folder for its owner only: purposes and tokens are nobody else's business. One that is there stays as it is.
-///
-/// # Errors
-/// It cannot be made.
 pub fn private_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }

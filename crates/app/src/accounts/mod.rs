@@ -48,9 +48,6 @@ impl Accounts {
     }
 
     /// Somebody.
-    ///
-    /// # Errors
-    /// There is nobody by this id.
     pub async fn user(&self, id: &str, caller: &Caller) -> Result<StoredUser, Error> {
         caller.require(Scope::Read)?;
         self.known(id).await
@@ -61,9 +58,6 @@ impl Accounts {
     }
 
     /// People by id.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn users(
         &self,
         after: Option<&str>,
@@ -76,9 +70,6 @@ impl Accounts {
 }
 
 /// Refuses whoever does not administer.
-///
-/// # Errors
-/// The caller has not the role, or its token not the scope.
 pub fn require_admin(caller: &Caller) -> Result<(), Error> {
     caller.require(Scope::Admin)?;
     if caller.administers() {

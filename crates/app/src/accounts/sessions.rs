@@ -39,9 +39,6 @@ impl std::fmt::Debug for SignedIn {
 
 impl Accounts {
     /// Somebody signs in; nobody hears whether it was the name or the password that was wrong.
-    ///
-    /// # Errors
-    /// One of them was.
     pub async fn sign_in(&self, user_id: &str, password: String, who: Who) -> Result<SignedIn, Error> {
         if user_id.len() > LONGEST_ID {
             return self.not_signed_in(user_id, false, who, self.clock.now());
@@ -100,9 +97,6 @@ impl Accounts {
     }
 
     /// Whose session this is, and the hash of what its requests carry besides; prolonged by being used.
-    ///
-    /// # Errors
-    /// It is nobody's any more.
     pub async fn by_session(&self, secret: &str, who: Who) -> Result<(Caller, Session), Error> {
         let (now, session_hash) = (self.clock.now(), hash(secret));
         let over = || Error::Unauthenticated("the session is over; sign in again".to_owned());
@@ -140,9 +134,6 @@ impl Accounts {
     }
 
     /// Whose token this is.
-    ///
-    /// # Errors
-    /// It is nobody's any more.
     pub async fn by_token(&self, secret: &str, who: Who) -> Result<(Caller, StoredToken), Error> {
         let invalid = || Error::Unauthenticated("the token is not valid".to_owned());
         let found = self.record.authority_of_token(&hash(secret)).await?;
@@ -191,9 +182,6 @@ impl Accounts {
     }
 
     /// Somebody signs out.
-    ///
-    /// # Errors
-    /// It is not signed in: tokens are revoked instead.
     pub async fn sign_out(&self, secret: &str, caller: &Caller) -> Result<(), Error> {
         let (Some(user), Some(session)) = (&caller.user, &caller.who.session_id) else {
             return Err(Error::NotFound("session"));

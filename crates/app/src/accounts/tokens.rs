@@ -58,9 +58,6 @@ impl Caller {
 impl Accounts {
     /// A token for a person: for oneself, or by an administrator. What decides is given to whoever is signed in, for itself
     /// alone, or by the bootstrap token: an administrator who could make it for others could decide in their names.
-    ///
-    /// # Errors
-    /// The caller may not.
     pub async fn create_token(
         &self,
         of: &str,
@@ -91,9 +88,6 @@ impl Accounts {
     }
 
     /// A token for an agent: it proposes, locks and reads for its sponsor, and nothing else.
-    ///
-    /// # Errors
-    /// It asks for more.
     pub async fn create_agent_token(
         &self,
         agent_id: &str,
@@ -182,9 +176,6 @@ impl Accounts {
     }
 
     /// The tokens of somebody that are in force, for itself or for an administrator.
-    ///
-    /// # Errors
-    /// The caller is neither.
     pub async fn tokens(&self, of: &str, caller: &Caller) -> Result<Vec<StoredToken>, Error> {
         caller.require(Scope::Read)?;
         let owner = UserId::new(of);
@@ -200,9 +191,6 @@ impl Accounts {
     }
 
     /// Revokes a token, at once and for good. Revoking it again changes nothing.
-    ///
-    /// # Errors
-    /// There is none, or it is somebody else's.
     pub async fn revoke_token(&self, of: &str, token_id: &str, caller: &Caller) -> Result<(), Error> {
         let owner = UserId::new(of);
         if !caller.is(&owner) {

@@ -155,9 +155,6 @@ fn set_oneself(hash: String, before: Option<&Password>, now: Moment) -> Password
 
 impl Accounts {
     /// A new person.
-    ///
-    /// # Errors
-    /// The caller may not, the id is taken, or what is said cannot be.
     pub async fn create_user(&self, draft: UserDraft, caller: &Caller) -> Result<StoredUser, Error> {
         require_admin(caller)?;
         let UserDraft { user_id, change } = draft;
@@ -195,9 +192,6 @@ impl Accounts {
     }
 
     /// The first administrator, with a password that is told now and never again; nobody, if there are people already.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn first_admin(&self) -> Result<Option<String>, Error> {
         if !self.record.users(None, 1).await?.is_empty() {
             return Ok(None);
@@ -241,9 +235,6 @@ impl Accounts {
     }
 
     /// Changes somebody. People change their own password, when they are signed in; everything else is an administrator's.
-    ///
-    /// # Errors
-    /// The caller may not, or what is said cannot be.
     pub async fn change_user(
         &self,
         id: &str,

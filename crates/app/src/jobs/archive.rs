@@ -109,9 +109,6 @@ async fn on_disk<T: Send + 'static>(
 
 impl Archives {
     /// Archives what is old enough, for a while; how many tasks it concerned.
-    ///
-    /// # Errors
-    /// The record or the folder of blobs is away, or some task cannot be archived; that one keeps no other from leaving.
     pub async fn archive_old(&self) -> Result<u64, Error> {
         let mut round = Round { until: Instant::now() + ROUND, many: 0, failed: None };
         for (kind, days) in kinds() {
@@ -122,9 +119,6 @@ impl Archives {
     }
 
     /// Whether there is so much to be archived that another round is due at once.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn is_behind(&self) -> Result<bool, Error> {
         let now = self.clock.now();
         for (kind, days) in kinds() {
@@ -273,9 +267,6 @@ impl Archives {
     }
 
     /// Archives, the newest first.
-    ///
-    /// # Errors
-    /// The caller may not.
     pub async fn list(
         &self,
         before: Option<&str>,
@@ -290,9 +281,6 @@ impl Archives {
     }
 
     /// Brings back what is in an archive and not in the record, to stay for a while. Doing it again brings back nothing.
-    ///
-    /// # Errors
-    /// The caller may not, or the archive is not there.
     pub async fn restore(&self, archive_id: &str, caller: &Caller) -> Result<Restored, Error> {
         Self::permit(caller)?;
         let known = Uuid::parse_str(archive_id).is_ok();

@@ -110,9 +110,6 @@ pub struct Standing {
 
 impl Jobs {
     /// Every job, and how it stands.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn standing(&self) -> Result<Vec<Standing>, Error> {
         let rows = self.record.jobs().await?;
         let mut rows: BTreeMap<String, JobRow> =

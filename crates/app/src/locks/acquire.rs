@@ -34,9 +34,6 @@ impl LockService {
     ///
     /// Dropping the future while the answer is held open is hanging up: the request leaves the queue and gives back what
     /// it won.
-    ///
-    /// # Errors
-    /// They cannot be had.
     pub async fn acquire(&self, request: Request) -> Result<Acquired, LockError> {
         let agent = request.holder.agent_id().to_owned();
         if !self.coordination.heard(agent.clone()).await? {

@@ -31,9 +31,6 @@ pub struct LockLost;
 
 impl LockService {
     /// Extends leases. The agent counts as alive.
-    ///
-    /// # Errors
-    /// Coordination does not answer.
     pub async fn heartbeat(
         &self,
         holder: &Holder,
@@ -44,25 +41,16 @@ impl LockService {
     }
 
     /// Gives locks up.
-    ///
-    /// # Errors
-    /// Coordination does not answer.
     pub async fn release(&self, holder: &Holder, held: &[Held]) -> Result<Vec<HoldResult>, LockError> {
         self.each(holder, held, |holder, token| Command::Release { holder, token }).await
     }
 
     /// From exclusive to shared.
-    ///
-    /// # Errors
-    /// Coordination does not answer.
     pub async fn downgrade(&self, holder: &Holder, held: &[Held]) -> Result<Vec<HoldResult>, LockError> {
         self.each(holder, held, |holder, token| Command::Downgrade { holder, token }).await
     }
 
     /// Whose token this is, if it is a current holder's.
-    ///
-    /// # Errors
-    /// Coordination does not answer.
     pub async fn verify(&self, lock: LockName, token: Token) -> Result<Option<HeldBy>, Unavailable> {
         match self.run_one(lock, Command::Verify { token }).await? {
             Outcome::Valid(by) => Ok(Some(by)),
@@ -71,9 +59,6 @@ impl LockService {
     }
 
     /// Takes a lock from all its holders, and tells the record who did so and why.
-    ///
-    /// # Errors
-    /// Coordination does not answer.
     pub async fn break_lock(
         &self,
         actor: &str,

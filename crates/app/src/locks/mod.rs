@@ -130,17 +130,11 @@ impl LockService {
     }
 
     /// One lock.
-    ///
-    /// # Errors
-    /// Coordination does not answer.
     pub async fn show(&self, lock: LockName) -> Result<LockView, Unavailable> {
         self.coordination.look(lock).await
     }
 
     /// Locks by name.
-    ///
-    /// # Errors
-    /// Coordination does not answer.
     pub async fn list(
         &self,
         by: Filter,
@@ -151,9 +145,6 @@ impl LockService {
     }
 
     /// Who waits for whom.
-    ///
-    /// # Errors
-    /// Coordination does not answer.
     pub async fn graph(&self, limit: usize) -> Result<Vec<WaitView>, Unavailable> {
         self.coordination.waits(limit).await
     }

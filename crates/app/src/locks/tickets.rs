@@ -26,25 +26,16 @@ pub enum TicketState {
 
 impl LockService {
     /// How a ticket stands. Asking is what keeps its locks while it waits for further ones.
-    ///
-    /// # Errors
-    /// There is no such ticket, or it came to its end.
     pub async fn ticket(&self, key: RequestKey) -> Result<TicketState, LockError> {
         self.poll(key, false).await
     }
 
     /// Starts the leases of a ticket whose locks are all held.
-    ///
-    /// # Errors
-    /// There is no such ticket, or it came to its end.
     pub async fn claim(&self, key: RequestKey) -> Result<TicketState, LockError> {
         self.poll(key, true).await
     }
 
     /// Gives a ticket up, and what it won.
-    ///
-    /// # Errors
-    /// There is no such ticket.
     pub async fn cancel(&self, key: RequestKey) -> Result<(), LockError> {
         let Ticket { request, deadline } = self.recall(key).await?;
         let mut saga = Saga::new(request, self.server.clone());
@@ -54,9 +45,6 @@ impl LockService {
     }
 
     /// Whose ticket it is.
-    ///
-    /// # Errors
-    /// There is no such ticket.
     pub async fn ticket_agent(&self, key: RequestKey) -> Result<String, LockError> {
         Ok(self.recall(key).await?.request.holder.agent_id().to_owned())
     }

@@ -221,9 +221,6 @@ impl Reviews {
     }
 
     /// An administrator stops a task that is carried out, or wants undone what it left.
-    ///
-    /// # Errors
-    /// It may not, or not now.
     pub async fn command(
         &self,
         task_id: &str,

@@ -31,9 +31,6 @@ pub struct Batch {
 impl Reviews {
     /// Answers all, in one transaction. Where one is refused or loses a race, nothing happens to any. Many have no one
     /// revision: `if_match` says nothing here.
-    ///
-    /// # Errors
-    /// One or more cannot be answered: each is named.
     pub async fn respond_to_all(&self, batch: &Batch, caller: &Caller) -> Result<Vec<StoredTask>, Error> {
         caller.require_for(Verb::Approve)?;
         if !self.settings().await?.batch_approvals {

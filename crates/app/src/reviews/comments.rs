@@ -18,9 +18,6 @@ const LONGEST: usize = 16_384;
 impl Reviews {
     /// Somebody who takes part in a task says something about it: auditors look, and leave it as it is. The task stays as it is, revision included; it is written back as it
     /// was seen, so that nothing is said about one that has left the states in which it may be.
-    ///
-    /// # Errors
-    /// The caller may not, the task is too far, or there is nothing said, or too much.
     pub async fn comment(&self, task_id: &str, text: &str, caller: &Caller) -> Result<Comment, Error> {
         caller.require_for(Verb::Comment)?;
         let author = caller.actor().user.ok_or(Refusal::Forbidden)?;
@@ -70,9 +67,6 @@ impl Reviews {
     }
 
     /// What was said about a task, in order.
-    ///
-    /// # Errors
-    /// There is no such task that the caller may see.
     pub async fn comments(&self, task_id: &str, caller: &Caller) -> Result<Vec<Comment>, Error> {
         let task = self.task(task_id, caller).await?;
         Ok(self.record.comments(&task.task_id).await?)
@@ -80,9 +74,6 @@ impl Reviews {
 
     /// A new draft of a task that was rejected or failed, by one of its authors. Nobody who could not decide about the old
     /// one decides about the new one. The answer is the new one.
-    ///
-    /// # Errors
-    /// The caller may not, or the task has not ended like that.
     pub async fn resubmit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
         caller.require_for(Verb::Resubmit)?;
         let about = About::task(task_id, caller);

@@ -17,9 +17,6 @@ const LEASE_MS: u64 = 10_000;
 
 impl Reviews {
     /// Works off what is due, all of it; how much happened.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn work_off(&self) -> Result<usize, Error> {
         let mut happened = 0;
         for _ in 0..ROUNDS {
@@ -135,9 +132,6 @@ impl Reviews {
     }
 
     /// Gives numbers to what has none, unless another process does; how many.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn number(&self, holder: &str) -> Result<u64, Error> {
         Ok(self.record.number(holder, self.clock.now(), LEASE_MS, BATCH).await?)
     }

@@ -43,9 +43,6 @@ impl Others {
 impl Reviews {
     /// Adds to a commit what becomes of the open requests of somebody who leaves with it, for at most [`MOST_MOVED`] tasks.
     /// Each is guarded by the revision that was seen: on a conflict, begin again with a new commit.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn leave(&self, commit: &mut Commit, leaver: &UserId) -> Result<(), Error> {
         let mut task_ids = BTreeSet::new();
         for status in [RequestStatus::Pending, RequestStatus::ChangesRequested] {

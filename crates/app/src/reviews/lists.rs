@@ -33,9 +33,6 @@ fn cursor(id: &str) -> Result<&str, Error> {
 impl Reviews {
     /// The tasks that the caller may see, the newest first, from the first one before `before`. Whom the filter says they
     /// are visible to does not count. A task and its requests are read one after the other: they may differ by a change.
-    ///
-    /// # Errors
-    /// The caller may not look.
     pub async fn tasks(
         &self,
         filter: TaskFilter,
@@ -61,9 +58,6 @@ impl Reviews {
 
     /// Requests, the highest score first, from the first one behind `after`: its score and id. Those of others are listed for
     /// administrators and auditors alone.
-    ///
-    /// # Errors
-    /// The caller may not look.
     pub async fn approvals(
         &self,
         whose: &Whose,
@@ -88,18 +82,12 @@ impl Reviews {
     }
 
     /// What the tasks are about of requests that the caller was given, by their ids.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn descriptions(&self, of: &[Approval]) -> Result<BTreeMap<String, String>, Error> {
         let ids: BTreeSet<&str> = of.iter().map(|one| one.task_id.as_str()).collect();
         Ok(self.record.descriptions(&ids.into_iter().collect::<Vec<_>>()).await?)
     }
 
     /// One request, with its task.
-    ///
-    /// # Errors
-    /// There is none that the caller may see.
     pub async fn approval(
         &self,
         approval_id: &str,

@@ -90,9 +90,6 @@ pub struct Differs {
 
 impl Reviews {
     /// What submitting would do.
-    ///
-    /// # Errors
-    /// What is imagined cannot be.
     pub async fn simulate(&self, imagined: &Imagined, caller: &Caller) -> Result<Simulated, Error> {
         caller.require(Scope::Read)?;
         let digest = checked(&imagined.config)?;
@@ -118,9 +115,6 @@ impl Reviews {
 
     /// The past tasks that would have gone another way with a drafted policy: each is looked at as it was submitted, at the
     /// time at which it was, by the people and the other rules of today; once without the draft, and once with it.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn replay(&self, drafted: &Policy, caller: &Caller) -> Result<Vec<Differs>, Error> {
         caller.require(Scope::Read)?;
         let (mut differs, mut before, mut seen) = (Vec::new(), None::<String>, 0);

@@ -87,9 +87,6 @@ pub(super) fn checked(config: &Config) -> Result<Digest, Error> {
 
 impl Reviews {
     /// A new draft, with its risk.
-    ///
-    /// # Errors
-    /// The caller may not, or what it wants cannot be.
     pub async fn create(&self, draft: Draft, caller: &Caller) -> Result<StoredTask, Error> {
         let facts = self.facts(&draft.config.task_type).await?;
         self.create_by(&facts, draft, caller).await
@@ -127,18 +124,12 @@ impl Reviews {
     }
 
     /// A task that the caller may see.
-    ///
-    /// # Errors
-    /// There is none.
     pub async fn task(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
         caller.require(Scope::Read)?;
         self.visible(task_id, Some(caller)).await
     }
 
     /// The author wants it decided.
-    ///
-    /// # Errors
-    /// It may not, or nobody could decide.
     pub async fn submit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
         caller.require_for(Verb::Submit)?;
         let about = About::task(task_id, caller);
@@ -159,9 +150,6 @@ impl Reviews {
     }
 
     /// The author changes it.
-    ///
-    /// # Errors
-    /// It may not, it is too late, or what it wants cannot be.
     pub async fn modify(
         &self,
         task_id: &str,
@@ -209,9 +197,6 @@ impl Reviews {
     }
 
     /// The author deletes a draft.
-    ///
-    /// # Errors
-    /// It may not, or it is no draft any more.
     pub async fn delete(&self, task_id: &str, caller: &Caller) -> Result<(), Error> {
         caller.require_for(Verb::Delete)?;
         let (about, actor) = (About::task(task_id, caller), caller.actor());
@@ -242,9 +227,6 @@ impl Reviews {
     }
 
     /// A reviewer answers, or an administrator in its place.
-    ///
-    /// # Errors
-    /// It may not, or there is nothing to be answered like this.
     pub async fn respond(
         &self,
         approval_id: &str,
@@ -267,9 +249,6 @@ impl Reviews {
     }
 
     /// A reviewer hands one request on.
-    ///
-    /// # Errors
-    /// It was not asked, or whom it names cannot decide.
     pub async fn delegate(
         &self,
         approval_id: &str,
@@ -287,9 +266,6 @@ impl Reviews {
     }
 
     /// What is done to a task as a whole.
-    ///
-    /// # Errors
-    /// The caller may not, or it cannot be done now.
     pub async fn act(&self, task_id: &str, deed: &Deed, caller: &Caller) -> Result<StoredTask, Error> {
         caller.require_for(deed.verb())?;
         self.change(About::task(task_id, caller), |task, now| {

@@ -78,9 +78,6 @@ fn thing(revision: u64, delegation: &Delegation) -> Thing {
 impl Rules {
     /// The delegations that the caller may look at, in the order in which they were made. [`Thing::read`] gives a
     /// [`Delegation`].
-    ///
-    /// # Errors
-    /// The caller may not look.
     pub async fn delegations(&self, caller: &Caller) -> Result<Vec<Thing>, Error> {
         caller.require(Scope::Read)?;
         let mut seen = Vec::new();
@@ -93,9 +90,6 @@ impl Rules {
     }
 
     /// One delegation.
-    ///
-    /// # Errors
-    /// There is none that the caller may look at.
     pub async fn delegation(&self, id: &str, caller: &Caller) -> Result<Thing, Error> {
         caller.require(Scope::Read)?;
         let found = self.one(ThingKind::Delegation, id).await?;
@@ -103,9 +97,6 @@ impl Rules {
     }
 
     /// A new delegation: for the caller, or by an administrator for somebody else.
-    ///
-    /// # Errors
-    /// The caller may not, or what it wants cannot be.
     pub async fn create_delegation(
         &self,
         change: &DelegationChange,
@@ -137,9 +128,6 @@ impl Rules {
     }
 
     /// Changes a delegation. Only an administrator gives it to another owner.
-    ///
-    /// # Errors
-    /// There is none that the caller may change, or what it wants cannot be.
     pub async fn update_delegation(
         &self,
         id: &str,
@@ -167,9 +155,6 @@ impl Rules {
     }
 
     /// Deletes a delegation.
-    ///
-    /// # Errors
-    /// There is none that the caller may change.
     pub async fn delete_delegation(&self, id: &str, caller: &Caller) -> Result<(), Error> {
         for _ in 0..MOST_ATTEMPTS {
             let before = self.delegation(id, caller).await?;

@@ -129,9 +129,6 @@ fn thing(id: &str, revision: u64, policy: &StoredPolicy) -> Thing {
 }
 
 /// Policies as if they were in force.
-///
-/// # Errors
-/// One of them cannot be.
 pub fn imagined(changes: &[PolicyChange]) -> Result<Vec<Policy>, Error> {
     let mut policies = Vec::with_capacity(changes.len());
     for (number, change) in changes.iter().enumerate() {
@@ -153,9 +150,6 @@ pub fn imagined(changes: &[PolicyChange]) -> Result<Vec<Policy>, Error> {
 impl Rules {
     /// The past tasks that would have gone another way with what a policy drafts, or has in force: for administrators and
     /// auditors, who see all of them.
-    ///
-    /// # Errors
-    /// There is none, or the caller may not.
     pub async fn replay(&self, id: &str, reviews: &Reviews, caller: &Caller) -> Result<Vec<Differs>, Error> {
         if !caller.sees_all() {
             let detail = "past tasks are replayed for administrators and auditors, who see all of them";
@@ -166,18 +160,12 @@ impl Rules {
     }
 
     /// Every policy, in the order in which they were made. [`Thing::read`] gives a [`StoredPolicy`].
-    ///
-    /// # Errors
-    /// The caller may not look.
     pub async fn policies(&self, caller: &Caller) -> Result<Vec<Thing>, Error> {
         caller.require(Scope::Read)?;
         Ok(self.record.things(ThingKind::Policy).await?.into_iter().filter(is_policy).collect())
     }
 
     /// One policy.
-    ///
-    /// # Errors
-    /// There is none, or the caller may not look.
     pub async fn policy(&self, id: &str, caller: &Caller) -> Result<Thing, Error> {
         caller.require(Scope::Read)?;
         let found = self.one(ThingKind::Policy, id).await?;
@@ -185,9 +173,6 @@ impl Rules {
     }
 
     /// A new policy: a draft, unless it is to be in force at once.
-    ///
-    /// # Errors
-    /// The caller is no administrator, the name is taken, or what it wants cannot be.
     pub async fn create_policy(&self, change: &PolicyChange, caller: &Caller) -> Result<Thing, Error> {
         require_admin(caller)?;
         let mut policy = Policy { name: String::new(), ..default_policy() };
@@ -205,9 +190,6 @@ impl Rules {
     }
 
     /// Changes the draft of a policy, or what is in force if it is to be so at once; or takes it out of force.
-    ///
-    /// # Errors
-    /// The caller is no administrator, there is none, the name is taken, or what it wants cannot be.
     pub async fn update_policy(
         &self,
         id: &str,
@@ -218,18 +200,12 @@ impl Rules {
     }
 
     /// What is drafted is in force from now on. Where nothing is drafted, nothing changes.
-    ///
-    /// # Errors
-    /// The caller is no administrator, or there is none.
     pub async fn activate_policy(&self, id: &str, caller: &Caller) -> Result<Thing, Error> {
         let activate = |policy: &StoredPolicy| StoredPolicy { active: Some(policy.latest()), draft: None };
         self.change_policy(id, "policy.activate", caller, activate).await
     }
 
     /// Deletes a policy, drafted and in force.
-    ///
-    /// # Errors
-    /// The caller is no administrator, or there is none.
     pub async fn delete_policy(&self, id: &str, caller: &Caller) -> Result<(), Error> {
         require_admin(caller)?;
         for _ in 0..MOST_ATTEMPTS {

@@ -69,27 +69,18 @@ impl RegisteredPattern {
 
 impl Rules {
     /// Everything that is registered, by pattern. [`Thing::read`] gives a [`RegisteredPattern`].
-    ///
-    /// # Errors
-    /// The caller may not look.
     pub async fn resources(&self, caller: &Caller) -> Result<Vec<Thing>, Error> {
         caller.require(Scope::Read)?;
         Ok(self.record.things(ThingKind::Resource).await?)
     }
 
     /// What is registered under a pattern.
-    ///
-    /// # Errors
-    /// Nothing is, or the caller may not look.
     pub async fn resource(&self, pattern: &str, caller: &Caller) -> Result<Thing, Error> {
         caller.require(Scope::Read)?;
         self.one(ThingKind::Resource, pattern).await
     }
 
     /// Registers a pattern.
-    ///
-    /// # Errors
-    /// The caller is no administrator, it is registered already, or what is wanted cannot be.
     pub async fn create_resource(&self, change: &ResourceChange, caller: &Caller) -> Result<Thing, Error> {
         require_admin(caller)?;
         let pattern = change.pattern.clone().unwrap_or_else(|| Pattern::new(""));
@@ -113,9 +104,6 @@ impl Rules {
     }
 
     /// Changes what is registered under a pattern.
-    ///
-    /// # Errors
-    /// The caller is no administrator, nothing is registered there, or what is wanted cannot be.
     pub async fn update_resource(
         &self,
         pattern: &str,
@@ -148,9 +136,6 @@ impl Rules {
     }
 
     /// Deletes what is registered under a pattern.
-    ///
-    /// # Errors
-    /// The caller is no administrator, or nothing is registered there.
     pub async fn delete_resource(&self, pattern: &str, caller: &Caller) -> Result<(), Error> {
         require_admin(caller)?;
         for _ in 0..MOST_ATTEMPTS {

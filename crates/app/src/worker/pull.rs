@@ -92,9 +92,6 @@ enum Tried {
 
 impl Pulls {
     /// Gives an agent a task that names it, or something that it can; waits for one.
-    ///
-    /// # Errors
-    /// The caller may not act for the agent, or something is away.
     pub async fn claim(
         &self,
         named: Option<&str>,
@@ -243,9 +240,6 @@ impl Pulls {
 
     /// The agent is alive: its lease and its locks go on, but never longer than the task may take, and once it is to end, not
     /// longer than one lease after that. The locks never outlive the lease.
-    ///
-    /// # Errors
-    /// Its attempt is not the present one, its time is over, or its locks are gone.
     pub async fn heartbeat(&self, task_id: &str, attempt: u64, caller: &Caller) -> Result<Alive, Error> {
         let (task, worker) = self.own(task_id, attempt, caller).await?;
         let now = self.clock.now();
@@ -268,9 +262,6 @@ impl Pulls {
     }
 
     /// Keeps what the agent says, for whoever follows.
-    ///
-    /// # Errors
-    /// Its attempt is not the present one.
     pub async fn log(&self, task_id: &str, attempt: u64, text: &str, caller: &Caller) -> Result<(), Error> {
         let (task, _) = self.own(task_id, attempt, caller).await?;
         let (now, text) = (self.clock.now(), self.secrets.hide(text));
@@ -283,9 +274,6 @@ impl Pulls {
     }
 
     /// What was said while a task was carried out.
-    ///
-    /// # Errors
-    /// The caller may not see the task.
     pub async fn logs(
         &self,
         task_id: &str,
@@ -299,9 +287,6 @@ impl Pulls {
 
     /// The agent says how it ended. Saying the same again is answered the same. That it is done counts only if it holds its locks
     /// still, under its own tokens.
-    ///
-    /// # Errors
-    /// Its attempt is not the present one.
     pub async fn complete(
         &self,
         task_id: &str,

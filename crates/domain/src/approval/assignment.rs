@@ -108,9 +108,6 @@ pub struct NoQuorum {
 }
 
 /// Who is asked about a task.
-///
-/// # Errors
-/// After delegation, and without those who can never decide, there are too few people.
 pub fn assign(question: &Question<'_>) -> Result<Assignment, NoQuorum> {
     let (assignment, missing) = as_far_as_possible(question);
     match missing {

@@ -163,9 +163,6 @@ impl Policy {
     }
 
     /// Why nobody needs to be asked, as far as this policy goes; or why somebody does. Without a risk it counts as low enough.
-    ///
-    /// # Errors
-    /// Somebody must be asked.
     pub fn auto_approves(
         &self,
         config: &Config,

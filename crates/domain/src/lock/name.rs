@@ -281,9 +281,6 @@ impl PartialOrd for Holder {
 
 impl Holder {
     /// The activity `holder_id` of an agent; the agent itself if none is named.
-    ///
-    /// # Errors
-    /// An id is empty or longer than 256 bytes.
     pub fn new(agent_id: &str, holder_id: Option<&str>) -> Result<Self, InvalidName> {
         for (what, id) in [("agent_id", Some(agent_id)), ("holder_id", holder_id)] {
             match id {

@@ -83,9 +83,6 @@ pub struct Draft<'a> {
 
 impl Request {
     /// Checks a draft. `once` is a number for a request without an id, used for no other.
-    ///
-    /// # Errors
-    /// Everything that is wrong with it.
     pub fn new(holder: Holder, draft: &Draft<'_>, rules: &Rules, once: u128) -> Result<Self, Vec<Invalid>> {
         let mut faults = Vec::new();
         let asks = asks(&draft.locks, &mut faults);

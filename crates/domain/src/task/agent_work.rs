@@ -8,9 +8,6 @@ use crate::Moment;
 
 impl Task {
     /// The present attempt, if that is the one.
-    ///
-    /// # Errors
-    /// Another attempt is the present one, or it has ended.
     pub fn under_way(&self, attempt: u64) -> Result<&Execution, Refusal> {
         let now = self.execution.as_ref().map_or(0, |execution| execution.attempt);
         let is_present = |execution: &&Execution| {
@@ -21,9 +18,6 @@ impl Task {
 
     /// Until when an agent that is heard of now counts as alive: for one lease more, but not longer than the task may take, and
     /// not longer than one lease after somebody wanted it to end.
-    ///
-    /// # Errors
-    /// Another attempt is the present one, or its time is over.
     pub fn lives_until(&self, attempt: u64, lease_ms: u64, now: Moment) -> Result<Moment, Refusal> {
         let execution = self.under_way(attempt)?;
         let timeout_ms = u64::from(self.config.timeout_seconds) * 1_000;
@@ -51,9 +45,6 @@ impl Task {
 
     /// An agent says how it ended, and whether it held its locks until then. Only the agent knows what it did, and only it could
     /// undo it.
-    ///
-    /// # Errors
-    /// Another attempt is the present one.
     pub fn report(
         &mut self,
         attempt: u64,

@@ -42,9 +42,6 @@ impl Task {
     }
 
     /// A worker holds all locks.
-    ///
-    /// # Errors
-    /// It is not approved.
     pub fn begin(&mut self, begin: Begin, now: Moment) -> Result<u64, Refusal> {
         next(self.state, Verb::BeginApply)?;
         let (attempt, before) = (self.next_attempt(), self.execution.take());
@@ -76,9 +73,6 @@ impl Task {
     }
 
     /// What is stored is not what was approved: nobody carries it out, and nobody is asked to agree to what somebody else wrote.
-    ///
-    /// # Errors
-    /// It is not approved.
     pub fn spoiled(&mut self, worker: &str, now: Moment) -> Result<(), Refusal> {
         let begin = Begin { worker: worker.to_owned(), grants: Vec::new(), lease_until: now };
         let attempt = self.begin(begin, now)?;
@@ -90,9 +84,6 @@ impl Task {
     }
 
     /// What is needed to undo it is saved: from now on something may be changed.
-    ///
-    /// # Errors
-    /// Another attempt is the present one, its lease has ended, or somebody wants it to end.
     pub fn started(&mut self, attempt: u64, stash_key: Option<String>, now: Moment) -> Result<(), Refusal> {
         let execution = self.present(attempt, State::Applying)?;
         // Whoever was stopped for so long holds no locks any more, even if nobody has taken over yet.
@@ -111,9 +102,6 @@ impl Task {
     }
 
     /// It is done.
-    ///
-    /// # Errors
-    /// Another attempt is the present one.
     pub fn complete(&mut self, attempt: u64, output: Output, now: Moment) -> Result<(), Refusal> {
         let execution = self.present(attempt, State::Applying)?;
         execution.phase = Phase::Ended;
@@ -127,9 +115,6 @@ impl Task {
     }
 
     /// It failed. What follows depends on what it left behind, and on what its author wanted for that.
-    ///
-    /// # Errors
-    /// Another attempt is the present one.
     pub fn fail(
         &mut self,
         attempt: u64,
@@ -177,9 +162,6 @@ impl Task {
     }
 
     /// What was changed was changed back, or could not be.
-    ///
-    /// # Errors
-    /// Another attempt is the present one, or nothing is being changed back.
     pub fn rolled_back(
         &mut self,
         attempt: u64,
@@ -209,9 +191,6 @@ impl Task {
 
     /// Nobody heard of its worker for long enough. The attempt grows first, so that whatever the worker still says is refused.
     /// Where it can be found out what was left, whoever recovers does so and says how it ended; elsewhere nobody knows.
-    ///
-    /// # Errors
-    /// It is not being carried out, or its worker is not gone.
     pub fn recover(&mut self, begin: Begin, can_settle: bool, now: Moment) -> Result<Follows, Refusal> {
         let (state, attempt) = (self.state, self.next_attempt());
         let timeout_ms = u64::from(self.config.timeout_seconds) * 1_000;
@@ -264,9 +243,6 @@ impl Task {
     }
 
     /// Whoever recovers has found something that is changed back now.
-    ///
-    /// # Errors
-    /// Another attempt is the present one, or it has recovered nothing.
     pub fn change_back(&mut self, attempt: u64) -> Result<(), Refusal> {
         let state = self.state;
         let execution = self.present(attempt, state)?;
@@ -283,9 +259,6 @@ impl Task {
     }
 
     /// An administrator wants it to end.
-    ///
-    /// # Errors
-    /// It may not, says not why, or nothing is being carried out.
     pub fn ask_stop(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
         let asked = self.asked(reason, actor, now)?;
         self.go(Verb::Stop, Some(asked.by.clone()), now)?.reason = Some(asked.reason.clone());
@@ -296,9 +269,6 @@ impl Task {
     }
 
     /// An administrator wants undone what a failed task left behind.
-    ///
-    /// # Errors
-    /// It may not, says not why, or there is nothing that could be undone.
     pub fn ask_roll_back(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
         let asked = self.asked(reason, actor, now)?;
         next(self.state, Verb::RollBack)?;
@@ -323,9 +293,6 @@ impl Task {
     }
 
     /// A worker holds all locks of a failed task that somebody wants undone.
-    ///
-    /// # Errors
-    /// Nobody wants it undone, or somebody is at it.
     pub fn begin_roll_back(&mut self, begin: Begin, _now: Moment) -> Result<u64, Refusal> {
         let (attempt, state) = (self.next_attempt(), self.state);
         let wanted = |execution: &&mut Execution| execution.undo.is_some() && execution.phase == Phase::Ended;

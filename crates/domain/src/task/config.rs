@@ -144,9 +144,6 @@ impl Config {
     }
 
     /// What an approval is given for.
-    ///
-    /// # Errors
-    /// Its parameters contain a number that JSON cannot say the same way everywhere.
     pub fn digest(&self) -> Result<Digest, Invalid> {
         Digest::of(self).ok_or_else(|| {
             Invalid::at("/parameters", "contains something that has no canonical form as JSON")

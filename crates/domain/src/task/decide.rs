@@ -26,9 +26,6 @@ pub(super) fn said(reason: Option<&str>) -> Option<&str> {
 
 impl Task {
     /// A reviewer answers, or an administrator in its place. The last answer before the task is decided counts.
-    ///
-    /// # Errors
-    /// Whoever answers may not, or there is nothing to be answered like this.
     pub fn respond(&mut self, answer: &Answer<'_>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
         self.permit_answer(actor, answer.approval_id)?;
         let by = self.not_ones_own(actor)?;
@@ -153,9 +150,6 @@ impl Task {
     }
 
     /// One who approved, or an administrator, takes the approval back before anything was done.
-    ///
-    /// # Errors
-    /// It is neither, or it is too late.
     pub fn revoke(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
         let by = self.may_revoke(actor)?;
         let reason = said(reason).ok_or(Refusal::ReasonRequired)?;
@@ -174,9 +168,6 @@ impl Task {
     }
 
     /// The author, an administrator or the service gives it up.
-    ///
-    /// # Errors
-    /// It is somebody else's, or it is too late.
     pub fn cancel(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
         self.may_cancel(actor)?;
         next(self.state, Verb::Cancel)?;
@@ -195,9 +186,6 @@ impl Task {
     }
 
     /// An administrator asks for a decision past the policies.
-    ///
-    /// # Errors
-    /// It may not, or says not why and for which incident.
     pub fn ask_override(
         &mut self,
         reason: Option<&str>,
@@ -235,9 +223,6 @@ impl Task {
     }
 
     /// A second administrator agrees.
-    ///
-    /// # Errors
-    /// It may not, is the same one, or comes too late.
     pub fn confirm_override(&mut self, actor: &Actor, now: Moment) -> Result<(), Refusal> {
         let (by, asked) = self.confirms(actor, now)?;
         let why =
@@ -272,9 +257,6 @@ impl Task {
     }
 
     /// An administrator puts it before all others.
-    ///
-    /// # Errors
-    /// It may not, says not why, or nothing is approved.
     pub fn force_apply(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
         let by = self.past_policies(actor, Act::ForceApply)?;
         let reason = said(reason).ok_or(Refusal::ReasonRequired)?.to_owned();

@@ -139,9 +139,6 @@ pub fn allowed(state: State) -> Vec<Verb> {
 }
 
 /// Where something leads.
-///
-/// # Errors
-/// It cannot happen in this state.
 pub fn next(state: State, verb: Verb) -> Result<State, InvalidTransition> {
     let row = TABLE.iter().find(|(from, by, _)| *from == state && *by == verb);
     row.map(|(.., to)| *to).ok_or_else(|| InvalidTransition { state, verb, allowed: allowed(state) })

@@ -23,9 +23,6 @@ pub struct Successor {
 
 impl Task {
     /// A reviewer hands one request on.
-    ///
-    /// # Errors
-    /// It was not asked, or whom it names cannot decide.
     pub fn delegate(
         &mut self,
         approval_id: &str,
@@ -126,9 +123,6 @@ impl Task {
 
     /// Nobody answered in time: the reviewer's manager is asked, else whoever has the policy's role for that, else
     /// administrators. The reviewer can still answer. Whether anything happened: each step happens once.
-    ///
-    /// # Errors
-    /// There is no such request.
     pub fn escalate(
         &mut self,
         approval_id: &str,
@@ -207,9 +201,6 @@ impl Task {
 
     /// Somebody leaves or left: each of its open requests goes to whoever stands in for it, else to its manager, else to
     /// administrators. If all of them are asked already, the first whose answer is still waited for counts for both.
-    ///
-    /// # Errors
-    /// Never: where nobody is left, the request stays, and whoever is on call sees it when it is due.
     pub fn replace(
         &mut self,
         leaver: &UserId,
@@ -281,9 +272,6 @@ impl Task {
 
     /// In a backlog, a request that waits becomes one step more urgent for each quarter of its time that has passed, three at
     /// most. Whether anything happened: each step happens once.
-    ///
-    /// # Errors
-    /// There is no such request.
     pub fn raise(&mut self, approval_id: &str, now: Moment) -> Result<bool, Refusal> {
         let (risk, is_open) = (self.risk_score(), self.state == State::Reviewing);
         let approval = self.approval_mut(approval_id)?;

@@ -46,9 +46,6 @@ impl Task {
     }
 
     /// The author wants it decided.
-    ///
-    /// # Errors
-    /// It is somebody else's, or no draft, or nobody could decide about it.
     pub fn submit(&mut self, plan: Plan<'_>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
         let by = self.own(actor, Act::Submit)?;
         next(self.state, Verb::Submit)?;
@@ -68,9 +65,6 @@ impl Task {
 
     /// Its author changes a draft, or something that is under review or approved: then the review begins anew, and what was
     /// said before does not count.
-    ///
-    /// # Errors
-    /// It is somebody else's, too late, or nobody could decide about what it is now.
     pub fn modify(
         &mut self,
         config: Config,
@@ -107,18 +101,12 @@ impl Task {
     }
 
     /// One of its authors deletes it.
-    ///
-    /// # Errors
-    /// It is somebody else's, or no draft any more.
     pub fn can_delete(&self, actor: &Actor) -> Result<(), Refusal> {
         self.as_author(actor)?;
         Ok(next(self.state, Verb::Delete).map(drop)?)
     }
 
     /// One of its authors makes another draft of what was rejected or failed; this one stays as it is. Who.
-    ///
-    /// # Errors
-    /// It is somebody else's, or it has not ended like that.
     pub fn resubmit(&mut self, actor: &Actor, now: Moment) -> Result<UserId, Refusal> {
         let by = self.as_author(actor)?;
         self.go(Verb::Resubmit, Some(by.clone()), now)?;
@@ -138,17 +126,11 @@ impl Task {
     }
 
     /// What reviewers saw is not what would be done any more.
-    ///
-    /// # Errors
-    /// It is not under review or approved, or nobody could decide about it now.
     pub fn go_stale(&mut self, plan: Plan<'_>, now: Moment) -> Result<(), Refusal> {
         self.back_to_review(Verb::GoStale, plan, now)
     }
 
     /// It was approved too long ago.
-    ///
-    /// # Errors
-    /// It is not approved, or nobody could decide about it now.
     pub fn expire(&mut self, plan: Plan<'_>, now: Moment) -> Result<(), Refusal> {
         self.back_to_review(Verb::Expire, plan, now)
     }

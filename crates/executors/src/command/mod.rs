@@ -74,9 +74,6 @@ struct Stash {
 
 impl Command {
     /// A template under its name, and the program that ends its commands if we cannot.
-    ///
-    /// # Errors
-    /// One of its commands is none.
     pub fn new(
         name: impl Into<String>,
         template: &Template,
@@ -103,17 +100,11 @@ impl Command {
 
     /// Everything about arguments that cannot be, if only what carries it out is run, to verify something else. Pointers begin
     /// at the arguments' object.
-    ///
-    /// # Errors
-    /// Some of them cannot be.
     pub fn check_to_verify(&self, arguments: Option<&Value>) -> Result<(), Vec<Invalid>> {
         self.to_verify(arguments).map(drop)
     }
 
     /// Runs what carries it out, to verify what another executor has changed.
-    ///
-    /// # Errors
-    /// It did not end well, or not in time, or could not be run. What is said about changes is about the command's own.
     pub async fn verify(&self, arguments: Option<&Value>, run: &Run) -> Result<(), Failure> {
         let arguments = self.to_verify(arguments).map_err(|faults| unfit(&faults))?;
         self.change(&fill(&self.apply, &arguments)?, run).await

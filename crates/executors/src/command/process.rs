@@ -92,9 +92,6 @@ pub(super) struct Start<'a> {
 
 /// Runs it until its end, or until `halt` says why it is to end. Once it is `lost`, which `halt` says as well, it is killed at
 /// once: somebody else may be at the same.
-///
-/// # Errors
-/// It could not be started, or not be followed.
 pub(super) async fn run<H>(
     start: Start<'_>,
     halt: impl Future<Output = H>,

@@ -71,9 +71,6 @@ impl fmt::Debug for Files {
 
 impl Files {
     /// Below this root, which tasks name exactly like this. It may come to be later; it must not be a symbolic link.
-    ///
-    /// # Errors
-    /// It is no absolute path, or not in its plain form.
     pub fn new(root: impl Into<String>) -> Result<Self, BadRoot> {
         let root = root.into();
         let plain = root.strip_prefix('/').is_some_and(|rest| {

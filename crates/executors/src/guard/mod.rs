@@ -75,9 +75,6 @@ pub struct Listed {
 
 impl Listed {
     /// Reads `HOST`, `HOST:PORT`, and either with `+private`.
-    ///
-    /// # Errors
-    /// It is none of these.
     pub fn read(entry: &str) -> Result<Self, String> {
         let (host, private) = entry.strip_suffix(PRIVATE).map_or((entry, false), |host| (host, true));
         let wrong =
@@ -149,9 +146,6 @@ impl Pinned {
 
 impl Guard {
     /// Only these hosts.
-    ///
-    /// # Errors
-    /// One of them cannot be read; the pointer is its place in the list.
     pub fn new(hosts: &[String]) -> Result<Self, Invalid> {
         let each = hosts.iter().enumerate().map(|(number, entry)| {
             Listed::read(entry).map_err(|why| Invalid::at(format!("/hosts/{number}"), why))
@@ -172,9 +166,6 @@ impl Guard {
     }
 
     /// Whether a URL leads to a host that is listed. Asks nobody.
-    ///
-    /// # Errors
-    /// It does not, or is none that can be called.
     pub fn read(&self, url: &str) -> Result<(Url, Option<&Listed>), Refusal> {
         if url.len() > LONGEST_URL || url.chars().any(|c| c.is_control() || c.is_whitespace()) {
             let message = format!("must be a URL of at most {LONGEST_URL} bytes without blanks");
@@ -202,9 +193,6 @@ impl Guard {
     }
 
     /// Finds out where a URL leads, and whether calls may go there.
-    ///
-    /// # Errors
-    /// They may not, or nobody knows where it is.
     pub async fn resolve(&self, url: &str) -> Result<Pinned, Refusal> {
         let (url, listed) = self.read(url)?;
         let port = url.port_or_known_default().unwrap_or_default();

@@ -124,9 +124,6 @@ impl Caller {
     }
 
     /// Connects to the first of the addresses that answers.
-    ///
-    /// # Errors
-    /// None does, or it is not who it should be. Nothing was sent.
     pub async fn open(&self, pinned: Pinned) -> Result<Open, CallError> {
         let stream = connect(&pinned).await?;
         let stream: Box<dyn Stream> = match (pinned.url().scheme(), pinned.url().host()) {
@@ -170,9 +167,6 @@ async fn connect(pinned: &Pinned) -> Result<TcpStream, CallError> {
 
 impl Open {
     /// Sends one request, and waits until the answer begins.
-    ///
-    /// # Errors
-    /// There is no answer.
     pub async fn send(mut self, method: Method, headers: HeaderMap, body: Bytes) -> Result<Begun, CallError> {
         let url = self.pinned.url();
         let not_sent = |why: String| CallError::NotSent(why);

@@ -63,9 +63,6 @@ impl Http {
 
     /// Calls where a guard lets them go. A secret is a whole value of a header, as `Bearer …`, under a name, with the host that
     /// it is bound to, as hosts are listed: `[("NAME", "HOST", "VALUE")]`.
-    ///
-    /// # Errors
-    /// A secret cannot be used; it is not quoted.
     pub fn new<'a>(
         guard: Guard,
         secrets: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>,

@@ -37,9 +37,6 @@ impl std::fmt::Debug for Sql {
 impl Sql {
     /// A connection to PostgreSQL (`postgres://…`) or SQLite (`sqlite:///path/to/file`). Without a URL for previews there are
     /// none; on PostgreSQL it must name another role, as what is previewed nobody has looked at yet.
-    ///
-    /// # Errors
-    /// A URL cannot be used; it is not quoted.
     pub fn new(name: impl Into<String>, url: &str, preview_url: Option<&str>) -> Result<Self, Invalid> {
         let target = Target::read(url, "/url")?;
         let preview = preview_url.map(|url| Target::read(url, "/preview_url")).transpose()?;

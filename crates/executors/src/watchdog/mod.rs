@@ -114,9 +114,6 @@ pub struct Watchdog {
 
 impl Watchdog {
     /// Starts one, and waits until it is ready. From then on its group is the place for the command.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub async fn start(program: &Program, terms: Terms) -> io::Result<Self> {
         let mut process = Command::new(&program.path)
             .args(program.subcommand)

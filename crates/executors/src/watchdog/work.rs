@@ -24,9 +24,6 @@ const AGAIN: Duration = Duration::from_millis(300);
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// Watches, until it is told that there is nothing left to watch, or ends with its group.
-///
-/// # Errors
-/// It does not lead a process group ([`io::ErrorKind::InvalidInput`]), or cannot hear what it needs.
 pub async fn run() -> io::Result<()> {
     if getpgrp() != getpid() {
         return Err(io::ErrorKind::InvalidInput.into());

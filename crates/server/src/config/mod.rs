@@ -324,9 +324,6 @@ type Values = BTreeMap<String, (Value, Origin)>;
 
 impl Config {
     /// Puts the layers together.
-    ///
-    /// # Errors
-    /// A setting is unknown or has an impossible value.
     pub fn load(layers: &Layers) -> Result<Self, ConfigError> {
         let mut values = defaults();
         let executors = file(layers, &mut values)?;

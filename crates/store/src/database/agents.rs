@@ -111,9 +111,6 @@ pub(super) fn put_message(message: &InboxMessage) -> Result<[Statement; 2], Reco
 
 impl Record {
     /// An agent.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn agent(&self, agent_id: &str) -> Result<Option<StoredAgent>, RecordError> {
         // Locks may be held by such a name, but PostgreSQL cannot store it, and so it is in neither record.
         if agent_id.contains('\0') {
@@ -128,9 +125,6 @@ impl Record {
     }
 
     /// Agents by id, from the first one after `after`.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn agents(&self, after: Option<&str>, limit: u32) -> Result<Vec<StoredAgent>, RecordError> {
         let args = [after.unwrap_or_default().into()];
         let sql =
@@ -139,9 +133,6 @@ impl Record {
     }
 
     /// How many agents somebody answers for.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn agents_of(&self, sponsor: &UserId) -> Result<u64, RecordError> {
         let args = [sponsor.as_str().into()];
         self.read(async |link| {
@@ -152,9 +143,6 @@ impl Record {
     }
 
     /// Agents that are known by their name only and were last seen before `before`, the longest unseen first.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn idle_agents(&self, before: Moment, limit: u32) -> Result<Vec<StoredAgent>, RecordError> {
         let sql = format!(
             "SELECT body::text FROM agents WHERE made_by_name = 1 AND last_seen < moment($1) \
@@ -167,9 +155,6 @@ impl Record {
     }
 
     /// What an agent was told, in order, from the first message after `after`.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn inbox(
         &self,
         agent_id: &str,

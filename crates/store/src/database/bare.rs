@@ -30,9 +30,6 @@ enum Pool {
 
 impl Bare {
     /// A file of its own in a folder, synced at each commit. Of many writers one writes, as SQLite has it.
-    ///
-    /// # Errors
-    /// It cannot be made.
     pub async fn in_folder(folder: &Path) -> Result<Self, RecordError> {
         let options = SqliteConnectOptions::new()
             .filename(folder.join("bare.sqlite3"))
@@ -46,9 +43,6 @@ impl Bare {
     }
 
     /// A table of its own on PostgreSQL.
-    ///
-    /// # Errors
-    /// It cannot be reached.
     pub async fn on_postgres(url: &str, connections: u32) -> Result<Self, RecordError> {
         let options: PgConnectOptions = url.parse().map_err(unreadable)?;
         let pool = PgPoolOptions::new().max_connections(connections).connect_with(options).await?;
@@ -58,9 +52,6 @@ impl Bare {
     }
 
     /// One transaction with one row.
-    ///
-    /// # Errors
-    /// The database is away.
     pub async fn insert(&self, id: &str, body: &str) -> Result<(), RecordError> {
         match &self.0 {
             Pool::Sqlite(pool) => {
@@ -106,9 +97,6 @@ fn unreadable(_: sqlx::Error) -> RecordError {
 
 impl Place {
     /// Looks at a database; nothing if there is anything in it. Changes nothing.
-    ///
-    /// # Errors
-    /// It cannot be reached.
     pub async fn find(url: &str) -> Result<Option<Self>, RecordError> {
         let options: PgConnectOptions = url.parse().map_err(unreadable)?;
         let mut link = sqlx::PgConnection::connect_with(&options).await?;
@@ -126,9 +114,6 @@ impl Place {
     }
 
     /// Makes an empty schema with this number; the URL of the database with it, as a server is told.
-    ///
-    /// # Errors
-    /// The database is away.
     pub async fn make(&self, number: usize) -> Result<String, RecordError> {
         self.run(&format!("CREATE SCHEMA {SCHEMA}{number}")).await?;
         let joint = if self.url.contains('?') { '&' } else { '?' };
@@ -136,9 +121,6 @@ impl Place {
     }
 
     /// Removes it with everything in it.
-    ///
-    /// # Errors
-    /// The database is away.
     pub async fn remove(&self, number: usize) -> Result<(), RecordError> {
         self.run(&format!("DROP SCHEMA IF EXISTS {SCHEMA}{number} CASCADE")).await
     }

@@ -68,9 +68,6 @@ pub(super) async fn needed(link: &mut Link<'_>, key: &str) -> Result<(), RecordE
 
 impl Record {
     /// The folder that has the blobs: this one, if nobody named one before.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn blob_store(&self, found: BlobStore) -> Result<BlobStore, RecordError> {
         self.work(Work::Blobs(BlobStep::Found(found))).await?;
         self.read(async |link| {
@@ -84,17 +81,11 @@ impl Record {
     }
 
     /// A blob will be put that is nothing without what follows: if that does not follow, it is removed by and by.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn announce_blob(&self, key: &str, at: Moment) -> Result<(), RecordError> {
         self.work(Work::Blobs(BlobStep::Announced { key: key.to_owned(), at })).await.map(drop)
     }
 
     /// The beginnings of keys whose blobs nobody has needed since a moment, and nobody will: to be removed.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn doomed_blobs(&self, before: Moment, limit: u32) -> Result<Vec<String>, RecordError> {
         self.work(Work::Blobs(BlobStep::Doomed { before })).await?;
         let sql = format!("SELECT within FROM unneeded_blobs WHERE doomed = 1 ORDER BY within LIMIT {limit}");
@@ -106,9 +97,6 @@ impl Record {
     }
 
     /// They are removed.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn blobs_removed(&self, all: Vec<String>) -> Result<(), RecordError> {
         self.work(Work::Blobs(BlobStep::Removed(all))).await.map(drop)
     }

@@ -97,9 +97,6 @@ pub struct Rows([Vec<Vec<Arg>>; 5]);
 
 impl Chain {
     /// The rows of some tasks, and of entries and events in the order in which they are to be numbered.
-    ///
-    /// # Errors
-    /// Something has no form as JSON.
     pub fn rows(
         &mut self,
         some: &[StoredTask],
@@ -147,9 +144,6 @@ enum Own {
 
 impl Loader {
     /// Into the record of a data folder that no process has open. What is written is not synced before the end.
-    ///
-    /// # Errors
-    /// It cannot be opened.
     pub async fn in_folder(folder: &Path) -> Result<Self, RecordError> {
         let options = SqliteConnectOptions::new()
             .filename(folder.join(sqlite::FILE))
@@ -167,9 +161,6 @@ impl Loader {
     }
 
     /// Into the record on PostgreSQL.
-    ///
-    /// # Errors
-    /// It cannot be reached.
     pub async fn on_postgres(url: &str) -> Result<Self, RecordError> {
         drop(Record::on_postgres(url).await?);
         let unreadable = |_| RecordError::Unavailable("its URL cannot be read".to_owned());
@@ -185,9 +176,6 @@ impl Loader {
     }
 
     /// Where the log and the events go on. Everything that was committed must have its number.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn chain(&mut self) -> Result<Chain, RecordError> {
         let link = &mut self.link();
         let head = log::head(link).await?;
@@ -195,9 +183,6 @@ impl Loader {
     }
 
     /// Makes the part of the audit log for the month of a moment, where the log has parts.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn prepare_month(&mut self, at: Moment) -> Result<(), RecordError> {
         let Own::Postgres(link) = &mut self.0 else { return Ok(()) };
         let sql = "SELECT audit_prepare_months(moment($1))";
@@ -205,9 +190,6 @@ impl Loader {
     }
 
     /// Writes some, in one transaction.
-    ///
-    /// # Errors
-    /// The record is away, or something of it is there already.
     pub async fn write(&mut self, rows: &Rows) -> Result<(), RecordError> {
         match &mut self.0 {
             Own::Sqlite(own) => {
@@ -230,9 +212,6 @@ impl Loader {
     }
 
     /// Done: what the database knows about its tables is brought up to date, as it would do by itself in time.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn finish(mut self) -> Result<(), RecordError> {
         match &mut self.0 {
             // Nothing is analyzed: a record in use never is.

@@ -40,17 +40,11 @@ impl Forgetting {
 
 impl Record {
     /// Deletes the oldest answers from before `before`, at most a thousand; how many.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn forget_answers(&self, before: Moment) -> Result<u64, RecordError> {
         self.work(Work::Forget(Forgetting::Answers(before))).await
     }
 
     /// Deletes sessions that have ended, at most a thousand; how many.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn end_old_sessions(&self, now: Moment) -> Result<u64, RecordError> {
         self.work(Work::Forget(Forgetting::Sessions(now))).await
     }

@@ -92,9 +92,6 @@ impl JobStep {
 
 impl Record {
     /// Begins a job that is due, unless somebody is at it; whether it was begun.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn begin_job(
         &self,
         name: &str,
@@ -107,9 +104,6 @@ impl Record {
     }
 
     /// Says how a job went, and when it is due again. Nothing, if somebody else took it over meanwhile.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn end_job(
         &self,
         name: &str,
@@ -125,34 +119,22 @@ impl Record {
     }
 
     /// A job is due earlier than it was.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn bring_forward(&self, name: &str, due_at: Moment) -> Result<(), RecordError> {
         self.work(Work::Job(JobStep::Bring { name: name.to_owned(), due_at })).await.map(drop)
     }
 
     /// Whoever is at a job has it for itself until then; whether it still had it.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn renew_job(&self, name: &str, holder: &str, until: Moment) -> Result<bool, RecordError> {
         let (name, holder) = (name.to_owned(), holder.to_owned());
         Ok(self.work(Work::Job(JobStep::Renew { name, holder, until })).await? > 0)
     }
 
     /// Whoever leaves is at no job any more: what it was at is due for others.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn leave_jobs(&self, holder: &str) -> Result<(), RecordError> {
         self.work(Work::Job(JobStep::Leave { holder: holder.to_owned() })).await.map(drop)
     }
 
     /// Every job that was ever begun, by name.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn jobs(&self) -> Result<Vec<JobRow>, RecordError> {
         self.read(async |link| {
             let sql =

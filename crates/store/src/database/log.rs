@@ -72,9 +72,6 @@ impl Numbered {
     }
 
     /// The entry that stands here.
-    ///
-    /// # Errors
-    /// It is none, or the copies that it is searched by say something else.
     pub fn entry(&self) -> Result<Entry, Broken> {
         let broken = |why: &str| Broken { number: self.number, why: why.to_owned() };
         let unreadable = |_| broken("was changed: it cannot be read any more");
@@ -211,9 +208,6 @@ pub(super) async fn head(link: &mut Link<'_>) -> Result<Head, RecordError> {
 
 impl Record {
     /// Gives numbers to audit entries and events that have none, unless somebody else does; how many.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn number(
         &self,
         holder: &str,
@@ -225,9 +219,6 @@ impl Record {
     }
 
     /// Whether something waits for its number.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn has_unnumbered(&self) -> Result<bool, RecordError> {
         let sql = "SELECT 1::bigint WHERE EXISTS (SELECT 1 FROM audit WHERE number IS NULL) \
                    OR EXISTS (SELECT 1 FROM events WHERE number IS NULL)";
@@ -236,9 +227,6 @@ impl Record {
 
     /// Makes the parts of the audit log for the month of `now` and the two that follow; how many of them are still missing.
     /// Entries of such months are kept as well, but together: call it daily. Does nothing where the log has no parts.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn prepare_months(&self, now: Moment) -> Result<u64, RecordError> {
         let super::Backend::Postgres(_) = self.backend else { return Ok(0) };
         self.read(async |link| {
@@ -249,9 +237,6 @@ impl Record {
     }
 
     /// Where the audit log ends.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn audit_head(&self) -> Result<Head, RecordError> {
         self.read(async |link| head(link).await).await
     }
@@ -259,9 +244,6 @@ impl Record {
     /// Entries of the audit log, from the first one after a number: in the order of their numbers, or, if they are searched
     /// by who, what or when, in the order of time. Both are nearly the same; by the latter every such search has an index
     /// that begins where its page does.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn audit(
         &self,
         filter: &AuditFilter,
@@ -308,9 +290,6 @@ impl Record {
     }
 
     /// Events in order, from the first one after a number.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn events(&self, after: u64, limit: u32) -> Result<Vec<(u64, Event)>, RecordError> {
         let sql =
             format!("SELECT number, body::text FROM events WHERE number > $1 ORDER BY number LIMIT {limit}");

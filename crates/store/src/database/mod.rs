@@ -143,27 +143,18 @@ fn migrator(steps: Steps) -> Migrator {
 
 impl Record {
     /// Opens the record in a data folder, and brings its tables up to date.
-    ///
-    /// # Errors
-    /// It cannot be opened, or was written by a later version.
     pub async fn in_folder(folder: &Path) -> Result<Self, RecordError> {
         let sqlite = Sqlite::open(folder, &migrator(SQLITE)).await?;
         Ok(Self { backend: Backend::Sqlite(sqlite) })
     }
 
     /// Opens the record on PostgreSQL, and brings its tables up to date. Any number of processes may do so at once.
-    ///
-    /// # Errors
-    /// It cannot be reached, or was written by a later version. The password of the URL is never told.
     pub async fn on_postgres(url: &str) -> Result<Self, RecordError> {
         let pool = postgres::open(url, &migrator(POSTGRES)).await?;
         Ok(Self { backend: Backend::Postgres(Shelf::new(pool)) })
     }
 
     /// Commits everything that belongs together, or nothing.
-    ///
-    /// # Errors
-    /// Something that it is guarded by has changed, its request was answered before, or the record is away.
     pub async fn commit(&self, commit: Commit) -> Result<(), RecordError> {
         self.work(Work::Commit(Box::new(commit))).await.map(drop)
     }

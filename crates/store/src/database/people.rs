@@ -193,9 +193,6 @@ pub(super) fn end_tokens(user_id: &UserId, at: Moment) -> Statement {
 
 impl Record {
     /// Everybody.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn people(&self) -> Result<People, RecordError> {
         self.read(async |link| {
             let rows = link.rows("SELECT body::text FROM users", &[]).await?;
@@ -205,9 +202,6 @@ impl Record {
     }
 
     /// Somebody.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn user(&self, id: &UserId) -> Result<Option<StoredUser>, RecordError> {
         let args = [id.as_str().into()];
         self.read(async |link| {
@@ -218,9 +212,6 @@ impl Record {
     }
 
     /// People by id, from the first one after `after`.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn users(&self, after: Option<&str>, limit: u32) -> Result<Vec<StoredUser>, RecordError> {
         let args = [after.unwrap_or_default().into()];
         let sql = format!("{USER} WHERE user_id > $1 ORDER BY user_id LIMIT {limit}");
@@ -228,9 +219,6 @@ impl Record {
     }
 
     /// A session by its hash.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn session(&self, hash: &str) -> Result<Option<Session>, RecordError> {
         let args = [hash.into()];
         let sql = "SELECT body::text, micros(last_active), micros(expires_at) FROM sessions WHERE session_hash = $1";
@@ -238,9 +226,6 @@ impl Record {
     }
 
     /// A session by its hash, and who signed in, as both were at one moment. It may have ended: compare `expires_at`.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn authority_of_session(
         &self,
         hash: &str,
@@ -257,9 +242,6 @@ impl Record {
     }
 
     /// A token by its hash.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn token(&self, hash: &str) -> Result<Option<StoredToken>, RecordError> {
         let args = [hash.into()];
         let sql = format!("{TOKEN} WHERE token_hash = $1");
@@ -267,9 +249,6 @@ impl Record {
     }
 
     /// A token by its hash, and whose it is, as both were at one moment. It may have ended or been revoked.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn authority_of_token(
         &self,
         hash: &str,
@@ -287,9 +266,6 @@ impl Record {
     }
 
     /// The tokens of somebody, in the order in which they were made.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn tokens_of(&self, user: &UserId) -> Result<Vec<StoredToken>, RecordError> {
         let args = [user.as_str().into()];
         let sql = format!("{TOKEN} WHERE user_id = $1 ORDER BY token_id");
@@ -297,9 +273,6 @@ impl Record {
     }
 
     /// The tokens of an agent, in the order in which they were made.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn tokens_of_agent(&self, agent_id: &str) -> Result<Vec<StoredToken>, RecordError> {
         let args = [agent_id.into()];
         let sql = format!("{TOKEN} WHERE agent_id = $1 ORDER BY token_id");

@@ -19,9 +19,6 @@ fn listed(ids: &[&str]) -> (String, Vec<Arg>) {
 
 impl Record {
     /// Every setting and every flag that somebody has set.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn settings(&self) -> Result<Vec<Thing>, RecordError> {
         let kinds = [ThingKind::Setting, ThingKind::Feature];
         let args = kinds.map(|kind| kind.word().into());
@@ -41,9 +38,6 @@ impl Record {
     }
 
     /// One policy, delegation, registered resource, setting or flag.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn thing(&self, kind: ThingKind, id: &str) -> Result<Option<Thing>, RecordError> {
         let args = [kind.word().into(), id.into()];
         self.read(async |link| {
@@ -58,9 +52,6 @@ impl Record {
     }
 
     /// The requests of some tasks, in the order of their ids.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn requests_of(&self, task_ids: &[&str]) -> Result<Vec<Approval>, RecordError> {
         if task_ids.is_empty() {
             return Ok(Vec::new());
@@ -72,9 +63,6 @@ impl Record {
     }
 
     /// What some tasks are about: the description of each.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn descriptions(&self, task_ids: &[&str]) -> Result<BTreeMap<String, String>, RecordError> {
         if task_ids.is_empty() {
             return Ok(BTreeMap::new());
@@ -91,9 +79,6 @@ impl Record {
     }
 
     /// Whether more than so many requests wait for an answer.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn more_pending_than(&self, most: u64) -> Result<bool, RecordError> {
         let sql = format!(
             "SELECT count(*)::bigint FROM \
@@ -109,9 +94,6 @@ impl Record {
 
     /// Requests that wait for an answer and passed another quarter of their time since they were last raised: each with its
     /// task. Those that are as urgent as can be are left out.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn to_be_raised(&self, now: Moment, limit: u32) -> Result<Vec<(String, String)>, RecordError> {
         let sql = format!(
             "SELECT approval_id::text, task_id::text FROM approvals \
@@ -129,9 +111,6 @@ impl Record {
     }
 
     /// Tasks in which an answer is waited for of somebody who left, and of whom.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn left_behind(&self, limit: u32) -> Result<Vec<(String, UserId)>, RecordError> {
         let sql = format!(
             "SELECT DISTINCT a.task_id::text, a.reviewer_id FROM users u \

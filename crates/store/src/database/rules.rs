@@ -50,9 +50,6 @@ pub struct Thing {
 
 impl Thing {
     /// What it says.
-    ///
-    /// # Errors
-    /// It was not written by us.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, RecordError> {
         serde_json::from_value(self.body.clone())
             .map_err(|error| RecordError::Foreign(format!("{} {}: {error}", self.kind.word(), self.id)))
@@ -76,9 +73,6 @@ pub(super) fn without_mark() -> RecordError {
 
 impl Record {
     /// The mark that it has now.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn mark(&self) -> Result<Mark, RecordError> {
         self.read(async |link| {
             let rows = link.rows("SELECT mark FROM facts", &[]).await?;
@@ -88,9 +82,6 @@ impl Record {
     }
 
     /// All of a kind, by id.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn things(&self, kind: ThingKind) -> Result<Vec<Thing>, RecordError> {
         let args = [kind.word().into()];
         self.read(async |link| {
@@ -105,9 +96,6 @@ impl Record {
     }
 
     /// What a request was answered before.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn answer(&self, owner: &str, key: &str) -> Result<Option<StoredAnswer>, RecordError> {
         let args = [owner.into(), key.into()];
         self.read(async |link| {

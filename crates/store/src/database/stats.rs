@@ -99,9 +99,6 @@ fn middle(micros: &mut [u64]) -> Option<(f64, f64)> {
 
 impl Record {
     /// How much there is of everything.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn counts(&self) -> Result<Counts, RecordError> {
         self.read(async |link| {
             let sql = "SELECT state, count(*)::bigint FROM tasks GROUP BY state";
@@ -120,9 +117,6 @@ impl Record {
     }
 
     /// The days that were counted, the newest first.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn days(&self, limit: u32) -> Result<Vec<Day>, RecordError> {
         let sql = format!("SELECT day, body::text FROM days ORDER BY day DESC LIMIT {limit}");
         self.read(async |link| {
@@ -133,9 +127,6 @@ impl Record {
     }
 
     /// When the first of the tasks came to an end that are still there.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn first_end(&self) -> Result<Option<Moment>, RecordError> {
         self.read(async |link| {
             let sql =
@@ -146,9 +137,6 @@ impl Record {
     }
 
     /// What somebody proposed, and how it reviews.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn user_stats(&self, user: &UserId) -> Result<UserStats, RecordError> {
         let args = [user.as_str().into()];
         let times = format!(

@@ -187,17 +187,11 @@ fn remembered(row: &Row, at: usize) -> Result<Option<Remembered>, RecordError> {
 
 impl Record {
     /// One task.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn task(&self, task_id: &str) -> Result<Option<StoredTask>, RecordError> {
         self.whole(whole!("$1::uuid"), task_id).await
     }
 
     /// The task that a request is about.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn task_with(&self, approval_id: &str) -> Result<Option<StoredTask>, RecordError> {
         self.whole(whole!("(SELECT task_id FROM approvals WHERE approval_id = $1::uuid)"), approval_id).await
     }
@@ -221,9 +215,6 @@ impl Record {
     }
 
     /// Which task a request is about.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn task_of_approval(&self, approval_id: &str) -> Result<Option<String>, RecordError> {
         let args = [approval_id.into()];
         self.read(async |link| {
@@ -235,9 +226,6 @@ impl Record {
     }
 
     /// Tasks, the newest first, without their requests; from the first one before `before`.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn tasks(
         &self,
         filter: &TaskFilter,
@@ -302,9 +290,6 @@ impl Record {
     }
 
     /// Requests, the highest score first.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn approvals(&self, filter: &ApprovalFilter, limit: u32) -> Result<Vec<Approval>, RecordError> {
         let mut wanted = Conditions::new("SELECT body::text FROM approvals");
         if let Some(reviewer) = &filter.reviewer {
@@ -329,9 +314,6 @@ impl Record {
     }
 
     /// Requests that nobody answered in time, the longest waiting first: each with its task.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn overdue(&self, now: Moment, limit: u32) -> Result<Vec<(String, String)>, RecordError> {
         let sql = format!(
             "SELECT approval_id::text, task_id::text FROM approvals \
@@ -345,9 +327,6 @@ impl Record {
     }
 
     /// Tasks whose approval has ended.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn expired(&self, now: Moment, limit: u32) -> Result<Vec<String>, RecordError> {
         let sql = format!(
             "SELECT task_id::text FROM tasks WHERE approval_ends_at <= moment($1) \
@@ -361,9 +340,6 @@ impl Record {
     }
 
     /// How the last finished tasks of a type ended, and the mark of the record: both as they were at one moment.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn history(&self, task_type: &str, most: u32) -> Result<(Mark, History), RecordError> {
         let sql = format!(
             "SELECT facts.mark, ended.finished, ended.failed FROM facts CROSS JOIN \
@@ -382,9 +358,6 @@ impl Record {
     }
 
     /// What was said about a task, in order.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn comments(&self, task_id: &str) -> Result<Vec<Comment>, RecordError> {
         let args = [task_id.into()];
         self.read(async |link| {

@@ -235,9 +235,6 @@ async fn log(
 
 impl Record {
     /// Claims tasks of some types, or of any if none is named, that have work in some places until `until`: the highest rank first, the oldest first among equals. Which.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn claim(
         &self,
         places: &[String],
@@ -263,9 +260,6 @@ impl Record {
     }
 
     /// The task that a claim would have now; it is not claimed by this.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn first_ready(
         &self,
         places: &[String],
@@ -276,18 +270,12 @@ impl Record {
     }
 
     /// Whoever claimed a task tries it again not before `until`, and neither does anybody else; whether it has it still.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn put_off(&self, task_id: &str, by: &str, until: Moment) -> Result<bool, RecordError> {
         let (task_id, by) = (task_id.to_owned(), by.to_owned());
         Ok(self.work(Work::Do(Doing::PutOff { task_id, by, until })).await? > 0)
     }
 
     /// Whoever carries a task out is alive until `until`.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn renew(&self, task_id: &str, attempt: u64, until: Moment) -> Result<Renewed, RecordError> {
         let task_id = task_id.to_owned();
         let renewed = self.work(Work::Do(Doing::Renew { task_id, attempt, until })).await?;
@@ -299,9 +287,6 @@ impl Record {
     }
 
     /// Whether somebody wants an attempt to end that is the present one.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn is_stopped(&self, task_id: &str, attempt: u64) -> Result<bool, RecordError> {
         let sql = "SELECT 1::bigint FROM tasks WHERE task_id = $1::uuid AND attempt = $2 \
                    AND body->'execution'->>'stop' IS NOT NULL";
@@ -310,9 +295,6 @@ impl Record {
     }
 
     /// Until when whoever carries a task out counts as alive; nothing if nobody does.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn lease_of(&self, task_id: &str) -> Result<Option<Moment>, RecordError> {
         let sql = "SELECT micros(lease_until) FROM tasks WHERE task_id = $1::uuid";
         self.read(async |link| {
@@ -323,9 +305,6 @@ impl Record {
     }
 
     /// Keeps what an attempt says, for whoever follows, and what whoever said so is answered; whether it is the present one.
-    ///
-    /// # Errors
-    /// The request was answered before, or the record is away.
     pub async fn say(
         &self,
         task_id: &str,
@@ -339,9 +318,6 @@ impl Record {
     }
 
     /// What was said while a task was carried out, from the first line after `after`.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn said(&self, task_id: &str, after: u64, limit: u32) -> Result<Vec<LogLine>, RecordError> {
         let sql = format!(
             "SELECT number, attempt, micros(at), text FROM task_logs WHERE task_id = $1::uuid AND number > $2 \
@@ -362,9 +338,6 @@ impl Record {
 
     /// Tasks whose worker was not heard of until its lease ended, the longest silent first; from `after` on, if a page came before.
     /// Each with the end of its lease.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn silent(
         &self,
         now: Moment,
@@ -386,9 +359,6 @@ impl Record {
     }
 
     /// How many tasks have work, by place; the places with most first.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn waiting_work(&self, limit: u32) -> Result<Vec<(String, u64)>, RecordError> {
         let sql = format!(
             "SELECT place, count(*)::bigint AS many FROM tasks WHERE work IS NOT NULL GROUP BY place \

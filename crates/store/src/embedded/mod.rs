@@ -85,9 +85,6 @@ struct Inner {
 
 impl Embedded {
     /// Opens a data folder, alone, and brings back what its journal holds. Time that passed since counts against leases.
-    ///
-    /// # Errors
-    /// The folder is in use, unusable, or its journal is damaged.
     pub fn open(data: &Path, options: Options, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let folder = DataFolder::claim(data)?;
         let mut state = State::new(options.rules.clone());

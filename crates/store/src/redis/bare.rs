@@ -20,9 +20,6 @@ pub struct Bare {
 
 impl Bare {
     /// Connects.
-    ///
-    /// # Errors
-    /// Redis does not answer.
     pub async fn open(url: &RedisUrl) -> Result<Self, Unavailable> {
         let link = Link::open(url, link::Options::default()).await?;
         let delete =
@@ -31,9 +28,6 @@ impl Bare {
     }
 
     /// Takes a lock and gives it back; whether both succeeded.
-    ///
-    /// # Errors
-    /// Redis does not answer.
     pub async fn pair(&self, lock: &str, value: &str) -> Result<bool, Unavailable> {
         let id = ids::JobId::new(lock).map_err(|error| Unavailable(error.to_string()))?;
         let key = job::lock(&id).in_layout(self.link.layout());
@@ -45,34 +39,22 @@ impl Bare {
     }
 
     /// Processor time that the servers have used so far, in seconds.
-    ///
-    /// # Errors
-    /// Redis does not answer.
     pub async fn cpu_seconds(&self) -> Result<f64, Unavailable> {
         self.info("cpu", &["used_cpu_user", "used_cpu_sys"]).await
     }
 
     /// Memory that the servers use for data, in bytes.
-    ///
-    /// # Errors
-    /// Redis does not answer.
     pub async fn memory_bytes(&self) -> Result<f64, Unavailable> {
         self.info("memory", &["used_memory"]).await
     }
 
     /// Whether there is no key at all.
-    ///
-    /// # Errors
-    /// Redis does not answer.
     pub async fn is_empty(&self) -> Result<bool, Unavailable> {
         let sizes = self.link.each_primary(redis::cmd("DBSIZE")).await?;
         Ok(sizes.iter().all(|size| *size == Value::Int(0)))
     }
 
     /// Removes every key there is.
-    ///
-    /// # Errors
-    /// Redis does not answer.
     pub async fn clear(&self) -> Result<(), Unavailable> {
         self.link.each_primary(redis::cmd("FLUSHDB")).await.map(drop)
     }

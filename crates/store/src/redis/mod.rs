@@ -126,9 +126,6 @@ struct Inner {
 
 impl OnRedis {
     /// Connects, and begins to listen.
-    ///
-    /// # Errors
-    /// Redis does not answer.
     pub async fn open(url: &RedisUrl, options: Options) -> Result<Self, Unavailable> {
         let link_options =
             link::Options { max_clock_skew: options.max_clock_skew, ..link::Options::default() };

@@ -128,9 +128,6 @@ pub fn scenarios() -> Vec<Scenario> {
 
 /// Plays every scenario on a stage of its own, one after the other; with several openers, as many at the same time. Most of
 /// what a scenario does is to wait.
-///
-/// # Panics
-/// A scenario failed; its name is told, and the others were played as well.
 #[expect(clippy::panic, reason = "helpers of tests fail like tests")]
 pub async fn run_all(openers: &[Opener]) {
     let all = Mutex::new(scenarios().into_iter());

@@ -163,9 +163,6 @@ async fn count_day(link: &mut Link<'_>, day: &str, from: Moment, to: Moment) -> 
 impl Record {
     /// Tasks that ended before `before` and whose requests, or they themselves, are to be archived now: the oldest first, from the
     /// first one behind `after`. Not those that somebody is at or is to undo, and not what was brought back and stays.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn to_be_archived(
         &self,
         kind: ArchiveKind,
@@ -196,9 +193,6 @@ impl Record {
     }
 
     /// A task as it goes into an archive, if it is there.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn archived(&self, kind: ArchiveKind, task_id: &str) -> Result<Option<Archived>, RecordError> {
         // First, because whoever takes it out checks it: requests that leave or come back meanwhile are noticed.
         let (requests_archived, marks) = self.marked(task_id).await?;
@@ -230,17 +224,11 @@ impl Record {
 
     /// Takes out what was copied into a blob that was [announced](Self::announce_blob), as far as it is still as it was copied;
     /// how many. If none is, there is no such archive.
-    ///
-    /// # Errors
-    /// The record is away, or it took so long that the blob is about to be removed.
     pub async fn take_out(&self, archive: Archive, items: Vec<Leaving>) -> Result<u64, RecordError> {
         self.work(Work::Archive(Archiving::Out { archive, items })).await
     }
 
     /// Brings back what is not there, to stay until a moment; how many tasks that concerned.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn bring_back(
         &self,
         archive: Archive,
@@ -251,9 +239,6 @@ impl Record {
     }
 
     /// Why some tasks that are in an archive do not come back from it.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn left_out(&self, archive: &Archive, task_ids: &[String]) -> Result<LeftOut, RecordError> {
         let (condition, newest) = match archive.kind {
             ArchiveKind::Tasks => ("archive_id <> $1::uuid", Some(archive.archive_id.as_str())),
@@ -281,18 +266,12 @@ impl Record {
     }
 
     /// Counts what happened on a day, once; whether nobody had.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn count_day(&self, day: &str, from: Moment, to: Moment) -> Result<bool, RecordError> {
         let day = day.to_owned();
         Ok(self.work(Work::Archive(Archiving::Day { day, from, to })).await? > 0)
     }
 
     /// Archives, the newest first; from the first one before `before`.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn archives(&self, before: Option<&str>, limit: u32) -> Result<Vec<Archive>, RecordError> {
         let (sql, args): (String, Vec<Arg>) = match before {
             None => (
@@ -310,9 +289,6 @@ impl Record {
     }
 
     /// One archive.
-    ///
-    /// # Errors
-    /// The record is away.
     pub async fn archive(&self, archive_id: &str) -> Result<Option<Archive>, RecordError> {
         self.read(async |link| {
             let sql = "SELECT body::text FROM archives WHERE archive_id = $1::uuid";
