@@ -1,7 +1,7 @@
 //! What is done besides tasks: one audit entry and one event, in the commit of what it changes.
 
 use ade_domain::Moment;
-use ade_domain::audit::{Body, Who};
+use ade_domain::audit::{AuditActor, AuditBody};
 use ade_store::database::{Commit, Event};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -52,9 +52,9 @@ impl Act<'_> {
     }
 
     /// The same, by whoever is not recognised yet.
-    pub(crate) fn by(self, commit: &mut Commit, who: Who, now: Moment) {
+    pub(crate) fn by(self, commit: &mut Commit, who: AuditActor, now: Moment) {
         let object_type = self.action.split('.').next().unwrap_or_default();
-        commit.audit.push(Body {
+        commit.audit.push(AuditBody {
             entry_id: new_id(),
             at: now,
             who,

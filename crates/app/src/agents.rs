@@ -7,10 +7,10 @@ use std::sync::Arc;
 use ade_domain::Clock;
 use ade_domain::agent::{Profile, Status};
 use ade_domain::people::UserId;
-use ade_domain::permission::{Part, Scope};
+use ade_domain::permission::{ActorRole, Scope};
 use ade_store::coordination::{AgentUpdate, AgentView, Filter};
 use ade_store::database::{Commit, InboxMessage, StoredAgent, StoredToken, Write};
-use ade_store::{Coordination, Record, RecordError, Unavailable};
+use ade_store::{Coordination, CoordinationError, Database, DatabaseError};
 
 use crate::acts::Act;
 use crate::{Caller, Error};
@@ -30,7 +30,7 @@ const USUAL_TASKS: u32 = 5;
 #[derive(Clone)]
 pub struct AgentService {
     coordination: Arc<dyn Coordination>,
-    record: Record,
+    record: Database,
     clock: Arc<dyn Clock>,
 }
 
@@ -71,18 +71,18 @@ pub enum AgentError {
     Refused(#[from] Error),
     /// Coordination does not answer.
     #[error(transparent)]
-    Unavailable(#[from] Unavailable),
+    Unavailable(#[from] CoordinationError),
 }
 
-impl From<RecordError> for AgentError {
-    fn from(error: RecordError) -> Self {
+impl From<DatabaseError> for AgentError {
+    fn from(error: DatabaseError) -> Self {
         Self::Refused(error.into())
     }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what errors are mapped with")]
-fn away(error: Unavailable) -> Error {
-    Error::Record(RecordError::Unavailable(error.to_string()))
+fn away(error: CoordinationError) -> Error {
+    Error::Record(DatabaseError::Unavailable(error.to_string()))
 }
 
 fn forbidden(detail: impl Into<String>) -> Error {
@@ -101,7 +101,7 @@ fn may_act_for(caller: &Caller, agent_id: &str, sponsor: Option<&UserId>) -> boo
 impl AgentService {
     /// Agents of a backend and a record.
     #[must_use]
-    pub fn new(coordination: Arc<dyn Coordination>, record: Record, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(coordination: Arc<dyn Coordination>, record: Database, clock: Arc<dyn Clock>) -> Self {
         Self { coordination, record, clock }
     }
 
@@ -158,7 +158,9 @@ impl AgentService {
 
     async fn may_create(&self, caller: &Caller, name: &str) -> Result<(), Error> {
         let parts = caller.actor().parts;
-        if caller.agent_id.is_some() || !(parts.contains(&Part::Author) || parts.contains(&Part::Admin)) {
+        if caller.agent_id.is_some()
+            || !(parts.contains(&ActorRole::Author) || parts.contains(&ActorRole::Admin))
+        {
             return Err(forbidden("agents are made by authors and administrators"));
         }
         if caller.is_borrowed() {
@@ -210,7 +212,7 @@ impl AgentService {
         let act = Act { action: "agent.create", object_id: &object_id, revision: Some(1), ..Act::default() };
         act.add(&mut commit, Some(caller), self.clock.now());
         match self.record.commit(commit).await {
-            Err(RecordError::Exists { .. }) => Err(Error::Exists(format!("agent {object_id}"))),
+            Err(DatabaseError::Exists { .. }) => Err(Error::Exists(format!("agent {object_id}"))),
             done => Ok(done?),
         }
     }
@@ -279,7 +281,7 @@ impl AgentService {
             self.clock.now(),
         );
         match self.record.commit(commit).await {
-            Err(RecordError::Conflict { .. }) => Err(Error::Overtaken),
+            Err(DatabaseError::Conflict { .. }) => Err(Error::Overtaken),
             done => Ok(done?),
         }
     }
@@ -419,7 +421,7 @@ impl AgentService {
         commit.writes.push(Write::DeleteAgent { agent_id: agent_id.clone(), expected: agent.revision });
         Act { action: "agent.delete", object_id: &agent_id, ..Act::default() }.add(&mut commit, caller, now);
         match self.record.commit(commit).await {
-            Err(RecordError::Conflict { .. }) => Err(Error::Overtaken),
+            Err(DatabaseError::Conflict { .. }) => Err(Error::Overtaken),
             done => Ok(done?),
         }
     }

@@ -6,28 +6,28 @@ use ade_domain::Moment;
 use ade_domain::audit::Head;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
-use ade_store::Record;
+use ade_store::Database;
 use ade_store::database::{AuditFilter, Commit, Counts, Day, Numbered, UserStats};
 
 use crate::accounts::require_admin;
 use crate::acts::Act;
 use crate::ledger::{self, LedgerError};
-use crate::{Caller, Error, Reviews};
+use crate::{Caller, Error, TaskService};
 
 /// Days that the overview tells of.
 const SHOWN_DAYS: u32 = 30;
 
 /// The use cases; clones are the same ones.
 #[derive(Debug, Clone)]
-pub struct Audits {
-    record: Record,
-    reviews: Reviews,
+pub struct AuditService {
+    record: Database,
+    reviews: TaskService,
 }
 
-impl Audits {
+impl AuditService {
     /// On a record; what tasks may be seen is decided by `reviews`.
     #[must_use]
-    pub fn new(record: Record, reviews: Reviews) -> Self {
+    pub fn new(record: Database, reviews: TaskService) -> Self {
         Self { record, reviews }
     }
 

@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 
 use ade_domain::Moment;
-use ade_domain::audit::Who;
+use ade_domain::audit::AuditActor;
 use ade_domain::people::{ADMIN, AUDITOR, AuthorSet, User, UserId};
-use ade_domain::permission::{Part, Scope, parts_of};
+use ade_domain::permission::{ActorRole, Scope, actor_roles};
 use ade_domain::task::Actor;
-use ade_domain::task::Verb;
+use ade_domain::task::TaskCommand;
 use ade_store::database::StoredTask;
 
-use crate::{Error, Keep};
+use crate::{Error, IdempotentRequest};
 
 /// Whoever calls, as the edge has recognised it.
 #[derive(Debug, Clone)]
@@ -25,13 +25,13 @@ pub struct Caller {
     /// Who made its token.
     pub token_made_by: Option<UserId>,
     /// What the audit log says about it.
-    pub who: Who,
+    pub who: AuditActor,
     /// Only if what is changed has this revision.
     pub if_match: Option<u64>,
     /// When its token ends, if it acts with one.
     pub ends_at: Option<Moment>,
     /// The request may be repeated: what it is answered is kept in the transaction of what it changes.
-    pub keep: Option<Keep>,
+    pub keep: Option<IdempotentRequest>,
 }
 
 impl Caller {
@@ -41,32 +41,38 @@ impl Caller {
     }
 
     /// The same for what something that is asked of a task needs.
-    pub(crate) fn require_for(&self, verb: Verb) -> Result<(), Error> {
+    pub(crate) fn require_for(&self, verb: TaskCommand) -> Result<(), Error> {
         let scopes: &[Scope] = match verb {
-            Verb::Comment if self.scopes.contains(&Scope::Decide) => &[],
-            Verb::Modify | Verb::Delete | Verb::Submit | Verb::Resubmit | Verb::Cancel | Verb::Comment => {
-                &[Scope::Propose]
+            TaskCommand::Comment if self.scopes.contains(&Scope::Decide) => &[],
+            TaskCommand::Modify
+            | TaskCommand::Delete
+            | TaskCommand::Submit
+            | TaskCommand::Resubmit
+            | TaskCommand::Cancel
+            | TaskCommand::Comment => &[Scope::Propose],
+            TaskCommand::Approve | TaskCommand::Reject | TaskCommand::Revoke => &[Scope::Decide],
+            TaskCommand::Override | TaskCommand::ConfirmOverride | TaskCommand::ForceApply => {
+                &[Scope::Decide, Scope::Admin]
             }
-            Verb::Approve | Verb::Reject | Verb::Revoke => &[Scope::Decide],
-            Verb::Override | Verb::ConfirmOverride | Verb::ForceApply => &[Scope::Decide, Scope::Admin],
-            Verb::Stop | Verb::RollBack => &[Scope::Admin],
-            Verb::Assign
-            | Verb::GoStale
-            | Verb::Expire
-            | Verb::BeginApply
-            | Verb::Complete
-            | Verb::Fail
-            | Verb::Retry => &[],
+            TaskCommand::Stop | TaskCommand::RollBack => &[Scope::Admin],
+            TaskCommand::Assign
+            | TaskCommand::GoStale
+            | TaskCommand::Expire
+            | TaskCommand::BeginApply
+            | TaskCommand::Complete
+            | TaskCommand::Fail
+            | TaskCommand::Retry => &[],
         };
         scopes.iter().try_for_each(|scope| self.require(*scope))
     }
 
     /// What it may ask of a task now.
     #[must_use]
-    pub fn allowed(&self, task: &StoredTask, now: Moment) -> Vec<Verb> {
+    pub fn allowed(&self, task: &StoredTask, now: Moment) -> Vec<TaskCommand> {
         let speaks = self.user.is_some() && self.takes_part(task);
         let open = task.open_to(&self.actor(), now).into_iter();
-        open.filter(|verb| self.require_for(*verb).is_ok() && (speaks || *verb != Verb::Comment)).collect()
+        open.filter(|verb| self.require_for(*verb).is_ok() && (speaks || *verb != TaskCommand::Comment))
+            .collect()
     }
 
     /// In which parts it acts. An agent acts as author for its sponsor, whatever roles the sponsor has.
@@ -74,10 +80,10 @@ impl Caller {
     pub fn actor(&self) -> Actor {
         let user = self.user.as_ref();
         let parts = match (user, &self.agent_id) {
-            (Some(_), Some(_)) => vec![Part::Author],
-            (Some(user), None) => parts_of(user),
+            (Some(_), Some(_)) => vec![ActorRole::Author],
+            (Some(user), None) => actor_roles(user),
             // The bootstrap token administers, and counts as nobody: it decides nothing.
-            (None, _) => vec![Part::Admin],
+            (None, _) => vec![ActorRole::Admin],
         };
         let token_made_by = self.token_made_by.clone();
         Actor {
@@ -130,7 +136,7 @@ impl Caller {
     #[must_use]
     pub fn administers(&self) -> bool {
         let actor = self.actor();
-        actor.administers && actor.parts.contains(&Part::Admin)
+        actor.administers && actor.parts.contains(&ActorRole::Admin)
     }
 
     /// Whether somebody else made what it acts with: then it makes nothing that would outlive or hide that.

@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 
 use ade_domain::agent::Profile;
-use ade_domain::approval::Action;
+use ade_domain::approval::DecisionKind;
 use ade_domain::approval::delegation::Conditions;
 use ade_domain::approval::policy::{AutoApprove, Priority};
 use ade_domain::approval::window::{Weekday, Window};
-use ade_domain::audit::Who;
+use ade_domain::audit::AuditActor;
 use ade_domain::glob::Pattern;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
@@ -19,9 +19,9 @@ use serde_json::{Map, Value, json};
 use crate::accounts::{UserChange, UserDraft};
 use crate::agents::{AgentError, AgentService};
 use crate::proposal::{Proposal, SaidPreview};
-use crate::reviews::{Deed, Response};
-use crate::rules::{DelegationChange, PolicyChange, ResourceChange, Rules};
-use crate::{Accounts, Caller, Error, Reviews};
+use crate::rules::{DelegationChange, PolicyChange, ResourceChange, RuleService};
+use crate::tasks::{Response, TaskAction};
+use crate::{AccountService, Caller, Error, TaskService};
 
 /// Everybody's password: a demo is served on a loopback address alone.
 pub const PASSWORD: &str = "demo-demo";
@@ -49,19 +49,19 @@ const PEOPLE: [Person; 9] = [
 #[derive(Debug, Clone)]
 pub struct Demo<'a> {
     /// People.
-    pub accounts: &'a Accounts,
+    pub accounts: &'a AccountService,
     /// Agents.
     pub agents: &'a AgentService,
     /// Policies, delegations, the registry.
-    pub rules: &'a Rules,
+    pub rules: &'a RuleService,
     /// Tasks.
-    pub reviews: &'a Reviews,
+    pub reviews: &'a TaskService,
     /// The folder whose files tasks change.
     pub playground: Option<String>,
 }
 
-fn who(user: Option<&str>) -> Who {
-    Who { user_id: user.map(UserId::new), service: Some("demo".to_owned()), ..Who::default() }
+fn who(user: Option<&str>) -> AuditActor {
+    AuditActor { user_id: user.map(UserId::new), service: Some("demo".to_owned()), ..AuditActor::default() }
 }
 
 fn resource(of: &str, id: &str) -> Resource {
@@ -88,7 +88,7 @@ fn parameters(value: Value) -> Option<Map<String, Value>> {
 impl Demo<'_> {
     /// Makes all of it.
     pub async fn fill(&self) -> Result<(), Error> {
-        let admin = Accounts::bootstrap(who(None));
+        let admin = AccountService::bootstrap(who(None));
         for (id, name, roles, manager, team) in PEOPLE {
             let change = UserChange {
                 name: Some(name.to_owned()),
@@ -107,7 +107,7 @@ impl Demo<'_> {
 
     /// Somebody, as if it were signed in.
     async fn signed_in(&self, id: &str) -> Result<Caller, Error> {
-        let user = self.accounts.user(id, &Accounts::bootstrap(who(None))).await?.user;
+        let user = self.accounts.user(id, &AccountService::bootstrap(who(None))).await?.user;
         let scopes: BTreeSet<Scope> = Scope::ALL.into_iter().collect();
         Ok(Caller {
             user: Some(user),
@@ -240,16 +240,18 @@ impl Demo<'_> {
         self.submitted(load_balancer(), &ann).await?;
         // Under review, and Dave wants something changed.
         let task = self.submitted(cleanup(), &ann).await?;
-        self.answer(&task, "dave", Action::RequestChanges, "keep the sessions of the last hour").await?;
+        self.answer(&task, "dave", DecisionKind::RequestChanges, "keep the sessions of the last hour")
+            .await?;
         // Approved, and waits to be applied.
         let task = self.submitted(rollout("checkout", "2.14.0"), &dave).await?;
-        self.answer(&task, "mia", Action::Approve, "seen in staging").await?;
+        self.answer(&task, "mia", DecisionKind::Approve, "seen in staging").await?;
         // Approved by itself: nobody needs to be asked.
         self.submitted(documentation(), &ann).await?;
         let task = self.submitted(rollout("billing", "5.0.0"), &dave).await?;
-        self.answer(&task, "bob", Action::Reject, "a major version needs an announcement first").await?;
+        self.answer(&task, "bob", DecisionKind::Reject, "a major version needs an announcement first")
+            .await?;
         let task = self.submitted(rollout("search", "1.8.2"), &dave).await?;
-        let deed = Deed::Cancel { reason: Some("superseded by 1.8.3".to_owned()) };
+        let deed = TaskAction::Cancel { reason: Some("superseded by 1.8.3".to_owned()) };
         self.reviews.act(&task.task_id, &deed, &dave).await?;
         self.reviews.propose(rollout("search", "1.8.3"), &dave).await?;
         match &self.playground {
@@ -291,7 +293,13 @@ impl Demo<'_> {
         self.reviews.submit(&task.task_id, caller).await
     }
 
-    async fn answer(&self, task: &StoredTask, by: &str, action: Action, reason: &str) -> Result<(), Error> {
+    async fn answer(
+        &self,
+        task: &StoredTask,
+        by: &str,
+        action: DecisionKind,
+        reason: &str,
+    ) -> Result<(), Error> {
         let own = |one: &&ade_domain::approval::Approval| one.reviewer_id.as_str() == by;
         let Some(approval) = task.approvals.iter().find(own) else {
             return Err(Error::NotFound("approval"));

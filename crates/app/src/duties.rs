@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_domain::Clock;
-use ade_store::Record;
+use ade_store::Database;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::ledger::{Checkpoint, LedgerError, Signer};
-use crate::{Error, Jobs, Reviews};
+use crate::{Error, Jobs, TaskService};
 
 /// How soon what was written has its number.
 const NUMBER_EVERY: Duration = Duration::from_millis(50);
@@ -27,13 +27,13 @@ pub const KEY: &str = "audit-checkpoint-key";
 
 /// What the loops work with.
 #[derive(Clone)]
-pub struct Duties {
+pub struct BackgroundServices {
     /// The record.
-    pub record: Record,
+    pub record: Database,
     /// By which clock.
     pub clock: Arc<dyn Clock>,
     /// Reviews.
-    pub reviews: Reviews,
+    pub reviews: TaskService,
     /// Work that repeats.
     pub jobs: Jobs,
     /// Who this process is among others.
@@ -44,7 +44,7 @@ pub struct Duties {
     pub checkpoint_every: Duration,
 }
 
-impl std::fmt::Debug for Duties {
+impl std::fmt::Debug for BackgroundServices {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Duties").field("name", &self.name).finish_non_exhaustive()
     }
@@ -71,7 +71,7 @@ impl Running {
     }
 }
 
-impl Duties {
+impl BackgroundServices {
     /// Starts the loops.
     pub fn start(self) -> Result<Running, LedgerError> {
         let signer = Signer::open(&self.data.join(KEY))?;

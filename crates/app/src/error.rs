@@ -3,7 +3,7 @@
 use ade_domain::Invalid;
 use ade_domain::permission::Scope;
 use ade_domain::task::Refusal;
-use ade_store::RecordError;
+use ade_store::DatabaseError;
 
 /// Why nothing happened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -54,7 +54,7 @@ pub enum Error {
     Batch(Vec<(String, Self)>),
     /// The record did not do it.
     #[error(transparent)]
-    Record(RecordError),
+    Record(DatabaseError),
 }
 
 const fn how_to_get(scope: Scope) -> &'static str {
@@ -65,8 +65,8 @@ const fn how_to_get(scope: Scope) -> &'static str {
     }
 }
 
-impl From<RecordError> for Error {
-    fn from(error: RecordError) -> Self {
+impl From<DatabaseError> for Error {
+    fn from(error: DatabaseError) -> Self {
         Self::Record(error)
     }
 }

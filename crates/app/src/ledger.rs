@@ -12,7 +12,7 @@ use crate::Error;
 use ade_domain::Moment;
 use ade_domain::audit::{Broken, Head, Walk};
 use ade_store::database::AuditFilter;
-use ade_store::{Record, RecordError};
+use ade_store::{Database, DatabaseError};
 use ring::rand::SystemRandom;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
@@ -50,7 +50,7 @@ pub enum LedgerError {
     Broken(#[from] Broken),
     /// The record is away.
     #[error(transparent)]
-    Record(#[from] RecordError),
+    Record(#[from] DatabaseError),
     /// The caller may not.
     #[error(transparent)]
     Refused(Box<Error>),
@@ -124,7 +124,7 @@ impl Signer {
     /// What was changed before that is found by whoever verifies all of it.
     pub async fn checkpoint(
         &self,
-        record: &Record,
+        record: &Database,
         last: Option<&Checkpoint>,
         now: Moment,
     ) -> Result<Checkpoint, LedgerError> {
@@ -150,7 +150,7 @@ impl Signer {
 }
 
 /// Walks along the whole log, past a checkpoint that somebody signed; where it ends.
-pub async fn verify(record: &Record, checkpoint: Option<&Checkpoint>) -> Result<Head, LedgerError> {
+pub async fn verify(record: &Database, checkpoint: Option<&Checkpoint>) -> Result<Head, LedgerError> {
     if checkpoint.is_some_and(|checkpoint| !checkpoint.is_signed()) {
         return Err(LedgerError::Forged);
     }
@@ -158,11 +158,11 @@ pub async fn verify(record: &Record, checkpoint: Option<&Checkpoint>) -> Result<
 }
 
 /// The same past a place that the caller trusts.
-pub async fn walk(record: &Record, trusted: Option<Head>) -> Result<Head, LedgerError> {
+pub async fn walk(record: &Database, trusted: Option<Head>) -> Result<Head, LedgerError> {
     go_on(record, Walk::new(trusted), 0).await
 }
 
-async fn go_on(record: &Record, mut walk: Walk, mut after: u64) -> Result<Head, LedgerError> {
+async fn go_on(record: &Database, mut walk: Walk, mut after: u64) -> Result<Head, LedgerError> {
     loop {
         let page = record.audit(&AuditFilter::default(), after, PAGE).await?;
         for row in &page {

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use ade_domain::Clock;
 use ade_domain::lock::{Deadlock, HeldBy, LockName, Token};
-use ade_store::coordination::{Event, Happening};
+use ade_store::coordination::{LockEvent, LockEventKind};
 use ade_store::database::{Commit, InboxMessage, Write};
-use ade_store::{Record, RecordError};
+use ade_store::{Database, DatabaseError};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -21,7 +21,7 @@ use crate::acts::{Act, new_id, storable, storable_value};
 
 /// Something that people or agents must hear of.
 #[derive(Debug)]
-pub enum Notice<'a> {
+pub enum LockNotice<'a> {
     /// A deadlock was ended: for the audit log, and for the inbox of the agent that gave way.
     Deadlock(&'a Deadlock),
     /// An administrator took a lock from its holders: for the audit log, and for their inboxes.
@@ -36,13 +36,13 @@ pub enum Notice<'a> {
         holders: &'a [HeldBy],
     },
     /// Something happened to a lock: for the stream of events.
-    Lock(&'a Happening),
+    Lock(&'a LockEvent),
 }
 
 /// Where notices go.
-pub trait Notices: Send + Sync {
+pub trait LockEventSink: Send + Sync {
     /// Takes one.
-    fn tell(&self, notice: Notice<'_>);
+    fn tell(&self, notice: LockNotice<'_>);
 }
 
 /// Writes every notice as a line of the structured log.
@@ -53,10 +53,10 @@ pub struct LogNotices;
 pub const AUDIT: &str = "ade::audit";
 
 /// Names come from outside: they are written as strings, which the log quotes, so that no name looks like another line.
-impl Notices for LogNotices {
-    fn tell(&self, notice: Notice<'_>) {
+impl LockEventSink for LogNotices {
+    fn tell(&self, notice: LockNotice<'_>) {
         match notice {
-            Notice::Deadlock(deadlock) => {
+            LockNotice::Deadlock(deadlock) => {
                 let (victim, agent) = (deadlock.victim.to_string(), deadlock.victim.agent_id());
                 let freed = list(deadlock.freed.iter());
                 let cycle =
@@ -64,7 +64,7 @@ impl Notices for LogNotices {
                 tracing::warn!(target: AUDIT, kind = "audit", action = "lock.deadlock", victim, cycle, freed);
                 tracing::info!(target: AUDIT, kind = "inbox", agent, notice = "DEADLOCK_DETECTED", cycle);
             }
-            Notice::Broken { actor, lock, reason, holders } => {
+            LockNotice::Broken { actor, lock, reason, holders } => {
                 let (lock, held) = (lock.as_str(), list(holders.iter().map(|by| &by.holder)));
                 tracing::warn!(target: AUDIT, kind = "audit", action = "lock.break", actor, lock, reason, holders = held);
                 for by in holders {
@@ -72,16 +72,16 @@ impl Notices for LogNotices {
                     tracing::info!(target: AUDIT, kind = "inbox", agent, notice = "LOCK_BROKEN", lock, reason);
                 }
             }
-            Notice::Lock(Happening { lock, at, event }) => {
+            LockNotice::Lock(LockEvent { lock, at, event }) => {
                 let lock = lock.as_str();
                 let (name, holder, token, why) = match event {
-                    Event::QueueFull => {
+                    LockEventKind::QueueFull => {
                         return tracing::warn!(kind = "event", event = "lock:queue_full", lock, %at);
                     }
-                    Event::Acquired(holder, token) => ("lock:acquired", holder, Some(*token), ""),
-                    Event::Queued(holder) => ("lock:queued", holder, None, ""),
-                    Event::Left(holder, why) => ("lock:left", holder, None, *why),
-                    Event::Freed(holder, token, why) => ("lock:released", holder, Some(*token), *why),
+                    LockEventKind::Acquired(holder, token) => ("lock:acquired", holder, Some(*token), ""),
+                    LockEventKind::Queued(holder) => ("lock:queued", holder, None, ""),
+                    LockEventKind::Left(holder, why) => ("lock:left", holder, None, *why),
+                    LockEventKind::Freed(holder, token, why) => ("lock:released", holder, Some(*token), *why),
                 };
                 let (holder, token) = (holder.to_string(), token.map(Token::number));
                 tracing::debug!(kind = "event", event = name, lock, %at, holder, token, why);
@@ -112,7 +112,7 @@ impl fmt::Debug for RecordNotices {
 impl RecordNotices {
     /// Begins to write; whoever ends the task has waited for what was told before.
     #[must_use]
-    pub fn start(record: Record, clock: Arc<dyn Clock>) -> (Self, JoinHandle<()>) {
+    pub fn start(record: Database, clock: Arc<dyn Clock>) -> (Self, JoinHandle<()>) {
         let (waiting, mut told) = mpsc::channel::<Commit>(MOST_WAITING);
         let task = tokio::spawn(async move {
             while let Some(commit) = told.recv().await {
@@ -120,7 +120,7 @@ impl RecordNotices {
                 while let Err(error) = record.commit(commit.clone()).await {
                     tries += 1;
                     // What the record does not take at all must not keep others waiting.
-                    if !matches!(error, RecordError::Unavailable(_)) || tries == MOST_TRIES {
+                    if !matches!(error, DatabaseError::Unavailable(_)) || tries == MOST_TRIES {
                         tracing::error!(%error, "a notice is in the log alone");
                         break;
                     }
@@ -149,11 +149,11 @@ impl RecordNotices {
     }
 }
 
-impl Notices for RecordNotices {
-    fn tell(&self, notice: Notice<'_>) {
+impl LockEventSink for RecordNotices {
+    fn tell(&self, notice: LockNotice<'_>) {
         let mut commit = Commit::default();
         match &notice {
-            Notice::Deadlock(deadlock) => {
+            LockNotice::Deadlock(deadlock) => {
                 let cycle: Vec<Value> = deadlock
                     .cycle
                     .iter()
@@ -170,7 +170,7 @@ impl Notices for RecordNotices {
                 act.add(&mut commit, None, self.clock.now());
                 self.send(commit);
             }
-            Notice::Broken { actor, lock, reason, holders } => {
+            LockNotice::Broken { actor, lock, reason, holders } => {
                 let agents: BTreeSet<&str> = holders.iter().map(|by| by.holder.agent_id()).collect();
                 for agent in agents {
                     let data = json!({ "lock": lock.as_str(), "reason": reason, "by": actor });
@@ -178,7 +178,7 @@ impl Notices for RecordNotices {
                 }
                 self.send(commit);
             }
-            Notice::Lock(_) => {}
+            LockNotice::Lock(_) => {}
         }
         LogNotices.tell(notice);
     }

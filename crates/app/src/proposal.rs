@@ -8,8 +8,8 @@ use ade_store::database::StoredTask;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::reviews::Draft;
-use crate::{Caller, Error, Reviews};
+use crate::tasks::Draft;
+use crate::{Caller, Error, TaskService};
 
 const MOST_TAGS: usize = 50;
 const LONGEST_TEXT: usize = 256;
@@ -208,7 +208,7 @@ impl Proposal {
     }
 }
 
-impl Reviews {
+impl TaskService {
     /// A new draft of what somebody wants.
     pub async fn propose(&self, proposal: Proposal, caller: &Caller) -> Result<StoredTask, Error> {
         let facts = self.facts(proposal.task_type.as_deref().unwrap_or_default()).await?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_store::database::{
-    Answered, Comment, Commit, StoredAnswer, StoredTask, StoredToken, StoredUser, Thing,
+    Comment, Commit, KeyedResponse, StoredDocument, StoredResponse, StoredTask, StoredToken, StoredUser,
 };
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use crate::jobs::Restored;
 
 /// What a use case made or changed: all that an answer is made of.
 #[derive(Debug, Clone, Copy)]
-pub enum Made<'a> {
+pub enum Outcome<'a> {
     /// A task.
     Task(&'a StoredTask),
     /// A task that an agent carries out from now on.
@@ -34,12 +34,12 @@ pub enum Made<'a> {
     /// A token; its secret is told once and kept nowhere.
     Token(&'a StoredToken),
     /// A policy, a delegation, a registered resource, a setting or a flag.
-    Thing(&'a Thing),
+    Thing(&'a StoredDocument),
 }
 
 /// How the answer to a request is kept.
 #[derive(Clone)]
-pub struct Keep {
+pub struct IdempotentRequest {
     /// Whose key it is.
     pub owner: String,
     /// What the request is known by.
@@ -51,24 +51,24 @@ pub struct Keep {
 }
 
 /// Makes an answer.
-pub type Render = dyn Fn(Made<'_>) -> (u16, Value) + Send + Sync;
+pub type Render = dyn Fn(Outcome<'_>) -> (u16, Value) + Send + Sync;
 
-impl fmt::Debug for Keep {
+impl fmt::Debug for IdempotentRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keep").field("owner", &self.owner).field("key", &self.key).finish_non_exhaustive()
     }
 }
 
-impl Keep {
+impl IdempotentRequest {
     /// The answer, as the record keeps it.
-    pub(crate) fn answer(&self, made: Made<'_>, now: Moment) -> Answered {
+    pub(crate) fn answer(&self, made: Outcome<'_>, now: Moment) -> KeyedResponse {
         let (status, body) = (self.render)(made);
-        let answer = StoredAnswer { asked: self.asked.clone(), status, body };
+        let answer = StoredResponse { asked: self.asked.clone(), status, body };
         (self.owner.clone(), self.key.clone(), now, answer)
     }
 
     /// Puts the answer into the commit of what it tells of.
-    pub fn add(&self, commit: &mut Commit, made: Made<'_>, now: Moment) {
+    pub fn add(&self, commit: &mut Commit, made: Outcome<'_>, now: Moment) {
         commit.answer = Some(self.answer(made, now));
     }
 }

@@ -7,13 +7,13 @@
 use ade_domain::Invalid;
 use ade_domain::permission::Scope;
 use ade_domain::risk::Thresholds;
-use ade_store::database::{Thing, ThingKind};
-use ade_store::{Record, RecordError};
+use ade_store::database::{DocumentKind, StoredDocument};
+use ade_store::{Database, DatabaseError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::accounts::require_admin;
-use crate::rules::{Change, MOST_ATTEMPTS, Rules, seen};
+use crate::rules::{Change, MOST_ATTEMPTS, RuleService, seen};
 use crate::{Caller, Error};
 
 /// From where on a risk is medium, high and critical.
@@ -132,16 +132,16 @@ pub fn check(name: &str, value: &Value) -> Result<(), Vec<Invalid>> {
 
 impl Settings {
     /// As they are in the record.
-    pub async fn load(record: &Record) -> Result<Self, RecordError> {
+    pub async fn load(record: &Database) -> Result<Self, DatabaseError> {
         let mut settings = Self::default();
         for thing in record.settings().await? {
             let foreign =
-                |why: &str| RecordError::Foreign(format!("{} {}: {why}", thing.kind.word(), thing.id));
+                |why: &str| DatabaseError::Foreign(format!("{} {}: {why}", thing.kind.word(), thing.id));
             match thing.kind {
-                ThingKind::Setting if names().any(|name| name == thing.id) => {
+                DocumentKind::Setting if names().any(|name| name == thing.id) => {
                     settings.put(&thing.id, &thing.body).map_err(|fault| foreign(&fault.detail))?;
                 }
-                ThingKind::Feature => {
+                DocumentKind::Feature => {
                     if let Some((_, of)) = FLAGS.iter().find(|(name, _)| *name == thing.id) {
                         *of(&mut settings) = thing.body.as_bool().ok_or_else(|| foreign("is no flag"))?;
                     }
@@ -205,64 +205,64 @@ impl Settings {
 }
 
 /// What counts where nobody has set anything.
-fn default_of(kind: ThingKind, name: &str) -> Option<Thing> {
+fn default_of(kind: DocumentKind, name: &str) -> Option<StoredDocument> {
     let mut defaults = Settings::default();
     let body = match kind {
-        ThingKind::Setting => defaults.value(name)?,
-        ThingKind::Feature => {
+        DocumentKind::Setting => defaults.value(name)?,
+        DocumentKind::Feature => {
             let (_, of) = FLAGS.iter().find(|(known, _)| *known == name)?;
             Value::Bool(*of(&mut defaults))
         }
         _ => return None,
     };
-    Some(Thing { kind, id: name.to_owned(), revision: 0, body })
+    Some(StoredDocument { kind, id: name.to_owned(), revision: 0, body })
 }
 
-impl Rules {
+impl RuleService {
     /// Every setting, those that nobody has set with their defaults and revision 0.
-    pub async fn settings(&self, caller: &Caller) -> Result<Vec<Thing>, Error> {
-        self.all(ThingKind::Setting, names(), caller).await
+    pub async fn settings(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
+        self.all(DocumentKind::Setting, names(), caller).await
     }
 
     /// One setting.
-    pub async fn setting(&self, name: &str, caller: &Caller) -> Result<Thing, Error> {
+    pub async fn setting(&self, name: &str, caller: &Caller) -> Result<StoredDocument, Error> {
         caller.require(Scope::Read)?;
-        self.current(ThingKind::Setting, name).await
+        self.current(DocumentKind::Setting, name).await
     }
 
     /// Sets a setting.
-    pub async fn set(&self, name: &str, value: Value, caller: &Caller) -> Result<Thing, Error> {
+    pub async fn set(&self, name: &str, value: Value, caller: &Caller) -> Result<StoredDocument, Error> {
         require_admin(caller)?;
         if names().all(|known| known != name) {
             return Err(Error::NotFound("setting"));
         }
         check(name, &value).map_err(Error::Invalid)?;
-        self.overwrite(ThingKind::Setting, name, value, "config.set", caller).await
+        self.overwrite(DocumentKind::Setting, name, value, "config.set", caller).await
     }
 
     /// Every flag, those that nobody has switched with their defaults and revision 0.
-    pub async fn features(&self, caller: &Caller) -> Result<Vec<Thing>, Error> {
-        self.all(ThingKind::Feature, flags(), caller).await
+    pub async fn features(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
+        self.all(DocumentKind::Feature, flags(), caller).await
     }
 
     /// One flag.
-    pub async fn feature(&self, name: &str, caller: &Caller) -> Result<Thing, Error> {
+    pub async fn feature(&self, name: &str, caller: &Caller) -> Result<StoredDocument, Error> {
         caller.require(Scope::Read)?;
-        self.current(ThingKind::Feature, name).await
+        self.current(DocumentKind::Feature, name).await
     }
 
     /// Switches a flag on or off.
-    pub async fn switch(&self, name: &str, enabled: bool, caller: &Caller) -> Result<Thing, Error> {
+    pub async fn switch(&self, name: &str, enabled: bool, caller: &Caller) -> Result<StoredDocument, Error> {
         require_admin(caller)?;
-        self.overwrite(ThingKind::Feature, name, Value::Bool(enabled), "feature.set", caller).await
+        self.overwrite(DocumentKind::Feature, name, Value::Bool(enabled), "feature.set", caller).await
     }
 
     async fn all(
         &self,
-        kind: ThingKind,
+        kind: DocumentKind,
         names: impl Iterator<Item = &'static str>,
         caller: &Caller,
-    ) -> Result<Vec<Thing>, Error> {
+    ) -> Result<Vec<StoredDocument>, Error> {
         caller.require(Scope::Read)?;
         let stored = self.record.settings().await?;
         let current = |name: &str| {
@@ -272,23 +272,24 @@ impl Rules {
         Ok(names.filter_map(current).collect())
     }
 
-    async fn current(&self, kind: ThingKind, name: &str) -> Result<Thing, Error> {
+    async fn current(&self, kind: DocumentKind, name: &str) -> Result<StoredDocument, Error> {
         let default = default_of(kind, name).ok_or(Error::NotFound(kind.word()))?;
         Ok(self.record.thing(kind, name).await?.unwrap_or(default))
     }
 
     async fn overwrite(
         &self,
-        kind: ThingKind,
+        kind: DocumentKind,
         name: &str,
         body: Value,
         action: &'static str,
         caller: &Caller,
-    ) -> Result<Thing, Error> {
+    ) -> Result<StoredDocument, Error> {
         for _ in 0..MOST_ATTEMPTS {
             let before = self.current(kind, name).await?;
             seen(&before, caller)?;
-            let after = Thing { revision: before.revision + 1, body: body.clone(), ..before.clone() };
+            let after =
+                StoredDocument { revision: before.revision + 1, body: body.clone(), ..before.clone() };
             let change = Change { action, before: Some(&before), after: Some(&after), besides: Vec::new() };
             if let Some(now) = self.commit(change, caller).await? {
                 return Ok(now);

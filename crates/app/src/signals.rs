@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ade_domain::Moment;
-use ade_domain::approval::RequestStatus;
+use ade_domain::approval::ApprovalStatus;
 use ade_domain::task::Task;
 use ade_domain::task::{Phase, State};
 use ade_store::Coordination;
-use ade_store::coordination::{Call, When};
+use ade_store::coordination::{WakeAt, WakeUp};
 use ade_store::database::{StoredTask, WorkKind, Write};
 use tokio::sync::Notify;
 
@@ -35,7 +35,7 @@ pub(crate) const SOON_MS: u64 = 1_000;
 
 /// Tells coordination what is due when; clones tell the same one. Without coordination nothing is told.
 #[derive(Clone, Default)]
-pub(crate) struct Signals {
+pub(crate) struct WakeUps {
     to: Option<Arc<To>>,
 }
 
@@ -47,7 +47,7 @@ struct To {
 
 #[derive(Default)]
 struct Waiting {
-    calls: BTreeMap<(&'static str, String), When>,
+    calls: BTreeMap<(&'static str, String), WakeAt>,
     is_telling: bool,
 }
 
@@ -57,7 +57,7 @@ impl To {
     }
 
     /// The next that are told; nothing, and somebody else begins to tell, if none wait.
-    fn take(&self) -> Option<Vec<Call>> {
+    fn take(&self) -> Option<Vec<WakeUp>> {
         let mut waiting = self.waiting();
         if waiting.calls.is_empty() {
             waiting.is_telling = false;
@@ -67,15 +67,18 @@ impl To {
         if let Some(next) = some.keys().nth(MOST_AT_ONCE).cloned() {
             waiting.calls = some.split_off(&next);
         }
-        let call =
-            |((queue, about), when): ((&str, String), When)| Call { queue: queue.to_owned(), about, when };
+        let call = |((queue, about), when): ((&str, String), WakeAt)| WakeUp {
+            queue: queue.to_owned(),
+            about,
+            when,
+        };
         Some(some.into_iter().map(call).collect())
     }
 
     async fn tell(&self) {
         while let Some(calls) = self.take() {
             let soon = self.coordination.now().plus_ms(SOON_MS);
-            let any_soon = calls.iter().any(|call| matches!(call.when, When::At(at) if at <= soon));
+            let any_soon = calls.iter().any(|call| matches!(call.when, WakeAt::At(at) if at <= soon));
             match self.coordination.call(calls).await {
                 Ok(0) => {}
                 Ok(many) => tracing::debug!(many, "too much is due later; it is found by looking"),
@@ -88,7 +91,7 @@ impl To {
     }
 }
 
-impl Signals {
+impl WakeUps {
     pub(crate) fn to(coordination: Option<Arc<dyn Coordination>>) -> Self {
         let to = coordination.map(|coordination| {
             Arc::new(To { coordination, waiting: Mutex::default(), sooner: Notify::new() })
@@ -97,7 +100,7 @@ impl Signals {
     }
 
     /// Calls whoever waits at a queue, when it is time. The last that is said about the same counts.
-    pub(crate) fn call(&self, queue: &'static str, about: &str, when: When) {
+    pub(crate) fn call(&self, queue: &'static str, about: &str, when: WakeAt) {
         let Some(to) = &self.to else { return };
         let mut waiting = to.waiting();
         let key = (queue, about.to_owned());
@@ -124,7 +127,7 @@ impl Signals {
 /// What follows from a commit once it is one: what is due later, what is not any more, and what has work now.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Due {
-    calls: Vec<(&'static str, String, When)>,
+    calls: Vec<(&'static str, String, WakeAt)>,
     ready: Vec<(&'static str, String)>,
 }
 
@@ -142,7 +145,7 @@ impl Due {
     }
 
     /// Tells it. What has work now: its queue, and its task.
-    pub(crate) fn tell(self, signals: &Signals) -> Vec<(&'static str, String)> {
+    pub(crate) fn tell(self, signals: &WakeUps) -> Vec<(&'static str, String)> {
         for (queue, about, when) in &self.calls {
             signals.call(queue, about, *when);
         }
@@ -154,16 +157,16 @@ impl Due {
     fn times(&mut self, task: &StoredTask, is_old: bool) {
         let (review, task_id) = (&task.task, &task.task_id);
         match answers_due(review).into_iter().chain(task.approval_ends_at).min() {
-            Some(at) => self.calls.push((APPROVAL_TIMEOUT, task_id.clone(), When::At(at))),
+            Some(at) => self.calls.push((APPROVAL_TIMEOUT, task_id.clone(), WakeAt::At(at))),
             // Once it is done or failed this was said before, when it began.
             None if is_old && !matches!(review.state, State::Completed | State::Failed) => {
-                self.calls.push((APPROVAL_TIMEOUT, task_id.clone(), When::NotAnyMore));
+                self.calls.push((APPROVAL_TIMEOUT, task_id.clone(), WakeAt::NotAnyMore));
             }
             None => {}
         }
         if let Some(execution) = &review.execution {
             let is_over = execution.phase == Phase::Ended;
-            let when = if is_over { When::NotAnyMore } else { When::At(execution.lease_until) };
+            let when = if is_over { WakeAt::NotAnyMore } else { WakeAt::At(execution.lease_until) };
             self.calls.push((TASK_TIMEOUT, task_id.clone(), when));
         }
     }
@@ -173,7 +176,7 @@ impl Due {
         let Some(kind) = WorkKind::of(task) else { return };
         let (task_id, ready_at) = (task.task_id.clone(), kind.ready_at(&task.task));
         if ready_at > now {
-            self.calls.push((APPLY, task_id, When::At(ready_at)));
+            self.calls.push((APPLY, task_id, WakeAt::At(ready_at)));
         } else {
             self.ready.push((if kind == WorkKind::Preview { PREVIEW } else { APPLY }, task_id));
         }
@@ -182,6 +185,6 @@ impl Due {
 
 /// When somebody else is asked in the place of whoever did not answer first.
 fn answers_due(review: &Task) -> Option<Moment> {
-    let waits = review.approvals.iter().filter(|one| one.status == RequestStatus::Pending);
+    let waits = review.approvals.iter().filter(|one| one.status == ApprovalStatus::Pending);
     waits.map(|one| one.due_at).min().filter(|_| review.state == State::Reviewing)
 }

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use ade_domain::lock::Command;
-use ade_store::coordination::Unavailable;
+use ade_domain::lock::LockCommand;
+use ade_store::coordination::CoordinationError;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::LockService;
-use crate::notices::Notice;
+use crate::notices::LockNotice;
 
 /// Leases end at most 500 ms late: so often they are looked at.
 const SWEEP_EVERY: Duration = Duration::from_millis(200);
@@ -24,11 +24,11 @@ const PAUSE: Duration = Duration::from_millis(1_500);
 
 /// The tasks beside the requests.
 #[derive(Debug)]
-pub struct Upkeep {
+pub struct LockMaintenance {
     tasks: JoinSet<()>,
 }
 
-impl Upkeep {
+impl LockMaintenance {
     /// Starts them.
     #[must_use]
     pub fn start(locks: &LockService) -> Self {
@@ -84,7 +84,7 @@ async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
         last = Instant::now();
         match locks.coordination().sweep().await {
             Ok(deadlocks) => {
-                deadlocks.iter().for_each(|found| locks.notices().tell(Notice::Deadlock(found)));
+                deadlocks.iter().for_each(|found| locks.notices().tell(LockNotice::Deadlock(found)));
                 if let Some(since) = failing.take() {
                     tracing::info!(after = ?since.elapsed(), "locks are served again");
                 }
@@ -101,8 +101,8 @@ async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
     }
 }
 
-async fn mark(locks: &LockService) -> Result<(), Unavailable> {
-    let mark = || Command::Mark { server: locks.server().clone() };
+async fn mark(locks: &LockService) -> Result<(), CoordinationError> {
+    let mark = || LockCommand::Mark { server: locks.server().clone() };
     let marks: Vec<_> = locks.served().all().into_iter().map(|lock| (lock, mark())).collect();
     if !marks.is_empty() {
         locks.coordination().commands(marks).await?;
@@ -114,7 +114,7 @@ async fn pass_on(locks: LockService) {
     let mut events = locks.coordination().events();
     loop {
         match events.recv().await {
-            Ok(happening) => locks.notices().tell(Notice::Lock(&happening)),
+            Ok(happening) => locks.notices().tell(LockNotice::Lock(&happening)),
             Err(RecvError::Lagged(missed)) => tracing::warn!(missed, "events of locks were missed"),
             Err(RecvError::Closed) => return,
         }

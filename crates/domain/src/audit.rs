@@ -19,7 +19,7 @@ pub fn origin() -> Digest {
 /// Who did something, and from where.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Who {
+pub struct AuditActor {
     /// Which person; nobody for the service itself.
     pub user_id: Option<UserId>,
     /// By which agent.
@@ -38,13 +38,13 @@ pub struct Who {
 
 /// What was done: all of an entry that does not depend on its place in the chain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Body {
+pub struct AuditBody {
     /// What it is known by.
     pub entry_id: String,
     /// When.
     pub at: Moment,
     /// By whom.
-    pub who: Who,
+    pub who: AuditActor,
     /// As `task.submit`.
     pub action: String,
     /// About what: `task`, `approval`, `policy`, `lock`.
@@ -79,7 +79,7 @@ pub struct Entry {
     /// The hash of this one.
     pub entry_hash: Digest,
     /// What was done.
-    pub body: Body,
+    pub body: AuditBody,
 }
 
 /// Where a chain was at some time: whoever keeps it elsewhere can tell whether the chain still leads there.
@@ -114,19 +114,19 @@ pub struct Broken {
 #[error("an entry of the audit log has no canonical form as JSON")]
 pub struct NotCanonical;
 
-fn hash(number: u64, previous: Digest, body: &Body) -> Result<Digest, NotCanonical> {
+fn hash(number: u64, previous: Digest, body: &AuditBody) -> Result<Digest, NotCanonical> {
     #[derive(Serialize)]
     struct Chained<'a> {
         // As text: numbers above 2^53 have no exact form in JSON.
         number: String,
         previous_hash: Digest,
-        body: &'a Body,
+        body: &'a AuditBody,
     }
     Digest::of(&Chained { number: number.to_string(), previous_hash: previous, body }).ok_or(NotCanonical)
 }
 
 /// The next entry of a chain.
-pub fn append(head: Head, body: Body) -> Result<Entry, NotCanonical> {
+pub fn append(head: Head, body: AuditBody) -> Result<Entry, NotCanonical> {
     let number = head.number + 1;
     let entry_hash = hash(number, head.entry_hash, &body)?;
     Ok(Entry { number, previous_hash: head.entry_hash, entry_hash, body })
@@ -199,11 +199,11 @@ impl Walk {
 mod tests {
     use super::*;
 
-    fn body(text: &str) -> Body {
-        Body {
+    fn body(text: &str) -> AuditBody {
+        AuditBody {
             entry_id: text.to_owned(),
             at: Moment::from_micros(1_794_744_000_000_120),
-            who: Who::default(),
+            who: AuditActor::default(),
             action: "task.submit".to_owned(),
             object_type: "task".to_owned(),
             object_id: "t".to_owned(),

@@ -9,7 +9,7 @@ use crate::people::{ADMIN, AUTHOR, REVIEWER, SYSTEM, User};
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Act {
+pub enum Permission {
     /// Make a task.
     CreateTask,
     /// Want it decided.
@@ -28,7 +28,7 @@ pub enum Act {
 
 /// In which part somebody acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Part {
+pub enum ActorRole {
     /// As author.
     Author,
     /// As reviewer.
@@ -40,35 +40,40 @@ pub enum Part {
 }
 
 /// Every part.
-pub const PARTS: [Part; 4] = [Part::Author, Part::Reviewer, Part::Admin, Part::System];
+pub const ACTOR_ROLES: [ActorRole; 4] =
+    [ActorRole::Author, ActorRole::Reviewer, ActorRole::Admin, ActorRole::System];
 
 /// The matrix: for each act, the parts that may.
-pub const MATRIX: [(Act, &[Part]); 7] = [
-    (Act::CreateTask, &[Part::Author, Part::Admin]),
-    (Act::Submit, &[Part::Author, Part::Admin]),
-    (Act::Decide, &[Part::Reviewer, Part::Admin]),
-    (Act::ForceApply, &[Part::Admin]),
-    (Act::Cancel, &[Part::Author, Part::Admin, Part::System]),
-    (Act::Override, &[Part::Admin]),
-    (Act::ViewAudit, &[Part::Author, Part::Reviewer, Part::Admin, Part::System]),
+pub const MATRIX: [(Permission, &[ActorRole]); 7] = [
+    (Permission::CreateTask, &[ActorRole::Author, ActorRole::Admin]),
+    (Permission::Submit, &[ActorRole::Author, ActorRole::Admin]),
+    (Permission::Decide, &[ActorRole::Reviewer, ActorRole::Admin]),
+    (Permission::ForceApply, &[ActorRole::Admin]),
+    (Permission::Cancel, &[ActorRole::Author, ActorRole::Admin, ActorRole::System]),
+    (Permission::Override, &[ActorRole::Admin]),
+    (Permission::ViewAudit, &[ActorRole::Author, ActorRole::Reviewer, ActorRole::Admin, ActorRole::System]),
 ];
 
 /// Whether one of the parts may.
 #[must_use]
-pub fn may(parts: &[Part], act: Act) -> bool {
+pub fn is_permitted(parts: &[ActorRole], act: Permission) -> bool {
     MATRIX.iter().any(|(of, permitted)| *of == act && parts.iter().any(|part| permitted.contains(part)))
 }
 
 /// The parts that somebody has by its roles.
 #[must_use]
-pub fn parts_of(user: &User) -> Vec<Part> {
+pub fn actor_roles(user: &User) -> Vec<ActorRole> {
     let role = |part| match part {
-        Part::Author => AUTHOR,
-        Part::Reviewer => REVIEWER,
-        Part::Admin => ADMIN,
-        Part::System => SYSTEM,
+        ActorRole::Author => AUTHOR,
+        ActorRole::Reviewer => REVIEWER,
+        ActorRole::Admin => ADMIN,
+        ActorRole::System => SYSTEM,
     };
-    if user.active { PARTS.into_iter().filter(|part| user.has(role(*part))).collect() } else { Vec::new() }
+    if user.active {
+        ACTOR_ROLES.into_iter().filter(|part| user.has(role(*part))).collect()
+    } else {
+        Vec::new()
+    }
 }
 
 /// What a token is good for. Roles permit, scopes limit.
@@ -110,24 +115,24 @@ mod tests {
     use super::*;
 
     /// As the document draws it: author, reviewer, administrator, system.
-    const DRAWN: [(Act, [bool; 4]); 7] = [
-        (Act::CreateTask, [true, false, true, false]),
-        (Act::Submit, [true, false, true, false]),
-        (Act::Decide, [false, true, true, false]),
-        (Act::ForceApply, [false, false, true, false]),
-        (Act::Cancel, [true, false, true, true]),
-        (Act::Override, [false, false, true, false]),
-        (Act::ViewAudit, [true, true, true, true]),
+    const DRAWN: [(Permission, [bool; 4]); 7] = [
+        (Permission::CreateTask, [true, false, true, false]),
+        (Permission::Submit, [true, false, true, false]),
+        (Permission::Decide, [false, true, true, false]),
+        (Permission::ForceApply, [false, false, true, false]),
+        (Permission::Cancel, [true, false, true, true]),
+        (Permission::Override, [false, false, true, false]),
+        (Permission::ViewAudit, [true, true, true, true]),
     ];
 
     #[test]
     fn every_cell_is_as_drawn() {
         for (act, row) in DRAWN {
-            for (part, yes) in PARTS.into_iter().zip(row) {
-                assert_eq!(may(&[part], act), yes, "{part:?} {act:?}");
+            for (part, yes) in ACTOR_ROLES.into_iter().zip(row) {
+                assert_eq!(is_permitted(&[part], act), yes, "{part:?} {act:?}");
             }
         }
-        assert!(!may(&[], Act::ViewAudit));
+        assert!(!is_permitted(&[], Permission::ViewAudit));
     }
 
     #[test]
@@ -140,8 +145,8 @@ mod tests {
             team: None,
             active: true,
         };
-        assert_eq!(parts_of(&user), [Part::Admin]);
+        assert_eq!(actor_roles(&user), [ActorRole::Admin]);
         user.active = false;
-        assert_eq!(parts_of(&user), []);
+        assert_eq!(actor_roles(&user), []);
     }
 }

@@ -4,9 +4,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 
-use ade_app::Accounts;
+use ade_app::AccountService;
 use ade_app::accounts::same;
-use ade_domain::audit::Who;
+use ade_domain::audit::AuditActor;
 use axum::extract::{FromRequestParts, MatchedPath};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, Method, StatusCode, header};
@@ -53,14 +53,14 @@ impl FromRequestParts<App> for Caller {
 }
 
 /// From where a request comes.
-pub(crate) fn origin(parts: &Parts, app: &App) -> Who {
+pub(crate) fn origin(parts: &Parts, app: &App) -> AuditActor {
     let program = parts.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
     let program = program.map(|text| text.chars().take(LONGEST_AGENT).collect());
-    Who {
+    AuditActor {
         ip: address(parts).map(|address| address.to_string()),
         user_agent: program,
         service: Some(app.service.to_string()),
-        ..Who::default()
+        ..AuditActor::default()
     }
 }
 
@@ -83,7 +83,7 @@ async fn recognise(parts: &Parts, app: &App) -> Answer<ade_app::Caller> {
         let token = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         let token = token.map(|(_, token)| token.trim()).ok_or_else(|| refuse("the token is not valid"))?;
         if app.admin.admits(token) {
-            return Ok(Accounts::bootstrap(who));
+            return Ok(AccountService::bootstrap(who));
         }
         let (caller, _) = app.accounts.by_token(token, who).await?;
         return Ok(caller);

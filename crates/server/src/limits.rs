@@ -2,7 +2,7 @@
 //! Redis. Locks count acquisitions per agent by themselves; the bootstrap token belongs to whoever runs the server.
 
 use ade_app::Caller;
-use ade_store::coordination::Counted;
+use ade_store::coordination::RateCount;
 use axum::http::{Method, StatusCode};
 
 use crate::api::App;
@@ -57,7 +57,7 @@ async fn within(app: &App, endpoint: &'static str, who: &str, most: u32) -> Answ
     let Ok(counted) = coordination.count(endpoint.to_owned(), who.to_owned(), most).await else {
         return Ok(());
     };
-    let Counted { allowed, most, remaining, reset_at } = counted;
+    let RateCount { allowed, most, remaining, reset_at } = counted;
     if allowed {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gau
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use ade_app::jobs::Standing;
-use ade_app::reviews::EXECUTORS;
+use ade_app::tasks::EXECUTORS;
 use ade_store::coordination::Counts;
 
 const SECONDS: &[f64] =

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ade_app::{Keep, Made};
+use ade_app::{IdempotentRequest, Outcome};
 use ade_domain::Moment;
 use ade_domain::task::Digest;
 use axum::Json;
@@ -62,7 +62,7 @@ pub(crate) struct Posted<T, const STATUS: u16 = 200> {
 
 impl<T, const STATUS: u16> Posted<T, STATUS> {
     /// The answer to what was made.
-    pub(crate) fn answer(&self, made: Made<'_>) -> Response {
+    pub(crate) fn answer(&self, made: Outcome<'_>) -> Response {
         let (status, body) = made::answer(STATUS, made, &self.caller, self.at);
         respond(status, &body)
     }
@@ -126,9 +126,9 @@ impl<T: DeserializeOwned, const STATUS: u16> FromRequest<App> for Posted<T, STAT
             return Err(Problem::in_flight().into_response());
         }
         let reader = caller.0.clone();
-        let render = Arc::new(move |made: Made<'_>| made::answer(STATUS, made, &reader, at));
+        let render = Arc::new(move |made: Outcome<'_>| made::answer(STATUS, made, &reader, at));
         let mut caller = caller;
-        caller.0.keep = Some(Keep { owner, key, asked, render });
+        caller.0.keep = Some(IdempotentRequest { owner, key, asked, render });
         let body = parse_or_nothing(&bytes).map_err(Problem::into_response)?;
         Ok(Self { caller, body, at, _flight: flight })
     }

@@ -9,18 +9,20 @@ use std::time::Duration;
 
 use ade_app::agents::AgentService;
 use ade_app::demo::Demo;
-use ade_app::duties::{Duties, Running};
+use ade_app::duties::{BackgroundServices, Running};
 use ade_app::jobs::Archives;
 use ade_app::ledger::LedgerError;
-use ade_app::rules::Rules;
+use ade_app::rules::RuleService;
 use ade_app::worker::Pulls;
-use ade_app::{Accounts, Audits, Jobs, LockService, RecordNotices, Reviews, Upkeep, Working};
+use ade_app::{
+    AccountService, AuditService, Jobs, LockMaintenance, LockService, RecordNotices, TaskService, Working,
+};
 use ade_domain::Clock;
 use ade_store::embedded::{self, OpenError};
-use ade_store::redis::{self, OnRedis};
+use ade_store::redis::{self, RedisCoordination};
 use ade_store::{
-    Coordination, DataFolder, Embedded, FolderError, Record, RecordError, SystemClock, Unavailable,
-    private_folder,
+    Coordination, CoordinationError, DataFolder, Database, DatabaseError, EmbeddedCoordination, FolderError,
+    SystemClock, private_folder,
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -49,10 +51,10 @@ pub enum StartError {
     Folder(#[from] FolderError),
     /// Redis.
     #[error("{0}")]
-    Redis(Unavailable),
+    Redis(CoordinationError),
     /// The record.
     #[error("{0}")]
-    Record(#[from] RecordError),
+    Record(#[from] DatabaseError),
     /// The first administrator.
     #[error("the first administrator cannot be made: {0}")]
     FirstAdmin(ade_app::Error),
@@ -106,7 +108,7 @@ pub struct Server {
     listener: TcpListener,
     app: App,
     stop: watch::Sender<bool>,
-    upkeep: Upkeep,
+    upkeep: LockMaintenance,
     duties: Running,
     notices: JoinHandle<()>,
     working: Working,
@@ -152,7 +154,7 @@ pub(crate) async fn coordination(
     let rules = config.rules.clone();
     let Some(url) = &config.redis else {
         let options = embedded::Options { rules, ..embedded::Options::default() };
-        let backend = Embedded::open(&config.data, options, Arc::new(SystemClock::start()))?;
+        let backend = EmbeddedCoordination::open(&config.data, options, Arc::new(SystemClock::start()))?;
         tracing::info!(data = %config.data.display(), "locks are kept in this process");
         return Ok((Arc::new(backend), None));
     };
@@ -163,7 +165,7 @@ pub(crate) async fn coordination(
         max_clock_skew: Duration::from_millis(config.max_clock_skew_ms),
         ..redis::Options::default()
     };
-    let backend = OnRedis::open(url, options).await.map_err(StartError::Redis)?;
+    let backend = RedisCoordination::open(url, options).await.map_err(StartError::Redis)?;
     tracing::info!(redis = %url, "locks are coordinated on Redis");
     Ok((Arc::new(backend), Some(folder)))
 }
@@ -182,21 +184,21 @@ impl Server {
         let listener = listening.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
         let record = match &config.postgres {
-            Some(url) => Record::on_postgres(url).await?,
-            None => Record::in_folder(&config.data).await?,
+            Some(url) => Database::on_postgres(url).await?,
+            None => Database::in_folder(&config.data).await?,
         };
         let blobs = workers::blobs(config, &record).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
         let (told, notices) = RecordNotices::start(record.clone(), clock.clone());
         let locks = LockService::new(coordination.clone(), Arc::new(told));
-        let upkeep = Upkeep::start(&locks);
+        let upkeep = LockMaintenance::start(&locks);
         let allowed = workers::allowed(config)?;
-        let reviews = Reviews::new(record.clone(), clock.clone(), Some(coordination.clone()))
+        let reviews = TaskService::new(record.clone(), clock.clone(), Some(coordination.clone()))
             .with_previews(workers::previews(config, &allowed));
         let agents = AgentService::new(coordination, record.clone(), clock.clone());
-        let accounts = Accounts::new(record.clone(), clock.clone(), reviews.clone());
+        let accounts = AccountService::new(record.clone(), clock.clone(), reviews.clone());
         let first_password = accounts.first_admin().await.map_err(StartError::FirstAdmin)?;
-        let rules = Rules::new(record.clone(), clock.clone());
+        let rules = RuleService::new(record.clone(), clock.clone());
         if config.demo && first_password.is_some() {
             let demo =
                 Demo { accounts: &accounts, agents: &agents, rules: &rules, reviews: &reviews, playground };
@@ -213,7 +215,7 @@ impl Server {
             name: format!("server-{}", Uuid::new_v4().simple()),
         };
         let archives = Archives { record: record.clone(), blobs: blobs.clone(), clock: clock.clone() };
-        let duties = Duties {
+        let duties = BackgroundServices {
             record: record.clone(),
             clock: clock.clone(),
             reviews: reviews.clone(),
@@ -251,7 +253,7 @@ impl Server {
             agents,
             accounts,
             rules,
-            audits: Audits::new(record.clone(), reviews.clone()),
+            audits: AuditService::new(record.clone(), reviews.clone()),
             reviews,
             pulls,
             jobs,

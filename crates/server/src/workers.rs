@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ade_app::demo::CHECK;
-use ade_app::reviews::Previews;
-use ade_app::{LockService, LogNotices, Reviews, Upkeep, Worker, Working};
+use ade_app::tasks::Previews;
+use ade_app::{LockMaintenance, LockService, LogNotices, TaskService, Worker, Working};
 use ade_domain::Clock;
 use ade_executors::guard::Guard;
 use ade_executors::watchdog::Program;
 use ade_executors::{Command, CommandLimits, Executor, Executors, Files, Http, Noop, Secrets, Sql, Template};
 use ade_store::database::BlobStore;
-use ade_store::{Blobs, Coordination, Record, SystemClock};
+use ade_store::{Blobs, Coordination, Database, SystemClock};
 use uuid::Uuid;
 
 use crate::run::{StartError, coordination};
@@ -142,7 +142,7 @@ fn apart(roots: &[PathBuf]) -> Result<(), StartError> {
 }
 
 /// Where blobs are. Processes that share a record share them: what one saves to undo a change, another one undoes it with.
-pub(crate) async fn blobs(config: &Config, record: &Record) -> Result<Blobs, StartError> {
+pub(crate) async fn blobs(config: &Config, record: &Database) -> Result<Blobs, StartError> {
     let folder = config.blobs.clone().unwrap_or_else(|| config.data.join("blobs"));
     let blobs = Blobs::in_folder(folder)?;
     if config.postgres.is_some() {
@@ -168,8 +168,8 @@ pub(crate) fn previews(config: &Config, allowed: &Allowed) -> Previews {
 pub(crate) fn worker(
     config: &Config,
     allowed: Allowed,
-    record: Record,
-    reviews: Reviews,
+    record: Database,
+    reviews: TaskService,
     locks: LockService,
     clock: Arc<dyn Clock>,
     blobs: Blobs,
@@ -192,7 +192,7 @@ pub(crate) fn worker(
 #[derive(Debug)]
 pub struct WorkerProcess {
     working: Working,
-    upkeep: Upkeep,
+    upkeep: LockMaintenance,
     name: String,
     places: Vec<String>,
     _folder: Option<ade_store::DataFolder>,
@@ -206,12 +206,12 @@ impl WorkerProcess {
         };
         let allowed = allowed(config)?;
         let (coordination, folder): (Arc<dyn Coordination>, _) = coordination(config).await?;
-        let record = Record::on_postgres(postgres).await?;
+        let record = Database::on_postgres(postgres).await?;
         let blobs = blobs(config, &record).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
         let locks = LockService::new(coordination.clone(), Arc::new(LogNotices));
-        let upkeep = Upkeep::start(&locks);
-        let reviews = Reviews::new(record.clone(), clock.clone(), Some(coordination))
+        let upkeep = LockMaintenance::start(&locks);
+        let reviews = TaskService::new(record.clone(), clock.clone(), Some(coordination))
             .with_previews(previews(config, &allowed));
         let places = allowed.executors.places().map(str::to_owned).collect();
         let worker = worker(config, allowed, record, reviews, locks, clock, blobs);

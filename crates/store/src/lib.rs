@@ -13,8 +13,8 @@ pub mod redis;
 
 pub use blobs::{BlobError, Blobs};
 pub use clock::SystemClock;
-pub use coordination::{Agents, Capacity, Coordination, Jobs, Limits, Locks, Requests, Unavailable};
-pub use database::{Record, RecordError};
-pub use embedded::Embedded;
+pub use coordination::{Agents, Capacity, Coordination, CoordinationError, Jobs, Limits, Locks, Requests};
+pub use database::{Database, DatabaseError};
+pub use embedded::EmbeddedCoordination;
 pub use folder::{DataFolder, FolderError, private_folder};
-pub use redis::{OnRedis, RedisUrl};
+pub use redis::{RedisCoordination, RedisUrl};

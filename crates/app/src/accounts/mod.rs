@@ -14,7 +14,7 @@ use std::sync::Arc;
 use ade_domain::Clock;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
-use ade_store::Record;
+use ade_store::Database;
 use ade_store::database::StoredUser;
 
 pub use secrets::{hash, same};
@@ -22,28 +22,28 @@ pub use sessions::{SESSION_LASTS_MS, SignedIn};
 pub use tokens::{MadeToken, TokenDraft};
 pub use users::{UserChange, UserDraft};
 
-use crate::{Caller, Error, Reviews};
+use crate::{Caller, Error, TaskService};
 use passwords::Passwords;
 
 /// The use cases; clones are the same ones.
 #[derive(Clone)]
-pub struct Accounts {
-    record: Record,
+pub struct AccountService {
+    record: Database,
     clock: Arc<dyn Clock>,
-    reviews: Reviews,
+    reviews: TaskService,
     passwords: Passwords,
 }
 
-impl std::fmt::Debug for Accounts {
+impl std::fmt::Debug for AccountService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Accounts").finish_non_exhaustive()
     }
 }
 
-impl Accounts {
+impl AccountService {
     /// On a record, by a clock. What becomes of a leaver's requests is decided by `reviews`.
     #[must_use]
-    pub fn new(record: Record, clock: Arc<dyn Clock>, reviews: Reviews) -> Self {
+    pub fn new(record: Database, clock: Arc<dyn Clock>, reviews: TaskService) -> Self {
         Self { record, clock, reviews, passwords: Passwords::new() }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use ade_store::RecordError;
+use ade_store::DatabaseError;
 use argon2::Argon2;
 use argon2::password_hash::phc::PasswordHash;
 use argon2::password_hash::{PasswordHasher, PasswordVerifier};
@@ -25,7 +25,7 @@ pub(super) struct Passwords {
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what errors are mapped with")]
 fn away(why: impl ToString) -> Error {
-    Error::Record(RecordError::Unavailable(why.to_string()))
+    Error::Record(DatabaseError::Unavailable(why.to_string()))
 }
 
 fn hashed(password: &str) -> Result<String, Error> {

@@ -11,7 +11,7 @@ const BYTES: usize = 32;
 /// A new secret, which begins so that people and scanners know what it is.
 pub(super) fn new(prefix: &str) -> Result<String, Error> {
     let mut bytes = [0; BYTES];
-    let none = |_| ade_store::RecordError::Unavailable("the system gives no randomness".to_owned());
+    let none = |_| ade_store::DatabaseError::Unavailable("the system gives no randomness".to_owned());
     SystemRandom::new().fill(&mut bytes).map_err(none)?;
     Ok(format!("{prefix}{}", hex(&bytes)))
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use ade_domain::Moment;
-use ade_domain::audit::Who;
+use ade_domain::audit::AuditActor;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_store::database::{Commit, Password, Session, StoredToken, StoredUser, Write};
 
 use super::users::LONGEST_ID;
-use super::{Accounts, hash, secrets};
+use super::{AccountService, hash, secrets};
 use crate::acts::{Act, new_id};
 use crate::{Caller, Error};
 
@@ -37,9 +37,9 @@ impl std::fmt::Debug for SignedIn {
     }
 }
 
-impl Accounts {
+impl AccountService {
     /// Somebody signs in; nobody hears whether it was the name or the password that was wrong.
-    pub async fn sign_in(&self, user_id: &str, password: String, who: Who) -> Result<SignedIn, Error> {
+    pub async fn sign_in(&self, user_id: &str, password: String, who: AuditActor) -> Result<SignedIn, Error> {
         if user_id.len() > LONGEST_ID {
             return self.not_signed_in(user_id, false, who, self.clock.now());
         }
@@ -71,15 +71,24 @@ impl Accounts {
             ip: who.ip.clone(),
             user_agent: who.user_agent.clone(),
         }));
-        let who =
-            Who { user_id: Some(user.user.user_id.clone()), session_id: Some(session_id.clone()), ..who };
+        let who = AuditActor {
+            user_id: Some(user.user.user_id.clone()),
+            session_id: Some(session_id.clone()),
+            ..who
+        };
         Act { action: "session.create", object_id: &session_id, ..Act::default() }.by(&mut commit, who, now);
         self.record.commit(commit).await?;
         Ok(SignedIn { user, secret, csrf_token, expires_at })
     }
 
     /// Tries at people who are there are recorded. What was typed as a name that nobody has may be a password: it is not.
-    fn not_signed_in(&self, user_id: &str, is_known: bool, who: Who, now: Moment) -> Result<SignedIn, Error> {
+    fn not_signed_in(
+        &self,
+        user_id: &str,
+        is_known: bool,
+        who: AuditActor,
+        now: Moment,
+    ) -> Result<SignedIn, Error> {
         if is_known {
             let mut commit = Commit::default();
             Act { action: "session.refuse", object_id: user_id, ..Act::default() }.by(&mut commit, who, now);
@@ -97,7 +106,7 @@ impl Accounts {
     }
 
     /// Whose session this is, and the hash of what its requests carry besides; prolonged by being used.
-    pub async fn by_session(&self, secret: &str, who: Who) -> Result<(Caller, Session), Error> {
+    pub async fn by_session(&self, secret: &str, who: AuditActor) -> Result<(Caller, Session), Error> {
         let (now, session_hash) = (self.clock.now(), hash(secret));
         let over = || Error::Unauthenticated("the session is over; sign in again".to_owned());
         let (mut session, user) = self.record.authority_of_session(&session_hash).await?.ok_or_else(over)?;
@@ -117,7 +126,7 @@ impl Accounts {
         let watched = |password: &Password| password.watched_until.is_none_or(|until| until > now);
         let token_made_by = user.password.filter(watched).and_then(|password| password.set_by);
         let user_id = Some(user.user.user_id.clone());
-        let who = Who { user_id, session_id: Some(session.session_id.clone()), ..who };
+        let who = AuditActor { user_id, session_id: Some(session.session_id.clone()), ..who };
         let scopes = Scope::ALL.into_iter().collect();
         let user = Some(user.user);
         let caller = Caller {
@@ -134,7 +143,7 @@ impl Accounts {
     }
 
     /// Whose token this is.
-    pub async fn by_token(&self, secret: &str, who: Who) -> Result<(Caller, StoredToken), Error> {
+    pub async fn by_token(&self, secret: &str, who: AuditActor) -> Result<(Caller, StoredToken), Error> {
         let invalid = || Error::Unauthenticated("the token is not valid".to_owned());
         let found = self.record.authority_of_token(&hash(secret)).await?;
         let (token, user) = found.ok_or_else(invalid)?;
@@ -144,7 +153,7 @@ impl Accounts {
             ));
         }
         let user = user.filter(|user| user.user.active).ok_or_else(invalid)?.user;
-        let who = Who {
+        let who = AuditActor {
             user_id: Some(user.user_id.clone()),
             agent_id: token.agent_id.clone(),
             token_id: Some(token.token_id.clone()),
@@ -165,10 +174,10 @@ impl Accounts {
 
     /// The bootstrap token: it administers, counts as nobody, and decides nothing.
     #[must_use]
-    pub fn bootstrap(who: Who) -> Caller {
+    pub fn bootstrap(who: AuditActor) -> Caller {
         let scopes: BTreeSet<Scope> =
             Scope::ALL.into_iter().filter(|scope| *scope != Scope::Decide).collect();
-        let who = Who { token_id: Some("bootstrap".to_owned()), ..who };
+        let who = AuditActor { token_id: Some("bootstrap".to_owned()), ..who };
         Caller {
             user: None,
             agent_id: None,

@@ -7,9 +7,9 @@ use ade_domain::permission::Scope;
 use ade_store::database::{Commit, StoredToken, Write};
 use serde_json::json;
 
-use super::{Accounts, hash, require_admin, secrets};
+use super::{AccountService, hash, require_admin, secrets};
 use crate::acts::{Act, new_id};
-use crate::{Caller, Error, Made};
+use crate::{Caller, Error, Outcome};
 
 const LONGEST_NAME: usize = 128;
 const USUALLY_MS: u64 = 30 * 86_400_000;
@@ -55,7 +55,7 @@ impl Caller {
     }
 }
 
-impl Accounts {
+impl AccountService {
     /// A token for a person: for oneself, or by an administrator. What decides is given to whoever is signed in, for itself
     /// alone, or by the bootstrap token: an administrator who could make it for others could decide in their names.
     pub async fn create_token(
@@ -169,7 +169,7 @@ impl Accounts {
         act.details.insert("scopes".to_owned(), json!(token.scopes));
         act.add(&mut commit, Some(caller), now);
         if let Some(keep) = &caller.keep {
-            keep.add(&mut commit, Made::Token(&token), now);
+            keep.add(&mut commit, Outcome::Token(&token), now);
         }
         self.record.commit(commit).await?;
         Ok(MadeToken { token, secret })

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 
 use ade_domain::people::{ADMIN, AUTHOR, User, UserId};
 use ade_domain::{Invalid, Moment};
-use ade_store::RecordError;
+use ade_store::DatabaseError;
 use ade_store::database::{Commit, Password, StoredUser, Write};
 use serde_json::{Map, Value, json};
 
-use super::{Accounts, require_admin, secrets};
+use super::{AccountService, require_admin, secrets};
 use crate::acts::Act;
-use crate::{Caller, Error, Made};
+use crate::{Caller, Error, Outcome};
 
 /// How often a change is repeated that somebody else overtook.
 const MOST_ATTEMPTS: usize = 10;
@@ -153,7 +153,7 @@ fn set_oneself(hash: String, before: Option<&Password>, now: Moment) -> Password
     Password { hash, set_by, watched_until }
 }
 
-impl Accounts {
+impl AccountService {
     /// A new person.
     pub async fn create_user(&self, draft: UserDraft, caller: &Caller) -> Result<StoredUser, Error> {
         require_admin(caller)?;
@@ -183,10 +183,10 @@ impl Accounts {
             now,
         );
         if let Some(keep) = &caller.keep {
-            keep.add(&mut commit, Made::User(&stored), now);
+            keep.add(&mut commit, Outcome::User(&stored), now);
         }
         match self.record.commit(commit).await {
-            Err(RecordError::Exists { .. }) => Err(Error::Exists(format!("user {}", stored.user.user_id))),
+            Err(DatabaseError::Exists { .. }) => Err(Error::Exists(format!("user {}", stored.user.user_id))),
             done => Ok(done.map(|()| stored)?),
         }
     }
@@ -218,7 +218,7 @@ impl Accounts {
         match self.record.commit(commit).await {
             Ok(()) => Ok(Some(password)),
             // Another server was first.
-            Err(RecordError::Exists { .. }) => Ok(None),
+            Err(DatabaseError::Exists { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

@@ -11,7 +11,7 @@ use ade_domain::people::ADMIN;
 use ade_domain::permission::Scope;
 use ade_domain::{Clock, Moment};
 use ade_store::database::{Archive, ArchiveKind, Archived, Commit, Leaving, LeftOut};
-use ade_store::{BlobError, Blobs, Record};
+use ade_store::{BlobError, Blobs, Database};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use super::{DAY_MS, Jobs, away};
 use crate::acts::Act;
-use crate::{Caller, Error, Made};
+use crate::{Caller, Error, Outcome};
 
 /// Days after which the requests of a task that ended leave.
 const APPROVALS_AFTER: u64 = 30;
@@ -49,7 +49,7 @@ const OUTPUTS: &str = "archive/output/";
 #[derive(Clone)]
 pub struct Archives {
     /// The record.
-    pub record: Record,
+    pub record: Database,
     /// Where they are kept.
     pub blobs: Blobs,
     /// By which clock.
@@ -305,7 +305,7 @@ impl Archives {
         let restored = Restored { archive, items, left_out };
         if let Some(keep) = &caller.keep {
             let mut commit = Commit::default();
-            keep.add(&mut commit, Made::Restored(&restored), now);
+            keep.add(&mut commit, Outcome::Restored(&restored), now);
             self.record.commit(commit).await?;
         }
         Ok(restored)

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use ade_store::coordination::{Job as Called, When};
+use ade_store::coordination::{Job as Called, WakeAt};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use uuid::Uuid;
@@ -63,7 +63,7 @@ impl Jobs {
         }
         match self.record.lease_of(&call.about).await {
             Ok(Some(until)) if until > self.clock.now() => {
-                self.reviews.signals().call(TASK_TIMEOUT, &call.about, When::At(until));
+                self.reviews.signals().call(TASK_TIMEOUT, &call.about, WakeAt::At(until));
                 false
             }
             Ok(lease) => lease.is_some(),

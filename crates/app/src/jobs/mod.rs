@@ -15,15 +15,15 @@ use std::sync::Arc;
 
 use ade_domain::{Clock, Moment};
 use ade_store::database::JobRow;
-use ade_store::{Blobs, Record};
+use ade_store::{Blobs, Database};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 pub use archive::{Archives, Restored};
 
 use crate::agents::{AgentError, AgentService};
-use crate::notices::Notice;
-use crate::{Error, LockService, Reviews};
+use crate::notices::LockNotice;
+use crate::{Error, LockService, TaskService};
 
 /// Calls that wait until the loop takes them.
 const MOST_CALLS: usize = 64;
@@ -78,11 +78,11 @@ pub const JOBS: [Job; 8] = [
 #[derive(Clone)]
 pub struct Jobs {
     /// The record.
-    pub record: Record,
+    pub record: Database,
     /// By which clock.
     pub clock: Arc<dyn Clock>,
     /// Reviews.
-    pub reviews: Reviews,
+    pub reviews: TaskService,
     /// Agents.
     pub agents: AgentService,
     /// Locks.
@@ -140,7 +140,7 @@ impl Jobs {
             "index_repair" => self.tidy().await,
             "lock_cleanup" | "deadlock_detect" => {
                 let found = self.locks.coordination().sweep().await.map_err(|error| away(&error))?;
-                found.iter().for_each(|one| self.locks.notices().tell(Notice::Deadlock(one)));
+                found.iter().for_each(|one| self.locks.notices().tell(LockNotice::Deadlock(one)));
                 Ok(found.len() as u64)
             }
             "task_timeout" => {
@@ -156,7 +156,7 @@ impl Jobs {
 }
 
 fn away(error: &impl std::fmt::Display) -> Error {
-    Error::Record(ade_store::RecordError::Unavailable(error.to_string()))
+    Error::Record(ade_store::DatabaseError::Unavailable(error.to_string()))
 }
 
 fn midnight(now: Moment) -> Moment {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::lock::saga::{Failure, Next, Saga};
-use ade_domain::lock::{Command, LockName, Outcome, Patience, Request, RequestKey, Waiter};
-use ade_store::coordination::{Memory, Ticket, Unavailable};
+use ade_domain::lock::{LockCommand, LockName, LockRequest, Outcome, Patience, RequestKey, Waiter};
+use ade_store::coordination::{CoordinationError, Registration, Ticket};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
@@ -34,7 +34,7 @@ impl LockService {
     ///
     /// Dropping the future while the answer is held open is hanging up: the request leaves the queue and gives back what
     /// it won.
-    pub async fn acquire(&self, request: Request) -> Result<Acquired, LockError> {
+    pub async fn acquire(&self, request: LockRequest) -> Result<Acquired, LockError> {
         let agent = request.holder.agent_id().to_owned();
         if !self.coordination.heard(agent.clone()).await? {
             return Err(LockError::TooManyAgents);
@@ -47,7 +47,7 @@ impl LockService {
     }
 
     /// The same for what was approved: how often people may ask has nothing to do with it.
-    pub(crate) async fn acquire_unmetered(&self, request: Request) -> Result<Acquired, LockError> {
+    pub(crate) async fn acquire_unmetered(&self, request: LockRequest) -> Result<Acquired, LockError> {
         let wait_ms = match request.patience {
             Patience::None => 0,
             Patience::HeldOpen { ms } | Patience::Ticket { ms } => ms,
@@ -67,7 +67,7 @@ impl LockService {
 
     /// Remembers a request that can come again, and says when it gives up: a ticket that is asked for again gives up when
     /// it was going to.
-    async fn remember(&self, request: &Request, deadline: Moment) -> Result<Moment, LockError> {
+    async fn remember(&self, request: &LockRequest, deadline: Moment) -> Result<Moment, LockError> {
         let has_ticket = matches!(request.patience, Patience::Ticket { .. });
         if !request.repeatable && !has_ticket {
             return Ok(deadline);
@@ -76,9 +76,9 @@ impl LockService {
         let until = deadline.plus_ms(self.coordination.rules().repeat_ms);
         let (key, digest) = (request.key, request.body_digest());
         match self.coordination.remember(key, digest, ticket(), until).await? {
-            Memory::New => Ok(deadline),
-            Memory::Other => Err(LockError::RequestReused),
-            Memory::Same => match self.coordination.recall(key).await? {
+            Registration::New => Ok(deadline),
+            Registration::Other => Err(LockError::RequestReused),
+            Registration::Same => match self.coordination.recall(key).await? {
                 // A refusal is not remembered: a ticket that waited long enough may be asked for anew.
                 Some(ticket_before) if ticket_before.deadline <= self.coordination.now() => {
                     self.coordination.forget(key).await?;
@@ -90,7 +90,7 @@ impl LockService {
         }
     }
 
-    async fn take_or_wait(&self, request: &Request, deadline: Moment) -> Result<Acquired, LockError> {
+    async fn take_or_wait(&self, request: &LockRequest, deadline: Moment) -> Result<Acquired, LockError> {
         let hang_up = HangUp { service: self, request, serving: self.open.begin(&request.key), armed: true };
         let outcome = self.wait_open(request, deadline).await;
         // Whoever is told that we cannot tell comes back with the same request, and keeps its place until then; a request
@@ -102,7 +102,7 @@ impl LockService {
         outcome
     }
 
-    async fn wait_open(&self, request: &Request, deadline: Moment) -> Result<Acquired, LockError> {
+    async fn wait_open(&self, request: &LockRequest, deadline: Moment) -> Result<Acquired, LockError> {
         let watch = self.coordination.watch(request.key);
         let mut saga = Saga::new(request.clone(), self.server.clone());
         // Since when it waits and coordination answers; nothing before it waits.
@@ -142,7 +142,7 @@ impl LockService {
         }
     }
 
-    async fn take_or_queue(&self, request: &Request, deadline: Moment) -> Result<Acquired, LockError> {
+    async fn take_or_queue(&self, request: &LockRequest, deadline: Moment) -> Result<Acquired, LockError> {
         let mut saga = Saga::new(request.clone(), self.server.clone());
         loop {
             match self.advance(&mut saga, deadline).await? {
@@ -175,7 +175,7 @@ impl LockService {
     pub(super) async fn keep(
         &self,
         saga: &mut Saga,
-        keeps: Vec<(LockName, Command)>,
+        keeps: Vec<(LockName, LockCommand)>,
     ) -> Result<(), LockError> {
         let outcomes = if keeps.is_empty() { Vec::new() } else { self.run(keeps).await? };
         if let Some(lost) = outcomes.iter().position(|outcome| *outcome == Outcome::Lost) {
@@ -187,7 +187,7 @@ impl LockService {
     /// Takes back the waits that name this server although nobody waits here. Hanging up could not do it while coordination
     /// was away; or they come from the past: a replica that took over has queues of before. As others wait here for the
     /// same lock, the mark is renewed, and each of them would be granted in turn and keep the lock unclaimed.
-    pub(crate) async fn disown(&self) -> Result<(), Unavailable> {
+    pub(crate) async fn disown(&self) -> Result<(), CoordinationError> {
         for lock in self.served.all() {
             let queue = self.coordination.look(lock.clone()).await?.queue;
             // Whoever waits here was open before it was queued: it is asked after the queue was seen.
@@ -196,7 +196,7 @@ impl LockService {
             };
             let hang_up = |waiter: Waiter| {
                 let (holder, request, server) = (waiter.holder, waiter.request, self.server.clone());
-                (lock.clone(), Command::HangUp { holder, request, server, begun: false })
+                (lock.clone(), LockCommand::HangUp { holder, request, server, begun: false })
             };
             let commands: Vec<_> = queue.into_iter().filter(is_gone).map(hang_up).collect();
             if !commands.is_empty() {
@@ -216,7 +216,7 @@ impl LockService {
     }
 }
 
-pub(super) fn granted(request: &Request, grants: Vec<ade_domain::lock::Grant>) -> Vec<Granted> {
+pub(super) fn granted(request: &LockRequest, grants: Vec<ade_domain::lock::Grant>) -> Vec<Granted> {
     let asks = request.asks.iter().cloned();
     asks.zip(grants).map(|(ask, grant)| Granted { ask, grant }).collect()
 }
@@ -224,7 +224,7 @@ pub(super) fn granted(request: &Request, grants: Vec<ade_domain::lock::Grant>) -
 /// Gives everything back when the caller goes away before it was answered; not when this process does.
 struct HangUp<'a> {
     service: &'a LockService,
-    request: &'a Request,
+    request: &'a LockRequest,
     serving: Serving<RequestKey>,
     armed: bool,
 }

@@ -1,10 +1,10 @@
 //! What holders do with their locks: heartbeat, release, downgrade; and what others do: verify, break.
 
-use ade_domain::lock::{Command, Grant, HeldBy, Holder, LockName, Outcome, Token};
-use ade_store::Unavailable;
+use ade_domain::lock::{Grant, HeldBy, Holder, LockCommand, LockName, Outcome, Token};
+use ade_store::CoordinationError;
 
 use super::{LockError, LockService};
-use crate::notices::Notice;
+use crate::notices::LockNotice;
 
 /// A lock and the token by which somebody says to hold it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,22 +37,22 @@ impl LockService {
         held: &[Held],
         ms: u64,
     ) -> Result<Vec<HoldResult>, LockError> {
-        self.each(holder, held, |holder, token| Command::Extend { holder, token, ms }).await
+        self.each(holder, held, |holder, token| LockCommand::Extend { holder, token, ms }).await
     }
 
     /// Gives locks up.
     pub async fn release(&self, holder: &Holder, held: &[Held]) -> Result<Vec<HoldResult>, LockError> {
-        self.each(holder, held, |holder, token| Command::Release { holder, token }).await
+        self.each(holder, held, |holder, token| LockCommand::Release { holder, token }).await
     }
 
     /// From exclusive to shared.
     pub async fn downgrade(&self, holder: &Holder, held: &[Held]) -> Result<Vec<HoldResult>, LockError> {
-        self.each(holder, held, |holder, token| Command::Downgrade { holder, token }).await
+        self.each(holder, held, |holder, token| LockCommand::Downgrade { holder, token }).await
     }
 
     /// Whose token this is, if it is a current holder's.
-    pub async fn verify(&self, lock: LockName, token: Token) -> Result<Option<HeldBy>, Unavailable> {
-        match self.run_one(lock, Command::Verify { token }).await? {
+    pub async fn verify(&self, lock: LockName, token: Token) -> Result<Option<HeldBy>, CoordinationError> {
+        match self.run_one(lock, LockCommand::Verify { token }).await? {
             Outcome::Valid(by) => Ok(Some(by)),
             _ => Ok(None),
         }
@@ -64,11 +64,11 @@ impl LockService {
         actor: &str,
         lock: LockName,
         reason: &str,
-    ) -> Result<Vec<HeldBy>, Unavailable> {
-        match self.run_one(lock.clone(), Command::Break).await? {
+    ) -> Result<Vec<HeldBy>, CoordinationError> {
+        match self.run_one(lock.clone(), LockCommand::Break).await? {
             Outcome::Broken(holders) => {
                 if !holders.is_empty() {
-                    self.notices.tell(Notice::Broken { actor, lock: &lock, reason, holders: &holders });
+                    self.notices.tell(LockNotice::Broken { actor, lock: &lock, reason, holders: &holders });
                 }
                 Ok(holders)
             }
@@ -80,7 +80,7 @@ impl LockService {
         &self,
         holder: &Holder,
         held: &[Held],
-        command: impl Fn(Holder, Token) -> Command,
+        command: impl Fn(Holder, Token) -> LockCommand,
     ) -> Result<Vec<HoldResult>, LockError> {
         match self.coordination.heard(holder.agent_id().to_owned()).await {
             Ok(true) => {}

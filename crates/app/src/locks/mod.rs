@@ -10,22 +10,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ade_domain::Moment;
 use ade_domain::lock::saga::Failure;
-use ade_domain::lock::{Answer, Ask, Command, Grant, LockName, Outcome, RequestKey, Text};
+use ade_domain::lock::{Answer, Ask, Grant, LockCommand, LockName, Outcome, RequestKey, Text};
 use ade_store::coordination::{Filter, LockView, WaitView};
-use ade_store::{Coordination, Unavailable};
+use ade_store::{Coordination, CoordinationError};
 use uuid::Uuid;
 
 pub use hold::{Held, HoldResult};
 pub use served::Served;
 pub use tickets::TicketState;
 
-use crate::notices::{Notice, Notices};
+use crate::notices::{LockEventSink, LockNotice};
 
 /// Use cases around locks.
 #[derive(Clone)]
 pub struct LockService {
     coordination: Arc<dyn Coordination>,
-    notices: Arc<dyn Notices>,
+    notices: Arc<dyn LockEventSink>,
     server: Text,
     served: Served<LockName>,
     open: Served<RequestKey>,
@@ -91,13 +91,13 @@ pub enum LockError {
     TooManyAgents,
     /// Coordination does not answer.
     #[error(transparent)]
-    Unavailable(#[from] Unavailable),
+    Unavailable(#[from] CoordinationError),
 }
 
 impl LockService {
     /// Locks of a backend, served by this process.
     #[must_use]
-    pub fn new(coordination: Arc<dyn Coordination>, notices: Arc<dyn Notices>) -> Self {
+    pub fn new(coordination: Arc<dyn Coordination>, notices: Arc<dyn LockEventSink>) -> Self {
         let server = Uuid::new_v4().simple().to_string().into();
         let (served, open, leaving) = (Served::default(), Served::default(), Arc::default());
         Self { coordination, notices, server, served, open, leaving }
@@ -111,7 +111,7 @@ impl LockService {
 
     /// Where notices go.
     #[must_use]
-    pub fn notices(&self) -> &Arc<dyn Notices> {
+    pub fn notices(&self) -> &Arc<dyn LockEventSink> {
         &self.notices
     }
 
@@ -130,7 +130,7 @@ impl LockService {
     }
 
     /// One lock.
-    pub async fn show(&self, lock: LockName) -> Result<LockView, Unavailable> {
+    pub async fn show(&self, lock: LockName) -> Result<LockView, CoordinationError> {
         self.coordination.look(lock).await
     }
 
@@ -140,28 +140,28 @@ impl LockService {
         by: Filter,
         after: Option<LockName>,
         limit: usize,
-    ) -> Result<Vec<LockView>, Unavailable> {
+    ) -> Result<Vec<LockView>, CoordinationError> {
         self.coordination.list(by, after, limit).await
     }
 
     /// Who waits for whom.
-    pub async fn graph(&self, limit: usize) -> Result<Vec<WaitView>, Unavailable> {
+    pub async fn graph(&self, limit: usize) -> Result<Vec<WaitView>, CoordinationError> {
         self.coordination.waits(limit).await
     }
 
     /// Commands to locks, and notices of the deadlocks that they ended.
-    async fn run(&self, commands: Vec<(LockName, Command)>) -> Result<Vec<Outcome>, Unavailable> {
+    async fn run(&self, commands: Vec<(LockName, LockCommand)>) -> Result<Vec<Outcome>, CoordinationError> {
         let answers = self.coordination.commands(commands).await?;
         let outcome = |Answer { outcome, deadlocks }: Answer| {
-            deadlocks.iter().for_each(|deadlock| self.notices.tell(Notice::Deadlock(deadlock)));
+            deadlocks.iter().for_each(|deadlock| self.notices.tell(LockNotice::Deadlock(deadlock)));
             outcome
         };
         Ok(answers.into_iter().map(outcome).collect())
     }
 
-    async fn run_one(&self, lock: LockName, command: Command) -> Result<Outcome, Unavailable> {
+    async fn run_one(&self, lock: LockName, command: LockCommand) -> Result<Outcome, CoordinationError> {
         let outcomes = self.run(vec![(lock, command)]).await?;
-        outcomes.into_iter().next().ok_or_else(|| Unavailable("a command was not answered".to_owned()))
+        outcomes.into_iter().next().ok_or_else(|| CoordinationError("a command was not answered".to_owned()))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use ade_domain::Moment;
 use ade_domain::lock::saga::{Failure, Next, Saga};
-use ade_domain::lock::{Command, Grant, Outcome, RequestKey, Standing};
+use ade_domain::lock::{Grant, LockCommand, Outcome, RequestKey, Standing};
 use ade_store::coordination::Ticket;
 
 use super::acquire::granted;
@@ -95,7 +95,7 @@ impl LockService {
     /// How a ticket stands at each of its locks; `None` where it is not known.
     async fn standings(&self, ticket: &Ticket) -> Result<Vec<Option<Standing>>, LockError> {
         let request = &ticket.request;
-        let inquire = || Command::Inquire { holder: request.holder.clone(), request: request.key };
+        let inquire = || LockCommand::Inquire { holder: request.holder.clone(), request: request.key };
         let outcomes =
             self.run(request.asks.iter().map(|ask| (ask.lock.clone(), inquire())).collect()).await?;
         let standing = |outcome| match outcome {

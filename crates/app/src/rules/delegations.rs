@@ -5,13 +5,13 @@
 use ade_domain::Moment;
 use ade_domain::approval::delegation::{Conditions, Delegation, Kind};
 use ade_domain::people::UserId;
-use ade_domain::permission::{Part, Scope};
+use ade_domain::permission::{ActorRole, Scope};
 use ade_domain::task::Refusal;
-use ade_store::database::{Thing, ThingKind};
+use ade_store::database::{DocumentKind, StoredDocument};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Change, MOST_ATTEMPTS, Rules, seen, valid};
+use super::{Change, MOST_ATTEMPTS, RuleService, seen, valid};
 use crate::accounts::require_admin;
 use crate::{Caller, Error};
 
@@ -64,24 +64,24 @@ fn may_write(caller: &Caller, owner: &UserId) -> Result<(), Error> {
     if own && caller.agent_id.is_none() {
         return caller.require(Scope::Decide);
     }
-    if !caller.actor().parts.contains(&Part::Admin) {
+    if !caller.actor().parts.contains(&ActorRole::Admin) {
         return Err(Refusal::Forbidden.into());
     }
     caller.require(Scope::Admin)
 }
 
-fn thing(revision: u64, delegation: &Delegation) -> Thing {
+fn thing(revision: u64, delegation: &Delegation) -> StoredDocument {
     let id = delegation.delegation_id.clone();
-    Thing { kind: ThingKind::Delegation, id, revision, body: json!(delegation) }
+    StoredDocument { kind: DocumentKind::Delegation, id, revision, body: json!(delegation) }
 }
 
-impl Rules {
+impl RuleService {
     /// The delegations that the caller may look at, in the order in which they were made. [`Thing::read`] gives a
     /// [`Delegation`].
-    pub async fn delegations(&self, caller: &Caller) -> Result<Vec<Thing>, Error> {
+    pub async fn delegations(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
         caller.require(Scope::Read)?;
         let mut seen = Vec::new();
-        for thing in self.record.things(ThingKind::Delegation).await? {
+        for thing in self.record.things(DocumentKind::Delegation).await? {
             if sees(caller, &thing.read()?) {
                 seen.push(thing);
             }
@@ -90,9 +90,9 @@ impl Rules {
     }
 
     /// One delegation.
-    pub async fn delegation(&self, id: &str, caller: &Caller) -> Result<Thing, Error> {
+    pub async fn delegation(&self, id: &str, caller: &Caller) -> Result<StoredDocument, Error> {
         caller.require(Scope::Read)?;
-        let found = self.one(ThingKind::Delegation, id).await?;
+        let found = self.one(DocumentKind::Delegation, id).await?;
         if sees(caller, &found.read()?) { Ok(found) } else { Err(Error::NotFound("delegation")) }
     }
 
@@ -101,7 +101,7 @@ impl Rules {
         &self,
         change: &DelegationChange,
         caller: &Caller,
-    ) -> Result<Thing, Error> {
+    ) -> Result<StoredDocument, Error> {
         let own = caller.user.as_ref().map(|user| user.user_id.clone());
         let owner_id = change.owner_id.clone().or(own);
         let owner_id = owner_id.ok_or_else(|| Error::invalid("/owner_id", "must be given"))?;
@@ -133,7 +133,7 @@ impl Rules {
         id: &str,
         change: &DelegationChange,
         caller: &Caller,
-    ) -> Result<Thing, Error> {
+    ) -> Result<StoredDocument, Error> {
         for _ in 0..MOST_ATTEMPTS {
             let before = self.delegation(id, caller).await?;
             let mut delegation: Delegation = before.read()?;

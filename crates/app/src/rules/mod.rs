@@ -9,10 +9,10 @@ mod resources;
 
 use std::sync::Arc;
 
-use ade_domain::audit::Body;
+use ade_domain::audit::AuditBody;
 use ade_domain::{Clock, Invalid};
-use ade_store::database::{Commit, Event, Thing, ThingKind, Write};
-use ade_store::{Record, RecordError};
+use ade_store::database::{Commit, DocumentKind, Event, StoredDocument, Write};
+use ade_store::{Database, DatabaseError};
 use serde_json::{Map, json};
 use uuid::Uuid;
 
@@ -22,26 +22,26 @@ pub use resources::{RegisteredPattern, ResourceChange};
 
 pub(crate) use policies::is_policy;
 
-use crate::{Caller, Error, Made};
+use crate::{Caller, Error, Outcome};
 
 /// How often a change is repeated that somebody else overtook.
 pub(crate) const MOST_ATTEMPTS: usize = 10;
 
 /// The use cases; clones are the same ones.
 #[derive(Clone)]
-pub struct Rules {
-    pub(crate) record: Record,
+pub struct RuleService {
+    pub(crate) record: Database,
     clock: Arc<dyn Clock>,
 }
 
-impl std::fmt::Debug for Rules {
+impl std::fmt::Debug for RuleService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Rules").finish_non_exhaustive()
     }
 }
 
 /// Refuses whoever saw another revision.
-pub(crate) fn seen(thing: &Thing, caller: &Caller) -> Result<(), Error> {
+pub(crate) fn seen(thing: &StoredDocument, caller: &Caller) -> Result<(), Error> {
     match caller.if_match {
         Some(revision) if revision != thing.revision => Err(Error::Stale { now: thing.revision }),
         _ => Ok(()),
@@ -57,22 +57,26 @@ pub(crate) struct Change<'a> {
     /// As `policy.create`.
     pub(crate) action: &'static str,
     /// As it was seen.
-    pub(crate) before: Option<&'a Thing>,
+    pub(crate) before: Option<&'a StoredDocument>,
     /// As it is to be.
-    pub(crate) after: Option<&'a Thing>,
+    pub(crate) after: Option<&'a StoredDocument>,
     /// What else belongs to it.
     pub(crate) besides: Vec<Write>,
 }
 
-impl Rules {
+impl RuleService {
     /// On a record, by a clock.
     #[must_use]
-    pub fn new(record: Record, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(record: Database, clock: Arc<dyn Clock>) -> Self {
         Self { record, clock }
     }
 
     /// Commits a change: what it is now, or was if it is deleted; nothing if somebody else was faster.
-    pub(crate) async fn commit(&self, change: Change<'_>, caller: &Caller) -> Result<Option<Thing>, Error> {
+    pub(crate) async fn commit(
+        &self,
+        change: Change<'_>,
+        caller: &Caller,
+    ) -> Result<Option<StoredDocument>, Error> {
         let Change { action, before, after, besides } = change;
         // Nothing but the answer is written where nothing changes.
         let changes = before.map(|thing| &thing.body) != after.map(|thing| &thing.body);
@@ -94,7 +98,7 @@ impl Rules {
             for (name, thing) in [("before", before), ("after", after)] {
                 details.extend(thing.map(|thing| (name.to_owned(), thing.body.clone())));
             }
-            commit.audit.push(Body {
+            commit.audit.push(AuditBody {
                 entry_id: Uuid::now_v7().to_string(),
                 at: now,
                 who: caller.who.clone(),
@@ -120,19 +124,21 @@ impl Rules {
             });
         }
         if let Some(keep) = &caller.keep {
-            keep.add(&mut commit, Made::Thing(thing), now);
+            keep.add(&mut commit, Outcome::Thing(thing), now);
         }
         match self.record.commit(commit).await {
             Ok(()) => Ok(Some(thing.clone())),
-            Err(RecordError::Conflict { .. }) => Ok(None),
+            Err(DatabaseError::Conflict { .. }) => Ok(None),
             // Two set for the first time what had its default.
-            Err(RecordError::Exists { .. }) if before.is_some_and(|before| before.revision == 0) => Ok(None),
+            Err(DatabaseError::Exists { .. }) if before.is_some_and(|before| before.revision == 0) => {
+                Ok(None)
+            }
             Err(error) => Err(error.into()),
         }
     }
 
     /// One of a kind.
-    async fn one(&self, kind: ThingKind, id: &str) -> Result<Thing, Error> {
+    async fn one(&self, kind: DocumentKind, id: &str) -> Result<StoredDocument, Error> {
         self.record.thing(kind, id).await?.ok_or(Error::NotFound(kind.word()))
     }
 }

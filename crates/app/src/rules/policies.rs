@@ -10,16 +10,16 @@ use ade_domain::approval::window::Window;
 use ade_domain::glob::Pattern;
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
-use ade_store::RecordError;
-use ade_store::database::{Thing, ThingKind, Write};
+use ade_store::DatabaseError;
+use ade_store::database::{DocumentKind, StoredDocument, Write};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Change, MOST_ATTEMPTS, Rules, seen, valid};
+use super::{Change, MOST_ATTEMPTS, RuleService, seen, valid};
 use crate::accounts::require_admin;
-use crate::reviews::Differs;
-use crate::{Caller, Error, Reviews};
+use crate::tasks::Differs;
+use crate::{Caller, Error, TaskService};
 
 /// A policy as it is stored: what is in force, and what is being drafted. There is always one of both.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,13 +102,13 @@ impl StoredPolicy {
 const TAKEN: &str = "name:";
 
 /// Whether a thing is a policy, and does not merely take the name of one.
-pub(crate) fn is_policy(thing: &Thing) -> bool {
+pub(crate) fn is_policy(thing: &StoredDocument) -> bool {
     !thing.id.starts_with(TAKEN)
 }
 
 /// Takes names that were free, and frees those that nobody has any more.
 fn taking(before: &BTreeSet<&str>, after: &BTreeSet<&str>, id: &str) -> Vec<Write> {
-    let kind = ThingKind::Policy;
+    let kind = DocumentKind::Policy;
     let freed = before.difference(after).map(|name| Write::DeleteThing {
         kind,
         id: format!("{TAKEN}{name}"),
@@ -117,15 +117,15 @@ fn taking(before: &BTreeSet<&str>, after: &BTreeSet<&str>, id: &str) -> Vec<Writ
     let taken = after.difference(before).map(|name| {
         let body = json!({ "policy_id": id });
         Write::Thing {
-            thing: Thing { kind, id: format!("{TAKEN}{name}"), revision: 1, body },
+            thing: StoredDocument { kind, id: format!("{TAKEN}{name}"), revision: 1, body },
             expected: None,
         }
     });
     freed.chain(taken).collect()
 }
 
-fn thing(id: &str, revision: u64, policy: &StoredPolicy) -> Thing {
-    Thing { kind: ThingKind::Policy, id: id.to_owned(), revision, body: json!(policy) }
+fn thing(id: &str, revision: u64, policy: &StoredPolicy) -> StoredDocument {
+    StoredDocument { kind: DocumentKind::Policy, id: id.to_owned(), revision, body: json!(policy) }
 }
 
 /// Policies as if they were in force.
@@ -147,10 +147,15 @@ pub fn imagined(changes: &[PolicyChange]) -> Result<Vec<Policy>, Error> {
     Ok(policies)
 }
 
-impl Rules {
+impl RuleService {
     /// The past tasks that would have gone another way with what a policy drafts, or has in force: for administrators and
     /// auditors, who see all of them.
-    pub async fn replay(&self, id: &str, reviews: &Reviews, caller: &Caller) -> Result<Vec<Differs>, Error> {
+    pub async fn replay(
+        &self,
+        id: &str,
+        reviews: &TaskService,
+        caller: &Caller,
+    ) -> Result<Vec<Differs>, Error> {
         if !caller.sees_all() {
             let detail = "past tasks are replayed for administrators and auditors, who see all of them";
             return Err(Error::Forbidden(detail.to_owned()));
@@ -160,20 +165,24 @@ impl Rules {
     }
 
     /// Every policy, in the order in which they were made. [`Thing::read`] gives a [`StoredPolicy`].
-    pub async fn policies(&self, caller: &Caller) -> Result<Vec<Thing>, Error> {
+    pub async fn policies(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
         caller.require(Scope::Read)?;
-        Ok(self.record.things(ThingKind::Policy).await?.into_iter().filter(is_policy).collect())
+        Ok(self.record.things(DocumentKind::Policy).await?.into_iter().filter(is_policy).collect())
     }
 
     /// One policy.
-    pub async fn policy(&self, id: &str, caller: &Caller) -> Result<Thing, Error> {
+    pub async fn policy(&self, id: &str, caller: &Caller) -> Result<StoredDocument, Error> {
         caller.require(Scope::Read)?;
-        let found = self.one(ThingKind::Policy, id).await?;
+        let found = self.one(DocumentKind::Policy, id).await?;
         if is_policy(&found) { Ok(found) } else { Err(Error::NotFound("policy")) }
     }
 
     /// A new policy: a draft, unless it is to be in force at once.
-    pub async fn create_policy(&self, change: &PolicyChange, caller: &Caller) -> Result<Thing, Error> {
+    pub async fn create_policy(
+        &self,
+        change: &PolicyChange,
+        caller: &Caller,
+    ) -> Result<StoredDocument, Error> {
         require_admin(caller)?;
         let mut policy = Policy { name: String::new(), ..default_policy() };
         change.apply(&mut policy);
@@ -195,12 +204,12 @@ impl Rules {
         id: &str,
         change: &PolicyChange,
         caller: &Caller,
-    ) -> Result<Thing, Error> {
+    ) -> Result<StoredDocument, Error> {
         self.change_policy(id, "policy.update", caller, |policy| policy.changed(change)).await
     }
 
     /// What is drafted is in force from now on. Where nothing is drafted, nothing changes.
-    pub async fn activate_policy(&self, id: &str, caller: &Caller) -> Result<Thing, Error> {
+    pub async fn activate_policy(&self, id: &str, caller: &Caller) -> Result<StoredDocument, Error> {
         let activate = |policy: &StoredPolicy| StoredPolicy { active: Some(policy.latest()), draft: None };
         self.change_policy(id, "policy.activate", caller, activate).await
     }
@@ -227,7 +236,7 @@ impl Rules {
         action: &'static str,
         caller: &Caller,
         decide: impl Fn(&StoredPolicy) -> StoredPolicy,
-    ) -> Result<Thing, Error> {
+    ) -> Result<StoredDocument, Error> {
         require_admin(caller)?;
         for _ in 0..MOST_ATTEMPTS {
             let before = self.policy(id, caller).await?;
@@ -251,17 +260,17 @@ impl Rules {
         change: Change<'_>,
         policy: &StoredPolicy,
         caller: &Caller,
-    ) -> Result<Option<Thing>, Error> {
+    ) -> Result<Option<StoredDocument>, Error> {
         let own = change.after.map(|thing| thing.id.clone()).unwrap_or_default();
         match self.commit(change, caller).await {
-            Err(Error::Record(RecordError::Exists { what })) => {
+            Err(Error::Record(DatabaseError::Exists { what })) => {
                 for name in policy.names() {
-                    let taken = self.record.thing(ThingKind::Policy, &format!("{TAKEN}{name}")).await?;
+                    let taken = self.record.thing(DocumentKind::Policy, &format!("{TAKEN}{name}")).await?;
                     if taken.is_some_and(|taken| taken.body != json!({ "policy_id": own })) {
                         return Err(Error::Exists(format!("a policy with the name {name}")));
                     }
                 }
-                Err(Error::Record(RecordError::Exists { what }))
+                Err(Error::Record(DatabaseError::Exists { what }))
             }
             other => other,
         }

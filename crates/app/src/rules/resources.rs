@@ -3,12 +3,12 @@
 use ade_domain::Invalid;
 use ade_domain::glob::Pattern;
 use ade_domain::permission::Scope;
-use ade_store::RecordError;
-use ade_store::database::{Thing, ThingKind};
+use ade_store::DatabaseError;
+use ade_store::database::{DocumentKind, StoredDocument};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Change, MOST_ATTEMPTS, Rules, seen, valid};
+use super::{Change, MOST_ATTEMPTS, RuleService, seen, valid};
 use crate::accounts::require_admin;
 use crate::{Caller, Error};
 
@@ -67,21 +67,25 @@ impl RegisteredPattern {
     }
 }
 
-impl Rules {
+impl RuleService {
     /// Everything that is registered, by pattern. [`Thing::read`] gives a [`RegisteredPattern`].
-    pub async fn resources(&self, caller: &Caller) -> Result<Vec<Thing>, Error> {
+    pub async fn resources(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
         caller.require(Scope::Read)?;
-        Ok(self.record.things(ThingKind::Resource).await?)
+        Ok(self.record.things(DocumentKind::Resource).await?)
     }
 
     /// What is registered under a pattern.
-    pub async fn resource(&self, pattern: &str, caller: &Caller) -> Result<Thing, Error> {
+    pub async fn resource(&self, pattern: &str, caller: &Caller) -> Result<StoredDocument, Error> {
         caller.require(Scope::Read)?;
-        self.one(ThingKind::Resource, pattern).await
+        self.one(DocumentKind::Resource, pattern).await
     }
 
     /// Registers a pattern.
-    pub async fn create_resource(&self, change: &ResourceChange, caller: &Caller) -> Result<Thing, Error> {
+    pub async fn create_resource(
+        &self,
+        change: &ResourceChange,
+        caller: &Caller,
+    ) -> Result<StoredDocument, Error> {
         require_admin(caller)?;
         let pattern = change.pattern.clone().unwrap_or_else(|| Pattern::new(""));
         let criticality =
@@ -90,12 +94,17 @@ impl Rules {
         let registered = RegisteredPattern { pattern, criticality, dependents };
         valid(registered.faults())?;
         let id = registered.pattern.to_string();
-        let after = Thing { kind: ThingKind::Resource, id: id.clone(), revision: 1, body: json!(registered) };
+        let after = StoredDocument {
+            kind: DocumentKind::Resource,
+            id: id.clone(),
+            revision: 1,
+            body: json!(registered),
+        };
         let change =
             Change { action: "resource.create", before: None, after: Some(&after), besides: Vec::new() };
         match self.commit(change, caller).await {
-            Err(Error::Record(RecordError::Exists { .. }))
-                if self.record.thing(ThingKind::Resource, &id).await?.is_some() =>
+            Err(Error::Record(DatabaseError::Exists { .. }))
+                if self.record.thing(DocumentKind::Resource, &id).await?.is_some() =>
             {
                 Err(Error::Exists(format!("the resource {id}")))
             }
@@ -109,7 +118,7 @@ impl Rules {
         pattern: &str,
         change: &ResourceChange,
         caller: &Caller,
-    ) -> Result<Thing, Error> {
+    ) -> Result<StoredDocument, Error> {
         require_admin(caller)?;
         if change.pattern.as_ref().is_some_and(|wanted| wanted.as_str() != pattern) {
             return Err(Error::invalid(
@@ -118,13 +127,14 @@ impl Rules {
             ));
         }
         for _ in 0..MOST_ATTEMPTS {
-            let before = self.one(ThingKind::Resource, pattern).await?;
+            let before = self.one(DocumentKind::Resource, pattern).await?;
             seen(&before, caller)?;
             let mut registered: RegisteredPattern = before.read()?;
             registered.criticality = change.criticality.unwrap_or(registered.criticality);
             registered.dependents = change.dependents.clone().unwrap_or(registered.dependents);
             valid(registered.faults())?;
-            let after = Thing { revision: before.revision + 1, body: json!(registered), ..before.clone() };
+            let after =
+                StoredDocument { revision: before.revision + 1, body: json!(registered), ..before.clone() };
             let besides = Vec::new();
             let change =
                 Change { action: "resource.update", before: Some(&before), after: Some(&after), besides };
@@ -139,7 +149,7 @@ impl Rules {
     pub async fn delete_resource(&self, pattern: &str, caller: &Caller) -> Result<(), Error> {
         require_admin(caller)?;
         for _ in 0..MOST_ATTEMPTS {
-            let before = self.one(ThingKind::Resource, pattern).await?;
+            let before = self.one(DocumentKind::Resource, pattern).await?;
             seen(&before, caller)?;
             let besides = Vec::new();
             let change = Change { action: "resource.delete", before: Some(&before), after: None, besides };

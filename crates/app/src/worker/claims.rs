@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ade_store::RecordError;
+use ade_store::DatabaseError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{MOST_AT_ONCE, Worker};
@@ -19,7 +19,7 @@ impl Worker {
         places: &[String],
         first: OwnedSemaphorePermit,
         slots: &Arc<Semaphore>,
-    ) -> Result<Vec<(String, OwnedSemaphorePermit)>, RecordError> {
+    ) -> Result<Vec<(String, OwnedSemaphorePermit)>, DatabaseError> {
         let mut free = vec![first];
         while free.len() < MOST_AT_ONCE
             && let Ok(more) = Arc::clone(slots).try_acquire_owned()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ade_domain::lock::{Ask, Holder, LockName, Mode, Patience, Request, RequestKey, Token};
+use ade_domain::lock::{Ask, Holder, LockName, LockRequest, Mode, Patience, RequestKey, Token};
 use ade_domain::task::{Config, HeldLock, ResourceMode};
 use ade_executors::{Halt, Halted};
 use ade_store::database::Renewed;
@@ -85,7 +85,7 @@ impl Locks {
     }
 
     /// Whether all of them are held under these tokens.
-    pub(crate) async fn are_held(&self, locks: &LockService) -> Result<bool, ade_store::Unavailable> {
+    pub(crate) async fn are_held(&self, locks: &LockService) -> Result<bool, ade_store::CoordinationError> {
         for held in &self.held {
             let by = locks.verify(held.lock.clone(), held.token).await?;
             if by.is_none_or(|by| by.holder != self.holder) {
@@ -145,7 +145,7 @@ pub(crate) async fn take(
     }
     // The one order in which locks are taken.
     asks.sort_by(|one, other| one.lock.cmp(&other.lock));
-    let request = Request {
+    let request = LockRequest {
         key: RequestKey::once(Uuid::new_v4().as_u128()),
         repeatable: false,
         holder: holder.clone(),

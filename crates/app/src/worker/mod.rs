@@ -18,11 +18,11 @@ use std::time::Duration;
 
 use ade_domain::{Clock, Moment};
 use ade_executors::{Executors, Secrets};
-use ade_store::{Blobs, Record};
+use ade_store::{Blobs, Database};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::{Error, LockService, Reviews};
+use crate::{Error, LockService, TaskService};
 
 /// How often somebody looks for work that nobody told of.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -37,9 +37,9 @@ const FAREWELL: Duration = Duration::from_secs(20);
 #[derive(Clone)]
 pub struct Worker {
     /// The record.
-    pub record: Record,
+    pub record: Database,
     /// Reviews.
-    pub reviews: Reviews,
+    pub reviews: TaskService,
     /// Locks.
     pub locks: LockService,
     /// By which clock.
@@ -180,7 +180,7 @@ impl Worker {
             never = self.stay_at(task_id) => match never {},
         };
         if let Err(error) = done {
-            if crate::reviews::is_over(&error) || matches!(error, Error::Overtaken | Error::NotFound(_)) {
+            if crate::tasks::is_over(&error) || matches!(error, Error::Overtaken | Error::NotFound(_)) {
                 tracing::debug!(task_id, %error, "somebody else was faster");
             } else {
                 tracing::warn!(task_id, %error, "a task cannot be carried out now; trying again");

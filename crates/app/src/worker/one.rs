@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::Worker;
 use super::hold::{Kept, Locks, PATIENCE_MS, take};
 use crate::Error;
-use crate::reviews::hidden;
+use crate::tasks::hidden;
 
 /// How long a preview may take.
 pub(crate) const PREVIEW_WITHIN: Duration = Duration::from_secs(20);

@@ -10,16 +10,16 @@ use ade_domain::task::{Begin, Refusal};
 use ade_domain::task::{Config, Execution, ExecutionResult, Output as Said, State};
 use ade_domain::{Clock, Moment};
 use ade_executors::Secrets;
-use ade_store::coordination::Claimed;
+use ade_store::coordination::CapacityClaim;
 use ade_store::database::{LogLine, Renewed, StoredTask};
-use ade_store::{Blobs, Record};
+use ade_store::{Blobs, Database};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use super::hold::{Locks, PATIENCE_MS, take};
 use super::one::is_exact;
 use crate::agents::{AgentService, Room};
-use crate::{Caller, Error, LockService, Made, Reviews};
+use crate::{Caller, Error, LockService, Outcome, TaskService};
 
 /// How often an open answer looks for work that it was not told of.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -36,9 +36,9 @@ const MOST_PLACES: usize = 64;
 #[derive(Clone)]
 pub struct Pulls {
     /// The record.
-    pub record: Record,
+    pub record: Database,
     /// Reviews.
-    pub reviews: Reviews,
+    pub reviews: TaskService,
     /// Locks.
     pub locks: LockService,
     /// Who acts for whom.
@@ -161,7 +161,7 @@ impl Pulls {
             tracing::debug!(task_id, %error, "cannot put a task off");
         }
         match tried {
-            Err(error) if !crate::reviews::is_over(&error) && error != Error::Overtaken => Err(error),
+            Err(error) if !crate::tasks::is_over(&error) && error != Error::Overtaken => Err(error),
             _ => Ok(None),
         }
     }
@@ -202,7 +202,7 @@ impl Pulls {
         let coordination = self.locks.coordination();
         let until = coordination.now().plus_ms(ms);
         match coordination.claim(agent.to_owned(), task_id.to_owned(), until).await {
-            Ok(claimed) => Ok(claimed == Claimed::Yes),
+            Ok(claimed) => Ok(claimed == CapacityClaim::Yes),
             Err(error) => Err(away(error)),
         }
     }
@@ -265,7 +265,7 @@ impl Pulls {
     pub async fn log(&self, task_id: &str, attempt: u64, text: &str, caller: &Caller) -> Result<(), Error> {
         let (task, _) = self.own(task_id, attempt, caller).await?;
         let (now, text) = (self.clock.now(), self.secrets.hide(text));
-        let answer = caller.keep.as_ref().map(|keep| keep.answer(Made::Said, now));
+        let answer = caller.keep.as_ref().map(|keep| keep.answer(Outcome::Said, now));
         if self.record.say(task_id, attempt, now, &text, answer).await? {
             return Ok(());
         }
@@ -363,5 +363,5 @@ impl Pulls {
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what errors are mapped with")]
 fn away(error: impl ToString) -> Error {
-    Error::Record(ade_store::RecordError::Unavailable(error.to_string()))
+    Error::Record(ade_store::DatabaseError::Unavailable(error.to_string()))
 }

@@ -195,8 +195,8 @@ impl Worker {
         let holder = holder_id(&task.task_id, execution.attempt);
         for grant in &execution.grants {
             let Ok(lock) = grant.lock.parse() else { continue };
-            let away = |error: ade_store::Unavailable| {
-                Error::Record(ade_store::RecordError::Unavailable(error.to_string()))
+            let away = |error: ade_store::CoordinationError| {
+                Error::Record(ade_store::DatabaseError::Unavailable(error.to_string()))
             };
             let view = self.locks.show(lock).await.map_err(away)?;
             if view.holders.iter().any(|held| held.holder.holder_id() == holder) {

@@ -108,7 +108,7 @@ impl Worker {
         let Some(key) = key else { return Ok(Some(Vec::new())) };
         let blobs = self.blobs.clone();
         let got = spawn_blocking(move || blobs.get(&key, MOST_STASHED)).await;
-        let away = |error: String| Error::Record(ade_store::RecordError::Unavailable(error));
+        let away = |error: String| Error::Record(ade_store::DatabaseError::Unavailable(error));
         match got.map_err(|error| away(error.to_string()))? {
             Ok(stash) => Ok(Some(stash)),
             Err(BlobError::Missing(_)) => Ok(None),

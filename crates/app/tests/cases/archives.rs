@@ -13,7 +13,7 @@ use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::{Execution, ExecutionResult, Phase, State};
 use ade_domain::{Clock, Moment};
 use ade_store::database::{ArchiveKind, Commit, Leaving, LeftOut, StoredTask, TaskFilter, Write};
-use ade_store::{Blobs, Record, RecordError};
+use ade_store::{Blobs, Database, DatabaseError};
 use ade_testkit::folder::everything;
 use tempfile::TempDir;
 
@@ -60,7 +60,7 @@ impl House {
     /// One more process.
     async fn archives(&self) -> Archives {
         let record = match &self.office.url {
-            Some(url) => Record::on_postgres(url).await.expect("opens"),
+            Some(url) => Database::on_postgres(url).await.expect("opens"),
             None => self.office.record.clone(),
         };
         Archives { record, blobs: self.blobs(), clock: Arc::new(self.office.clock.clone()) }
@@ -283,7 +283,7 @@ async fn whoever_dies_in_between_leaves_nothing_lost_and_nothing_over(office: Of
     assert_eq!(ends.first(), Some(&late.key));
     let leaving = vec![Leaving::of(ArchiveKind::Tasks, &late.archive_id, &item)];
     let refused = record.take_out(late, leaving).await;
-    assert!(matches!(refused, Err(RecordError::Conflict { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(DatabaseError::Conflict { .. })), "{refused:?}");
     assert!(house.is_there(&task).await);
 }
 

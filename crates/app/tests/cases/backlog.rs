@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_app::reviews::{Imagined, Reviews};
+use ade_app::tasks::{Imagined, TaskService};
 use ade_domain::approval::policy::{AutoApprove, Priority, default_policy};
-use ade_domain::lock::{Acquire, Command, Holder, Mode, RequestKey};
+use ade_domain::lock::{Acquire, Holder, LockCommand, Mode, RequestKey};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::{LockPreview, Resource, ResourceMode, State};
 use ade_store::database::StoredTask;
-use ade_store::{Coordination, Embedded};
+use ade_store::{Coordination, EmbeddedCoordination};
 use serde_json::json;
 
 use crate::office::{Office, caller, draft, on_both, submitted};
@@ -116,7 +116,7 @@ async fn hold(locks: &Arc<dyn Coordination>, lock: &str, agent: &str) {
         purpose: "".into(),
         priority: 0,
     };
-    let commands = vec![(lock.parse().expect("a name"), Command::Acquire(wish))];
+    let commands = vec![(lock.parse().expect("a name"), LockCommand::Acquire(wish))];
     locks.commands(commands).await.expect("answered");
 }
 
@@ -127,7 +127,7 @@ async fn reviewers_see_which_locks_are_needed_and_who_holds_them(office: Office)
     let clock = Arc::new(office.clock.clone());
     let options = ade_store::embedded::Options::default();
     let locks: Arc<dyn Coordination> =
-        Arc::new(Embedded::open(folder.path(), options, clock.clone()).expect("opens"));
+        Arc::new(EmbeddedCoordination::open(folder.path(), options, clock.clone()).expect("opens"));
     let resource =
         |id: &str, mode| Resource { resource_type: "database".to_owned(), id: id.to_owned(), mode };
     let mut wanted = draft("something");
@@ -140,7 +140,7 @@ async fn reviewers_see_which_locks_are_needed_and_who_holds_them(office: Office)
     assert!(task.lock_preview.iter().all(|lock| lock.unavailable) && task.lock_preview.len() == 3);
     let id = &task.task_id;
 
-    let desk = Reviews::new(office.record.clone(), clock, Some(locks.clone()));
+    let desk = TaskService::new(office.record.clone(), clock, Some(locks.clone()));
     hold(&locks, "resource:database:users", "robot").await;
     let task = desk.submit(id, &ann).await.expect("submitted");
     let seen = |lock: &str, mode, holders: &[&str], wait| LockPreview {

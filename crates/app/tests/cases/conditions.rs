@@ -1,7 +1,7 @@
 //! Requests with conditions: on a revision that was seen, and answers that are kept with what they tell of.
 
 use ade_app::Error;
-use ade_app::reviews::{Batch, Deed};
+use ade_app::tasks::{Batch, TaskAction};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
 use ade_domain::task::State;
 use ade_store::database::StoredTask;
@@ -34,7 +34,7 @@ async fn whoever_saw_another_revision_is_told_which_there_is(office: Office) {
     assert_eq!(desk.modify(id, same, &late).await, Err(Error::Stale { now }));
     assert_eq!(desk.delete(id, &late).await, Err(Error::Stale { now }));
     assert_eq!(desk.comment(id, "hm", &late).await, Err(Error::Stale { now }));
-    let cancel = Deed::Cancel { reason: None };
+    let cancel = TaskAction::Cancel { reason: None };
     assert_eq!(desk.act(id, &cancel, &late).await, Err(Error::Stale { now }));
     let task = desk.submit(id, &having_seen(&ann, 1)).await.expect("the one that there is");
     // A request has a revision of its own.
@@ -78,7 +78,8 @@ async fn what_was_answered_is_kept_with_what_it_tells_of(office: Office) {
     let task = desk.create(draft("one"), &keeping(&ann, "create")).await.expect("made");
     let id = task.task_id.as_str();
     assert_eq!(kept(&office, "create").await, Some(json!({ "task": id, "revision": 1 })));
-    let refused = desk.act(id, &Deed::ConfirmOverride, &keeping(&caller("max", &[ADMIN]), "refused")).await;
+    let refused =
+        desk.act(id, &TaskAction::ConfirmOverride, &keeping(&caller("max", &[ADMIN]), "refused")).await;
     assert!(refused.is_err());
     assert_eq!(kept(&office, "refused").await, None, "what was refused is not kept");
     let task = desk.submit(id, &keeping(&ann, "submit")).await.expect("submitted");
@@ -90,7 +91,7 @@ async fn what_was_answered_is_kept_with_what_it_tells_of(office: Office) {
     desk.respond(&request, &yes(), &keeping(&rob, "approve")).await.expect("approved");
     let expected = json!({ "approval": request, "state": "APPROVED" });
     assert_eq!(kept(&office, "approve").await, Some(expected));
-    let cancel = Deed::Cancel { reason: None };
+    let cancel = TaskAction::Cancel { reason: None };
     let task = desk.act(id, &cancel, &keeping(&ann, "cancel")).await.expect("cancelled");
     let revision = task.revision;
     assert_eq!(kept(&office, "cancel").await, Some(json!({ "task": id, "revision": revision })));

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_app::agents::AgentService;
-use ade_app::duties::{Duties, Running};
-use ade_app::reviews::{Deed, Draft, Previews, Reviews};
+use ade_app::duties::{BackgroundServices, Running};
+use ade_app::tasks::{Draft, Previews, TaskAction, TaskService};
 use ade_app::{Caller, Jobs, LockService, LogNotices};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::{PreviewStatus, State};
-use ade_store::coordination::{Call, Moved, When};
+use ade_store::coordination::{Moved, WakeAt, WakeUp};
 use ade_store::database::{Day, JobRow};
-use ade_store::embedded::{Embedded, Options};
+use ade_store::embedded::{EmbeddedCoordination, Options};
 use ade_store::{Blobs, Coordination};
 use ade_testkit::wait::until;
 use serde_json::json;
@@ -43,14 +43,14 @@ impl House {
     fn of(office: Office) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let clock = Arc::new(office.clock.clone());
-        let embedded =
-            Embedded::open(&folder.path().join("locks"), Options::default(), clock).expect("opens");
+        let embedded = EmbeddedCoordination::open(&folder.path().join("locks"), Options::default(), clock)
+            .expect("opens");
         Self { office, coordination: Arc::new(embedded), folder }
     }
 
-    fn desk(&self) -> Reviews {
+    fn desk(&self) -> TaskService {
         let clock = Arc::new(self.office.clock.clone());
-        Reviews::new(self.office.record.clone(), clock, Some(self.coordination.clone()))
+        TaskService::new(self.office.record.clone(), clock, Some(self.coordination.clone()))
     }
 
     fn jobs(&self) -> Jobs {
@@ -68,7 +68,7 @@ impl House {
 
     fn serve(&self) -> Running {
         let jobs = self.jobs();
-        let duties = Duties {
+        let duties = BackgroundServices {
             record: jobs.record.clone(),
             clock: jobs.clock.clone(),
             reviews: jobs.reviews.clone(),
@@ -137,7 +137,7 @@ async fn what_is_due_later_is_called_for_then(office: Office) {
     let moved = house.moved("it is due", |moved| moved.calls > 0).await;
     assert_eq!(moved, Moved { calls: 1, next_in: Some(5 * DAY) });
     assert_eq!(house.woken("approval_timeout").await, Some(second.task_id.clone()));
-    let (cancel, ann) = (Deed::Cancel { reason: None }, caller("ann", &[AUTHOR]));
+    let (cancel, ann) = (TaskAction::Cancel { reason: None }, caller("ann", &[AUTHOR]));
     desk.act(&first.task_id, &cancel, &ann).await.expect("given up");
     desk.act(&second.task_id, &cancel, &ann).await.expect("given up");
     house.moved("nothing is due any more", |moved| moved == Moved::default()).await;
@@ -161,12 +161,8 @@ async fn workers_elsewhere_are_called_for_previews_and_for_what_is_approved(offi
     let tasks = [submitted(&desk, "one").await, submitted(&desk, "two").await];
     let requests = tasks.iter().map(|task| request_to(task, "rob").to_owned()).collect();
     let (skip_validation, apply_immediately) = (false, false);
-    let batch = ade_app::reviews::Batch {
-        approval_ids: requests,
-        response: yes(),
-        skip_validation,
-        apply_immediately,
-    };
+    let batch =
+        ade_app::tasks::Batch { approval_ids: requests, response: yes(), skip_validation, apply_immediately };
     desk.respond_to_all(&batch, &rob).await.expect("answered");
     let mut heard = [called("apply").await, called("apply").await];
     heard.sort();
@@ -180,11 +176,11 @@ async fn a_call_starts_its_job_at_once(office: Office) {
     let runs = |many: u64| move |row: &JobRow| row.outcome.runs == many && row.holder.is_none();
     house.job("it is done once", "archive", runs(1)).await;
     // By time it is due in an hour, and the clock stands still.
-    for (call, when) in [(2, When::Now), (3, When::At(house.coordination.now().plus_ms(1_500)))] {
+    for (call, when) in [(2, WakeAt::Now), (3, WakeAt::At(house.coordination.now().plus_ms(1_500)))] {
         house.office.clock.advance(Duration::from_secs(1));
-        let called = Call { queue: "archive".to_owned(), about: "test".to_owned(), when };
+        let called = WakeUp { queue: "archive".to_owned(), about: "test".to_owned(), when };
         assert_eq!(house.coordination.call(vec![called]).await, Ok(0));
-        if matches!(when, When::At(_)) {
+        if matches!(when, WakeAt::At(_)) {
             house.office.clock.advance(Duration::from_secs(1));
         }
         house.job("it is done again", "archive", runs(call)).await;
@@ -212,7 +208,7 @@ async fn days_that_nobody_counted_are_counted_later(office: Office) {
             let rob = caller("rob", &[REVIEWER]);
             desk.respond(request_to(&task, "rob"), &no(), &rob).await.expect("answered");
         } else {
-            let cancel = Deed::Cancel { reason: None };
+            let cancel = TaskAction::Cancel { reason: None };
             desk.act(&task.task_id, &cancel, &ann).await.expect("given up");
         }
     };

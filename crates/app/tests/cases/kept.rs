@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use ade_app::Rules;
+use ade_app::RuleService;
 use ade_domain::approval::delegation::{Conditions, Delegation, Kind};
 use ade_domain::approval::policy::{Policy, default_policy};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
-use ade_store::database::{Commit, StoredTask, StoredUser, Thing, ThingKind, Write};
+use ade_store::database::{Commit, DocumentKind, StoredDocument, StoredTask, StoredUser, Write};
 use serde_json::json;
 
 use crate::office::{Office, caller, on_both, request_to, submitted, user, yes};
@@ -40,7 +40,8 @@ async fn commit(office: &Office, write: Write) {
 
 async fn rule_again(office: &Office, policy: &Policy, revision: u64) {
     let body = json!(ade_app::rules::StoredPolicy { active: Some(policy.clone()), draft: None });
-    let thing = Thing { kind: ThingKind::Policy, id: policy.name.clone(), revision: revision + 1, body };
+    let thing =
+        StoredDocument { kind: DocumentKind::Policy, id: policy.name.clone(), revision: revision + 1, body };
     commit(office, Write::Thing { thing, expected: Some(revision) }).await;
 }
 
@@ -73,12 +74,12 @@ async fn whatever_is_changed_counts_at_the_next_decision_elsewhere(office: Offic
         valid_until: None,
     };
     let body = json!(delegation);
-    let thing = Thing { kind: ThingKind::Delegation, id: "away".to_owned(), revision: 1, body };
+    let thing = StoredDocument { kind: DocumentKind::Delegation, id: "away".to_owned(), revision: 1, body };
     commit(&office, Write::Thing { thing, expected: None }).await;
     for desk in [&elsewhere, &here] {
         assert_eq!(asked(&submitted(desk, "sue is away").await), people(["rob"]));
     }
-    let back = Write::DeleteThing { kind: ThingKind::Delegation, id: "away".to_owned(), expected: 1 };
+    let back = Write::DeleteThing { kind: DocumentKind::Delegation, id: "away".to_owned(), expected: 1 };
     commit(&office, back).await;
     for desk in [&elsewhere, &here] {
         assert_eq!(asked(&submitted(desk, "sue is back").await), people(["sue"]));
@@ -97,7 +98,7 @@ async fn whatever_is_changed_counts_at_the_next_decision_elsewhere(office: Offic
     }
     // A setting.
     let (rules, max) = (office.rules(), caller("max", &[ADMIN]));
-    let validity = async |rules: &Rules, seconds: u64| {
+    let validity = async |rules: &RuleService, seconds: u64| {
         rules.set("approval:validity", json!(seconds), &max).await.expect("set");
         let task = submitted(&elsewhere, "a setting").await;
         let rob = caller("rob", &[REVIEWER]);
@@ -107,7 +108,7 @@ async fn whatever_is_changed_counts_at_the_next_decision_elsewhere(office: Offic
     assert_eq!(validity(&rules, 600).await, 600);
     assert_eq!(validity(&rules, 60).await, 60);
     // And that something is there no more.
-    let deleted = Write::DeleteThing { kind: ThingKind::Policy, id: "schemas".to_owned(), expected: 3 };
+    let deleted = Write::DeleteThing { kind: DocumentKind::Policy, id: "schemas".to_owned(), expected: 3 };
     commit(&office, deleted).await;
     for desk in [&elsewhere, &here] {
         let task = submitted(desk, "no policy").await;

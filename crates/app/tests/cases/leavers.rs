@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use ade_app::reviews::{MOST_MOVED, Reviews};
+use ade_app::tasks::{MOST_MOVED, TaskService};
 use ade_app::{Error, rules::DelegationChange};
-use ade_domain::approval::RequestStatus;
+use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::policy::default_policy;
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, User, UserId};
 use ade_domain::task::Refusal;
 use ade_domain::task::State;
-use ade_store::RecordError;
+use ade_store::DatabaseError;
 use ade_store::database::{Commit, StoredTask, Write};
 
 use crate::office::{Office, caller, on_both, request_to, submitted, yes};
@@ -24,7 +24,7 @@ on_both!(
 );
 
 /// Deactivates somebody as the use case of users does: again and again, until nobody was faster.
-async fn deactivate(office: &Office, desk: &Reviews, name: &str) {
+async fn deactivate(office: &Office, desk: &TaskService, name: &str) {
     loop {
         let mut user = office.record.user(&UserId::new(name)).await.expect("read").expect("there");
         let expected = Some(user.revision);
@@ -35,7 +35,7 @@ async fn deactivate(office: &Office, desk: &Reviews, name: &str) {
         desk.leave(&mut commit, &UserId::new(name)).await.expect("looked");
         match office.record.commit(commit).await {
             Ok(()) => return,
-            Err(RecordError::Conflict { .. }) => {}
+            Err(DatabaseError::Conflict { .. }) => {}
             Err(error) => unreachable!("{error}"),
         }
     }
@@ -75,7 +75,7 @@ async fn what_a_leaver_was_asked_moves_with_it(office: Office) {
         let now = office.task(&task.task_id).await;
         assert_eq!(open(&now), ["max"]);
         let old = now.approvals.first().expect("the first");
-        assert_eq!((old.status, &old.delegated_to), (RequestStatus::Delegated, &Some(UserId::new("max"))));
+        assert_eq!((old.status, &old.delegated_to), (ApprovalStatus::Delegated, &Some(UserId::new("max"))));
         let told = office.told(Some(&task.task_id)).await;
         assert_eq!(told.last().map(String::as_str), Some("approval.reassign"));
         let max = caller("max", &[ADMIN]);
@@ -136,7 +136,7 @@ async fn a_leaver_who_answers_meanwhile_has_answered(office: Office) {
         let now = office.task(&task.task_id).await;
         match answered {
             Ok(_) => assert_eq!((now.state, open(&now)), (State::Approved, Vec::new())),
-            Err(Error::Refused(Refusal::NotAnswerable { status: RequestStatus::Delegated })) => {
+            Err(Error::Refused(Refusal::NotAnswerable { status: ApprovalStatus::Delegated })) => {
                 assert_eq!((now.state, open(&now)), (State::Reviewing, vec!["max"]));
             }
             Err(error) => unreachable!("{error}"),

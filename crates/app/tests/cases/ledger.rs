@@ -4,8 +4,8 @@ use std::path::Path;
 
 use ade_app::ledger::{Checkpoint, LedgerError, Signer, verify};
 use ade_domain::Moment;
-use ade_domain::audit::{Body, Who};
-use ade_store::Record;
+use ade_domain::audit::{AuditActor, AuditBody};
+use ade_store::Database;
 use ade_store::database::Commit;
 use ade_testkit::Postgres;
 use sqlx::Connection;
@@ -16,7 +16,7 @@ static SERVER: OnceCell<Postgres> = OnceCell::const_new();
 
 /// A log of ten entries, its signer, and a way past the record.
 struct Log {
-    record: Record,
+    record: Database,
     signer: Signer,
     folder: TempDir,
     database: Option<String>,
@@ -29,7 +29,7 @@ fn now() -> Moment {
 impl Log {
     async fn on_sqlite() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let record = Record::in_folder(folder.path()).await.expect("opens");
+        let record = Database::in_folder(folder.path()).await.expect("opens");
         Self::filled(record, folder, None).await
     }
 
@@ -37,11 +37,11 @@ impl Log {
         let server = SERVER.get_or_init(|| async { Postgres::start().expect("starts") }).await;
         let name = format!("t{}", uuid::Uuid::now_v7().simple());
         server.create_database(&name).expect("created");
-        let record = Record::on_postgres(&server.url(&name)).await.expect("opens");
+        let record = Database::on_postgres(&server.url(&name)).await.expect("opens");
         Self::filled(record, tempfile::tempdir().expect("a folder"), Some(name)).await
     }
 
-    async fn filled(record: Record, folder: TempDir, database: Option<String>) -> Self {
+    async fn filled(record: Database, folder: TempDir, database: Option<String>) -> Self {
         let signer = Signer::open(&folder.path().join("audit-key")).expect("made");
         let log = Self { record, signer, folder, database };
         log.write(10).await;
@@ -50,10 +50,10 @@ impl Log {
 
     async fn write(&self, many: usize) {
         for _ in 0..many {
-            let body = Body {
+            let body = AuditBody {
                 entry_id: uuid::Uuid::now_v7().to_string(),
                 at: now(),
-                who: Who::default(),
+                who: AuditActor::default(),
                 action: "task.submit".to_owned(),
                 object_type: "task".to_owned(),
                 object_id: "t".to_owned(),

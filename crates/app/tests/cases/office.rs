@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ade_app::reviews::{Draft, Response, Reviews};
 use ade_app::rules::StoredPolicy;
-use ade_app::{Caller, Keep, Made, Rules};
+use ade_app::tasks::{Draft, Response, TaskService};
+use ade_app::{Caller, IdempotentRequest, Outcome, RuleService};
 use ade_domain::Moment;
-use ade_domain::approval::Action;
+use ade_domain::approval::DecisionKind;
 use ade_domain::approval::policy::Policy;
-use ade_domain::audit::{Body, Walk, Who};
+use ade_domain::audit::{AuditActor, AuditBody, Walk};
 use ade_domain::people::{AUTHOR, User, UserId};
 use ade_domain::permission::Scope;
 use ade_domain::task::{Config, Metadata, Preview, RollbackStrategy};
-use ade_store::Record;
-use ade_store::database::{AuditFilter, Commit, StoredTask, StoredUser, Thing, ThingKind, Write};
+use ade_store::Database;
+use ade_store::database::{AuditFilter, Commit, DocumentKind, StoredDocument, StoredTask, StoredUser, Write};
 use ade_testkit::{ManualClock, Postgres};
 use serde_json::json;
 use tempfile::TempDir;
@@ -24,7 +24,7 @@ static SERVER: OnceCell<Postgres> = OnceCell::const_new();
 
 /// People, rules, a clock, and as many processes as a test wants.
 pub(crate) struct Office {
-    pub(crate) record: Record,
+    pub(crate) record: Database,
     pub(crate) clock: ManualClock,
     pub(crate) url: Option<String>,
     _folder: Option<TempDir>,
@@ -33,7 +33,7 @@ pub(crate) struct Office {
 impl Office {
     pub(crate) async fn on_sqlite() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let record = Record::in_folder(folder.path()).await.expect("opens");
+        let record = Database::in_folder(folder.path()).await.expect("opens");
         Self { record, clock: clock(), url: None, _folder: Some(folder) }
     }
 
@@ -42,16 +42,16 @@ impl Office {
         let name = format!("t{}", uuid::Uuid::now_v7().simple());
         server.create_database(&name).expect("created");
         let url = server.url(&name);
-        let record = Record::on_postgres(&url).await.expect("opens");
+        let record = Database::on_postgres(&url).await.expect("opens");
         Self { record, clock: clock(), url: Some(url), _folder: None }
     }
 
-    pub(crate) fn desk(&self) -> Reviews {
-        Reviews::new(self.record.clone(), Arc::new(self.clock.clone()), None)
+    pub(crate) fn desk(&self) -> TaskService {
+        TaskService::new(self.record.clone(), Arc::new(self.clock.clone()), None)
     }
 
-    pub(crate) fn rules(&self) -> Rules {
-        Rules::new(self.record.clone(), Arc::new(self.clock.clone()))
+    pub(crate) fn rules(&self) -> RuleService {
+        RuleService::new(self.record.clone(), Arc::new(self.clock.clone()))
     }
 
     pub(crate) async fn task(&self, task_id: &str) -> StoredTask {
@@ -59,12 +59,12 @@ impl Office {
     }
 
     /// The same as another process has it.
-    pub(crate) async fn another_desk(&self) -> Reviews {
+    pub(crate) async fn another_desk(&self) -> TaskService {
         let record = match &self.url {
-            Some(url) => Record::on_postgres(url).await.expect("opens"),
+            Some(url) => Database::on_postgres(url).await.expect("opens"),
             None => self.record.clone(),
         };
-        Reviews::new(record, Arc::new(self.clock.clone()), None)
+        TaskService::new(record, Arc::new(self.clock.clone()), None)
     }
 
     pub(crate) async fn hire(&self, name: &str, roles: &[&str]) {
@@ -76,19 +76,19 @@ impl Office {
 
     pub(crate) async fn rule(&self, policy: Policy) {
         let body = json!(StoredPolicy { active: Some(policy.clone()), draft: None });
-        let thing = Thing { kind: ThingKind::Policy, id: policy.name, revision: 1, body };
+        let thing = StoredDocument { kind: DocumentKind::Policy, id: policy.name, revision: 1, body };
         let writes = vec![Write::Thing { thing, expected: None }];
         self.record.commit(Commit { writes, ..Commit::default() }).await.expect("ruled");
     }
 
     /// What the audit log says happened to a task, in order; and the log is whole.
     pub(crate) async fn told(&self, task_id: Option<&str>) -> Vec<String> {
-        let is_about = |body: &Body| task_id.is_none() || body.task_id.as_deref() == task_id;
+        let is_about = |body: &AuditBody| task_id.is_none() || body.task_id.as_deref() == task_id;
         self.entries().await.into_iter().filter(is_about).map(|body| body.action).collect()
     }
 
     /// The audit log, which is whole.
-    pub(crate) async fn entries(&self) -> Vec<Body> {
+    pub(crate) async fn entries(&self) -> Vec<AuditBody> {
         while self.desk().number("test").await.expect("numbered") > 0 {}
         let (mut walk, mut entries, mut after) = (Walk::new(None), Vec::new(), 0);
         loop {
@@ -120,7 +120,7 @@ pub(crate) fn user(name: &str, roles: &[&str]) -> User {
 }
 
 pub(crate) fn caller(name: &str, roles: &[&str]) -> Caller {
-    let who = Who { user_id: Some(UserId::new(name)), ..Who::default() };
+    let who = AuditActor { user_id: Some(UserId::new(name)), ..AuditActor::default() };
     let scopes = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Decide, Scope::Admin]);
     Caller {
         user: Some(user(name, roles)),
@@ -136,18 +136,19 @@ pub(crate) fn caller(name: &str, roles: &[&str]) -> Caller {
 
 /// The same caller with a request that may be repeated; what is kept is what was made.
 pub(crate) fn keeping(caller: &Caller, key: &str) -> Caller {
-    let render = |made: Made<'_>| match made {
-        Made::Task(task) | Made::Claim(task) => {
+    let render = |made: Outcome<'_>| match made {
+        Outcome::Task(task) | Outcome::Claim(task) => {
             (200, json!({ "task": task.task_id, "revision": task.revision }))
         }
-        Made::Approval(task, id) => (200, json!({ "approval": id, "state": task.state })),
-        Made::Batch(ids, tasks) => (200, json!({ "answered": ids.len(), "tasks": tasks.len() })),
-        Made::Comment(comment) => (201, json!({ "comment": comment.comment_id })),
-        Made::Thing(thing) => (200, json!({ "thing": thing.id, "revision": thing.revision })),
-        Made::User(_) | Made::Token(_) | Made::Restored(_) | Made::Said => (500, json!(null)),
+        Outcome::Approval(task, id) => (200, json!({ "approval": id, "state": task.state })),
+        Outcome::Batch(ids, tasks) => (200, json!({ "answered": ids.len(), "tasks": tasks.len() })),
+        Outcome::Comment(comment) => (201, json!({ "comment": comment.comment_id })),
+        Outcome::Thing(thing) => (200, json!({ "thing": thing.id, "revision": thing.revision })),
+        Outcome::User(_) | Outcome::Token(_) | Outcome::Restored(_) | Outcome::Said => (500, json!(null)),
     };
     let owner = "test".to_owned();
-    let keep = Keep { owner, key: key.to_owned(), asked: String::new(), render: Arc::new(render) };
+    let keep =
+        IdempotentRequest { owner, key: key.to_owned(), asked: String::new(), render: Arc::new(render) };
     Caller { keep: Some(keep), ..caller.clone() }
 }
 
@@ -172,14 +173,14 @@ pub(crate) fn draft(description: &str) -> Draft {
 }
 
 pub(crate) fn yes() -> Response {
-    Response { action: Action::Approve, reason: None, digest: None }
+    Response { action: DecisionKind::Approve, reason: None, digest: None }
 }
 
 pub(crate) fn no() -> Response {
-    Response { action: Action::Reject, reason: Some("no".to_owned()), digest: None }
+    Response { action: DecisionKind::Reject, reason: Some("no".to_owned()), digest: None }
 }
 
-pub(crate) async fn submitted(desk: &Reviews, description: &str) -> StoredTask {
+pub(crate) async fn submitted(desk: &TaskService, description: &str) -> StoredTask {
     let author = caller("ann", &[AUTHOR]);
     let task = desk.create(draft(description), &author).await.expect("made");
     desk.submit(&task.task_id, &author).await.expect("submitted")

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ade_app::Error;
-use ade_app::reviews::{Batch, Deed, Imagined, Response};
-use ade_domain::approval::RequestStatus;
+use ade_app::tasks::{Batch, Imagined, Response, TaskAction};
+use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::policy::{Policy, default_policy};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
 use ade_domain::permission::Scope;
@@ -62,7 +62,7 @@ async fn of_sixteen_who_race_one_decides_and_the_others_are_told(office: Office)
     assert_eq!(decisions, 1, "{told:?}");
     let now = office.record.task(&task.task_id).await.expect("read").expect("there");
     assert_eq!(now.state, decided[0]);
-    assert_eq!(now.approvals.iter().filter(|one| one.status == RequestStatus::Closed).count(), 15);
+    assert_eq!(now.approvals.iter().filter(|one| one.status == ApprovalStatus::Closed).count(), 15);
 }
 
 async fn an_approval_that_races_a_change_counts_only_for_what_it_was_given_for(office: Office) {
@@ -173,8 +173,8 @@ async fn an_old_approval_goes_back_into_review(office: Office) {
     assert_eq!(desk.work_off().await, Ok(1));
     let now = desk.task(&task.task_id, &rob).await.expect("seen");
     assert_eq!(now.state, State::Reviewing);
-    let statuses: Vec<RequestStatus> = now.approvals.iter().map(|one| one.status).collect();
-    assert_eq!(statuses, [RequestStatus::Invalidated, RequestStatus::Pending]);
+    let statuses: Vec<ApprovalStatus> = now.approvals.iter().map(|one| one.status).collect();
+    assert_eq!(statuses, [ApprovalStatus::Invalidated, ApprovalStatus::Pending]);
     assert_eq!(desk.work_off().await, Ok(0), "once");
 }
 
@@ -318,22 +318,22 @@ async fn an_override_is_confirmed_by_a_second_administrator_and_forced_by_none_o
     let said = || Some("it burns".to_owned());
     let (max, pam) = (caller("max", &[ADMIN]), caller("pam", &[ADMIN]));
     let author = caller("ann", &[AUTHOR, ADMIN]);
-    let ask = Deed::AskOverride { reason: said(), incident_ticket: Some("INC-1".to_owned()) };
+    let ask = TaskAction::AskOverride { reason: said(), incident_ticket: Some("INC-1".to_owned()) };
     let own = |outcome: Result<StoredTask, Error>| {
         assert!(matches!(outcome, Err(Error::Refused(Refusal::OwnTask { .. }))), "{outcome:?}");
     };
     own(desk.act(id, &ask, &author).await);
     desk.act(id, &ask, &max).await.expect("an administrator");
-    own(desk.act(id, &Deed::ConfirmOverride, &author).await);
-    let same = desk.act(id, &Deed::ConfirmOverride, &max).await;
+    own(desk.act(id, &TaskAction::ConfirmOverride, &author).await);
+    let same = desk.act(id, &TaskAction::ConfirmOverride, &max).await;
     assert!(matches!(same, Err(Error::Refused(Refusal::SameAdmin { .. }))));
-    let task = desk.act(id, &Deed::ConfirmOverride, &pam).await.expect("a second one");
+    let task = desk.act(id, &TaskAction::ConfirmOverride, &pam).await.expect("a second one");
     assert_eq!(task.state, State::Approved);
-    own(desk.act(id, &Deed::ForceApply { reason: said() }, &author).await);
-    assert!(desk.act(id, &Deed::ForceApply { reason: said() }, &max).await.expect("forced").forced);
-    let revoked = desk.act(id, &Deed::Revoke { reason: said() }, &pam).await.expect("revoked");
+    own(desk.act(id, &TaskAction::ForceApply { reason: said() }, &author).await);
+    assert!(desk.act(id, &TaskAction::ForceApply { reason: said() }, &max).await.expect("forced").forced);
+    let revoked = desk.act(id, &TaskAction::Revoke { reason: said() }, &pam).await.expect("revoked");
     assert_eq!((revoked.state, revoked.forced), (State::Rejected, false));
-    let late = desk.act(id, &Deed::Cancel { reason: None }, &author).await;
+    let late = desk.act(id, &TaskAction::Cancel { reason: None }, &author).await;
     assert!(matches!(late, Err(Error::Refused(Refusal::InvalidTransition(_)))));
     let told = office.told(Some(id)).await;
     let expected = ["task.override", "task.confirm_override", "task.force_apply", "task.revoke"];

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use ade_app::reviews::Batch;
 use ade_app::rules::{DelegationChange, PolicyChange, RegisteredPattern, ResourceChange, StoredPolicy};
 use ade_app::settings::{self, Settings};
+use ade_app::tasks::Batch;
 use ade_app::{Caller, Error};
 use ade_domain::approval::delegation::{Delegation, Kind};
 use ade_domain::glob::Pattern;

@@ -1,8 +1,8 @@
 //! What people see, say, and make of tasks that ended badly.
 
 use ade_app::Error;
-use ade_app::reviews::{Deed, Whose};
-use ade_domain::approval::RequestStatus;
+use ade_app::tasks::{TaskAction, Whose};
+use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::policy::default_policy;
 use ade_domain::people::{ADMIN, AUDITOR, AUTHOR, REVIEWER, UserId};
 use ade_domain::permission::Scope;
@@ -80,7 +80,7 @@ async fn requests_of_others_are_listed_for_administrators_and_auditors_alone(off
     let desk = office.desk();
     let task = submitted(&desk, "one").await;
     let rob = caller("rob", &[REVIEWER]);
-    let (of_rob, pending) = (Whose::Of(UserId::new("rob")), Some(RequestStatus::Pending));
+    let (of_rob, pending) = (Whose::Of(UserId::new("rob")), Some(ApprovalStatus::Pending));
     let own = desk.approvals(&Whose::Own, pending, None, 50, &rob).await.expect("listed");
     assert_eq!(own.len(), 1);
     assert_eq!(own[0].approval_id, request_to(&task, "rob"));
@@ -124,7 +124,7 @@ async fn comments_are_said_by_who_sees_the_task_while_it_is_not_too_far(office: 
     let task = desk.respond(request_to(&task, "rob"), &yes(), &rob).await.expect("approved");
     desk.comment(id, "approved", &rob).await.expect("said");
     assert_eq!(office.task(id).await.approval_ends_at, task.approval_ends_at);
-    desk.act(id, &Deed::Cancel { reason: None }, &ann).await.expect("cancelled");
+    desk.act(id, &TaskAction::Cancel { reason: None }, &ann).await.expect("cancelled");
     let late = desk.comment(id, "too late", &rob).await;
     assert!(matches!(late, Err(Error::Refused(Refusal::InvalidTransition(_)))), "{late:?}");
     let said = desk.comments(id, &rob).await.expect("seen");

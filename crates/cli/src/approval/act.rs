@@ -2,7 +2,7 @@
 
 use ade_client::Client;
 use ade_client::wire::{Approval, BatchOptions, BatchRequest, ResponseRequest};
-use ade_domain::approval::Action;
+use ade_domain::approval::DecisionKind;
 use clap::Args as ClapArgs;
 use owo_colors::OwoColorize;
 
@@ -79,7 +79,10 @@ pub(super) async fn approve(client: &Client, args: ApproveArgs) -> Result<(), Fa
             let told = "--digest is about one request, without --apply-immediately or --skip-validation";
             return Err(Failure::new(Kind::Input, told).hint("approve them one by one"));
         }
-        _ => return all(client, args.approval_ids, Action::Approve, args.reason, options, args.shape).await,
+        _ => {
+            return all(client, args.approval_ids, DecisionKind::Approve, args.reason, options, args.shape)
+                .await;
+        }
     };
     let digest = match args.digest {
         Some(digest) => digest,
@@ -101,7 +104,7 @@ pub(super) async fn reject(client: &Client, args: RejectArgs) -> Result<(), Fail
         [one] => told(args.shape, &client.reject(one, &ResponseRequest { reason, digest: None }).await?),
         _ => {
             let options = BatchOptions::default();
-            all(client, args.approval_ids, Action::Reject, reason, options, args.shape).await
+            all(client, args.approval_ids, DecisionKind::Reject, reason, options, args.shape).await
         }
     }
 }
@@ -122,7 +125,7 @@ pub(super) async fn delegate(client: &Client, args: &DelegateArgs) -> Result<(),
 async fn all(
     client: &Client,
     approval_ids: Vec<String>,
-    action: Action,
+    action: DecisionKind,
     reason: Option<String>,
     options: BatchOptions,
     shape: Shape,

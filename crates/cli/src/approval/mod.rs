@@ -5,7 +5,7 @@
 mod act;
 mod see;
 
-use ade_domain::approval::RequestStatus;
+use ade_domain::approval::ApprovalStatus;
 use clap::{Args as ClapArgs, Subcommand};
 
 use crate::connect::{Connection, block_on};
@@ -51,14 +51,14 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// What became of a request, with its colour.
-pub(crate) const fn status(status: RequestStatus) -> (&'static str, Tone) {
+pub(crate) const fn status(status: ApprovalStatus) -> (&'static str, Tone) {
     match status {
-        RequestStatus::Pending => ("PENDING", Tone::Open),
-        RequestStatus::Approved => ("APPROVED", Tone::Good),
-        RequestStatus::Rejected => ("REJECTED", Tone::Bad),
-        RequestStatus::Delegated => ("DELEGATED", Tone::Busy),
-        RequestStatus::ChangesRequested => ("CHANGES_REQUESTED", Tone::Odd),
-        RequestStatus::Invalidated => ("INVALIDATED", Tone::Dim),
-        RequestStatus::Closed => ("CLOSED", Tone::Dim),
+        ApprovalStatus::Pending => ("PENDING", Tone::Open),
+        ApprovalStatus::Approved => ("APPROVED", Tone::Good),
+        ApprovalStatus::Rejected => ("REJECTED", Tone::Bad),
+        ApprovalStatus::Delegated => ("DELEGATED", Tone::Busy),
+        ApprovalStatus::ChangesRequested => ("CHANGES_REQUESTED", Tone::Odd),
+        ApprovalStatus::Invalidated => ("INVALIDATED", Tone::Dim),
+        ApprovalStatus::Closed => ("CLOSED", Tone::Dim),
     }
 }

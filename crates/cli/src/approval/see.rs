@@ -2,7 +2,7 @@
 
 use ade_client::Client;
 use ade_client::wire::Approval;
-use ade_domain::approval::RequestStatus;
+use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::policy::Priority;
 use clap::Args as ClapArgs;
 use comfy_table::{Cell, Table};
@@ -105,7 +105,7 @@ fn pairs(request: &Approval, now: Timestamp) -> [String; 3] {
 }
 
 fn due(request: &Approval, now: Timestamp) -> String {
-    if request.status == RequestStatus::Pending { times::until(request.due_at, now) } else { String::new() }
+    if request.status == ApprovalStatus::Pending { times::until(request.due_at, now) } else { String::new() }
 }
 
 /// As much of a text as there is room for.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use ade_domain::lock::{Acquire, Command, Holder, LockName, Mode, Outcome, RequestKey, Standing};
-use ade_store::redis::{Bare, OnRedis, Options};
-use ade_store::{Locks, Unavailable};
+use ade_domain::lock::{Acquire, Holder, LockCommand, LockName, Mode, Outcome, RequestKey, Standing};
+use ade_store::redis::{Bare, Options, RedisCoordination};
+use ade_store::{CoordinationError, Locks};
 use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -23,7 +23,7 @@ const ROUNDS: u32 = 4;
 /// What is taken and given back.
 #[derive(Debug, Clone)]
 enum Way {
-    Ade(OnRedis),
+    Ade(RedisCoordination),
     Bare(Bare),
 }
 
@@ -49,7 +49,7 @@ impl Measured {
 pub(super) async fn measure(redis: &OnARedis, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, Failure> {
     let clients = sizes.connections;
     let options = Options::default();
-    let ade = Way::Ade(OnRedis::open(&redis.url, options).await.map_err(away)?);
+    let ade = Way::Ade(RedisCoordination::open(&redis.url, options).await.map_err(away)?);
     let bare = Way::Bare(redis.bare.clone());
     bar.set_length(u64::from(2 * ROUNDS));
     let part = Duration::from_secs_f64(sizes.seconds / f64::from(ROUNDS));
@@ -145,25 +145,25 @@ async fn pair(way: &Way, client: usize, number: u64) -> Result<(), Failure> {
         purpose: "".into(),
         priority: 0,
     };
-    let Outcome::Standing(Standing::Held(grant)) = one(ade, &lock, Command::Acquire(wish)).await? else {
+    let Outcome::Standing(Standing::Held(grant)) = one(ade, &lock, LockCommand::Acquire(wish)).await? else {
         return Err(wrong("taken"));
     };
-    match one(ade, &lock, Command::Release { holder, token: grant.token }).await? {
+    match one(ade, &lock, LockCommand::Release { holder, token: grant.token }).await? {
         Outcome::Done => Ok(()),
         _ => Err(wrong("given back")),
     }
 }
 
-async fn one(ade: &OnRedis, lock: &LockName, command: Command) -> Result<Outcome, Failure> {
+async fn one(ade: &RedisCoordination, lock: &LockName, command: LockCommand) -> Result<Outcome, Failure> {
     let answers = ade.commands(vec![(lock.clone(), command)]).await.map_err(away)?;
     answers
         .into_iter()
         .next()
         .map(|answer| answer.outcome)
-        .ok_or_else(|| away(Unavailable("no answer".to_owned())))
+        .ok_or_else(|| away(CoordinationError("no answer".to_owned())))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn away(error: Unavailable) -> Failure {
+fn away(error: CoordinationError) -> Failure {
     Failure::new(Kind::Unavailable, error.to_string())
 }

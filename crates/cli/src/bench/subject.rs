@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use ade_store::Unavailable;
+use ade_store::CoordinationError;
 use ade_store::redis::{Bare, InvalidUrl, RedisUrl};
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -59,7 +59,7 @@ impl OnARedis {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn away(error: Unavailable) -> Failure {
+fn away(error: CoordinationError) -> Failure {
     Failure::new(Kind::Unavailable, error.to_string())
 }
 

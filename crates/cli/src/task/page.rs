@@ -4,7 +4,7 @@
 
 use ade_client::Client;
 use ade_client::wire::{Approval, Execution, Task};
-use ade_domain::approval::RequestStatus;
+use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::quorum::{Progress, Status};
 use ade_domain::task::{
     ChangeKind, ExecutionResult, Phase, Preview, PreviewStatus, ResourceMode, RollbackStrategy, State,
@@ -271,7 +271,7 @@ fn requirements(page: &mut String, task: &Task, approvals: &[Approval]) {
         }
         let asked = approvals
             .iter()
-            .filter(|request| request.status == RequestStatus::Pending && request.policies.contains(policy));
+            .filter(|request| request.status == ApprovalStatus::Pending && request.policies.contains(policy));
         let missing: Vec<String> = asked.map(|request| safe(&request.reviewer_id)).collect();
         if *status == Status::Unsatisfied && *needed > 0 && !missing.is_empty() {
             line(page, &format!("      missing: {needed} of {}", missing.join(", ")));
@@ -294,7 +294,7 @@ fn reviewers(page: &mut String, approvals: &[Approval], now: Timestamp) {
     for request in approvals {
         let when = match request.responded_at {
             Some(at) => format!("{} ago", times::since(at, now)),
-            None if request.status == RequestStatus::Pending => {
+            None if request.status == ApprovalStatus::Pending => {
                 format!("due in {}", times::until(request.due_at, now))
             }
             None => String::new(),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use ade_client::wire::{LockPreview, Mode, Risk};
-use ade_domain::approval::assignment::Considered;
+use ade_domain::approval::assignment::ConsideredPolicy;
 use ade_domain::approval::delegation::Step;
 use ade_domain::risk::Level;
 use ade_domain::task::State;
@@ -95,7 +95,7 @@ pub(crate) fn locks(page: &mut String, about: &str, locks: &[LockPreview]) {
 }
 
 /// Which policies were looked at, and who was passed by.
-pub(crate) fn considered(page: &mut String, policies: &[Considered], passed_by: &[String]) {
+pub(crate) fn considered(page: &mut String, policies: &[ConsideredPolicy], passed_by: &[String]) {
     if policies.is_empty() && passed_by.is_empty() {
         return;
     }

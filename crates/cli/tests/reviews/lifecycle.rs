@@ -2,7 +2,7 @@
 //! refusal with the state and what it allows for everything that is not in the table.
 
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
-use ade_domain::task::{State, TABLE, Verb, next};
+use ade_domain::task::{State, TABLE, TaskCommand, next};
 use ade_testkit::api::Answer;
 use ade_testkit::people::text;
 use ade_testkit::{House, Office, Person};
@@ -22,30 +22,30 @@ const REACHED: [State; 8] = [
 ];
 
 /// What somebody does; everything else happens by itself, or is done by whoever applies.
-const DRIVEN: [Verb; 13] = [
-    Verb::Modify,
-    Verb::Delete,
-    Verb::Submit,
-    Verb::Approve,
-    Verb::Reject,
-    Verb::Revoke,
-    Verb::Override,
-    Verb::ConfirmOverride,
-    Verb::ForceApply,
-    Verb::Cancel,
-    Verb::Resubmit,
-    Verb::Comment,
-    Verb::Stop,
+const DRIVEN: [TaskCommand; 13] = [
+    TaskCommand::Modify,
+    TaskCommand::Delete,
+    TaskCommand::Submit,
+    TaskCommand::Approve,
+    TaskCommand::Reject,
+    TaskCommand::Revoke,
+    TaskCommand::Override,
+    TaskCommand::ConfirmOverride,
+    TaskCommand::ForceApply,
+    TaskCommand::Cancel,
+    TaskCommand::Resubmit,
+    TaskCommand::Comment,
+    TaskCommand::Stop,
 ];
 
 /// What follows from something else: a submission, an executor, time.
-const BY_ITSELF: [Verb; 3] = [Verb::Assign, Verb::GoStale, Verb::Expire];
+const BY_ITSELF: [TaskCommand; 3] = [TaskCommand::Assign, TaskCommand::GoStale, TaskCommand::Expire];
 
 /// What whoever carries it out says: refused for another reason where it does not fit.
-const CARRIED_OUT: [Verb; 3] = [Verb::BeginApply, Verb::Complete, Verb::Fail];
+const CARRIED_OUT: [TaskCommand; 3] = [TaskCommand::BeginApply, TaskCommand::Complete, TaskCommand::Fail];
 
 /// What needs something that can be undone, or that fails before it changes anything: driven where files are changed.
-const OF_WORKERS: [Verb; 2] = [Verb::Retry, Verb::RollBack];
+const OF_WORKERS: [TaskCommand; 2] = [TaskCommand::Retry, TaskCommand::RollBack];
 
 /// The agent that carries tasks out here.
 const BOT: &str = "bot";
@@ -90,17 +90,17 @@ impl Stage {
         let id = self.pat.submitted(of_its_own).await;
         match state {
             State::Reviewing => {}
-            State::Approved => drop(self.does(Verb::Approve, &id).await.expect(200)),
-            State::Rejected => drop(self.does(Verb::Reject, &id).await.expect(200)),
-            State::Cancelled => drop(self.does(Verb::Cancel, &id).await.expect(200)),
+            State::Approved => drop(self.does(TaskCommand::Approve, &id).await.expect(200)),
+            State::Rejected => drop(self.does(TaskCommand::Reject, &id).await.expect(200)),
+            State::Cancelled => drop(self.does(TaskCommand::Cancel, &id).await.expect(200)),
             State::Applying => {
-                let _ = self.does(Verb::Approve, &id).await.expect(200);
-                let _ = self.does(Verb::BeginApply, &id).await.expect(200);
+                let _ = self.does(TaskCommand::Approve, &id).await.expect(200);
+                let _ = self.does(TaskCommand::BeginApply, &id).await.expect(200);
             }
             State::Completed | State::Failed => {
-                let _ = self.does(Verb::Approve, &id).await.expect(200);
-                let _ = self.does(Verb::BeginApply, &id).await.expect(200);
-                let verb = if state == State::Failed { Verb::Fail } else { Verb::Complete };
+                let _ = self.does(TaskCommand::Approve, &id).await.expect(200);
+                let _ = self.does(TaskCommand::BeginApply, &id).await.expect(200);
+                let verb = if state == State::Failed { TaskCommand::Fail } else { TaskCommand::Complete };
                 let _ = self.does(verb, &id).await.expect(200);
             }
             other => panic!("{other} is passed through"),
@@ -114,46 +114,50 @@ impl Stage {
     }
 
     /// Whoever may do it.
-    async fn doer(&self, verb: Verb, id: &str) -> &Person {
+    async fn doer(&self, verb: TaskCommand, id: &str) -> &Person {
         match verb {
-            Verb::Approve | Verb::Reject => &self.rex,
-            Verb::Revoke => self.rex_or_ada(id).await,
-            Verb::Override | Verb::ForceApply | Verb::Stop | Verb::RollBack => &self.ada,
-            Verb::ConfirmOverride => &self.abe,
-            Verb::BeginApply | Verb::Complete | Verb::Fail => &self.bot,
+            TaskCommand::Approve | TaskCommand::Reject => &self.rex,
+            TaskCommand::Revoke => self.rex_or_ada(id).await,
+            TaskCommand::Override | TaskCommand::ForceApply | TaskCommand::Stop | TaskCommand::RollBack => {
+                &self.ada
+            }
+            TaskCommand::ConfirmOverride => &self.abe,
+            TaskCommand::BeginApply | TaskCommand::Complete | TaskCommand::Fail => &self.bot,
             _ => &self.pat,
         }
     }
 
     /// Whoever may do it does it.
-    async fn does(&self, verb: Verb, id: &str) -> Answer {
+    async fn does(&self, verb: TaskCommand, id: &str) -> Answer {
         let why = json!({ "reason": "because", });
         let on = |what: &str| format!("/tasks/{id}/{what}");
         let who = self.doer(verb, id).await;
         match verb {
-            Verb::Modify => who.patch(&format!("/tasks/{id}"), &json!({ "description": "other" })).await,
-            Verb::Delete => who.delete(&format!("/tasks/{id}")).await,
-            Verb::Submit => who.post(&on("submit"), &json!({})).await,
-            Verb::Approve => who.answers(&self.office.request(id, "rex").await, "approve").await,
-            Verb::Reject => who.answers(&self.office.request(id, "rex").await, "reject").await,
-            Verb::Revoke => who.post(&on("revoke"), &why).await,
-            Verb::Override => {
+            TaskCommand::Modify => {
+                who.patch(&format!("/tasks/{id}"), &json!({ "description": "other" })).await
+            }
+            TaskCommand::Delete => who.delete(&format!("/tasks/{id}")).await,
+            TaskCommand::Submit => who.post(&on("submit"), &json!({})).await,
+            TaskCommand::Approve => who.answers(&self.office.request(id, "rex").await, "approve").await,
+            TaskCommand::Reject => who.answers(&self.office.request(id, "rex").await, "reject").await,
+            TaskCommand::Revoke => who.post(&on("revoke"), &why).await,
+            TaskCommand::Override => {
                 let body = json!({ "reason": "because", "incident_ticket": "INC-1" });
                 who.post(&on("override"), &body).await
             }
-            Verb::ConfirmOverride => who.post(&on("override/confirm"), &json!({})).await,
-            Verb::ForceApply => who.post(&on("force-apply"), &why).await,
-            Verb::Cancel => who.post(&on("cancel"), &why).await,
-            Verb::Resubmit => who.post(&on("resubmit"), &json!({})).await,
-            Verb::Comment => who.post(&on("comments"), &json!({ "text": "look" })).await,
-            Verb::Stop => who.post(&on("stop"), &why).await,
-            Verb::RollBack => who.post(&on("rollback"), &why).await,
-            Verb::BeginApply => {
+            TaskCommand::ConfirmOverride => who.post(&on("override/confirm"), &json!({})).await,
+            TaskCommand::ForceApply => who.post(&on("force-apply"), &why).await,
+            TaskCommand::Cancel => who.post(&on("cancel"), &why).await,
+            TaskCommand::Resubmit => who.post(&on("resubmit"), &json!({})).await,
+            TaskCommand::Comment => who.post(&on("comments"), &json!({ "text": "look" })).await,
+            TaskCommand::Stop => who.post(&on("stop"), &why).await,
+            TaskCommand::RollBack => who.post(&on("rollback"), &why).await,
+            TaskCommand::BeginApply => {
                 let of = text(&self.office.task(id).await["config"], "type");
                 who.post("/tasks/claim", &json!({ "types": [of] })).await
             }
-            Verb::Complete | Verb::Fail => {
-                let result = if verb == Verb::Fail { "failure" } else { "success" };
+            TaskCommand::Complete | TaskCommand::Fail => {
+                let result = if verb == TaskCommand::Fail { "failure" } else { "success" };
                 let body = json!({ "attempt": 1, "result": result, "output": "said", "error": "no" });
                 who.post(&on("complete"), &body).await
             }
@@ -172,15 +176,16 @@ async fn every_row_and_nothing_else(house: &House) {
     let stage = Stage::of(house).await;
     for state in REACHED {
         for verb in DRIVEN {
-            let decided = matches!(verb, Verb::Approve | Verb::Reject) && state != State::Reviewing;
+            let decided =
+                matches!(verb, TaskCommand::Approve | TaskCommand::Reject) && state != State::Reviewing;
             if decided && state == State::Draft {
                 // There is no request that could be answered.
                 continue;
             }
             let id = stage.task_in(state).await;
-            if (state, verb) == (State::Reviewing, Verb::ConfirmOverride) {
+            if (state, verb) == (State::Reviewing, TaskCommand::ConfirmOverride) {
                 let _ = stage.does(verb, &id).await.problem(409, "NO_OVERRIDE");
-                let _ = stage.does(Verb::Override, &id).await.expect(200);
+                let _ = stage.does(TaskCommand::Override, &id).await.expect(200);
             }
             let before = stage.office.task(&id).await;
             let seen = stage.doer(verb, &id).await.get(&format!("/tasks/{id}")).await.expect(200);
@@ -188,7 +193,7 @@ async fn every_row_and_nothing_else(house: &House) {
             assert_eq!(told, next(state, verb).is_ok(), "{verb} in {state}: {seen}");
             let answer = stage.does(verb, &id).await;
             match next(state, verb) {
-                Ok(_) if verb == Verb::Delete => {
+                Ok(_) if verb == TaskCommand::Delete => {
                     assert_eq!(answer.status, 204);
                     let _ =
                         stage.office.admin.get(&format!("/tasks/{id}")).await.problem(404, "TASK_NOT_FOUND");
@@ -196,7 +201,7 @@ async fn every_row_and_nothing_else(house: &House) {
                 Ok(to) => {
                     assert!(answer.status < 300, "{verb} in {state}: {}", answer.text());
                     // A submission passes through SUBMITTED to what it leads to.
-                    let to = if verb == Verb::Submit { State::Reviewing } else { to };
+                    let to = if verb == TaskCommand::Submit { State::Reviewing } else { to };
                     let now = stage.office.task(&id).await;
                     assert_eq!(now["state"], to.word(), "{verb} in {state}");
                     assert!(now["metadata"]["since"].get(to.word()).is_some(), "{now}");
@@ -229,11 +234,11 @@ async fn what_workers_say(stage: &Stage) {
         let id = stage.task_in(state).await;
         let before = stage.office.task(&id).await;
         if state != State::Approved {
-            let nothing = stage.does(Verb::BeginApply, &id).await;
+            let nothing = stage.does(TaskCommand::BeginApply, &id).await;
             assert_eq!(nothing.status, 204, "nothing is given out in {state}: {}", nothing.text());
         }
         // The same again is answered the same; anything else does not count any more.
-        let ends = [(Verb::Complete, State::Completed), (Verb::Fail, State::Failed)];
+        let ends = [(TaskCommand::Complete, State::Completed), (TaskCommand::Fail, State::Failed)];
         for (verb, same) in ends {
             let answer = stage.does(verb, &id).await;
             if same == state {
@@ -249,7 +254,7 @@ async fn what_workers_say(stage: &Stage) {
             .await
             .problem(409, "NOT_PRESENT");
         let _ = stage.bot.post(&format!("/tasks/{id}/logs"), &body).await.problem(409, "NOT_PRESENT");
-        let rolled = stage.does(Verb::RollBack, &id).await;
+        let rolled = stage.does(TaskCommand::RollBack, &id).await;
         let code = if state == State::Failed { "NOTHING_TO_ROLL_BACK" } else { "INVALID_TRANSITION" };
         let _ = rolled.problem(409, code);
         assert_eq!(stage.office.task(&id).await, before, "what is refused changes nothing");
@@ -260,7 +265,7 @@ async fn what_workers_say(stage: &Stage) {
 
 async fn an_agent_from_claim_to_end(stage: &Stage) {
     let id = stage.task_in(State::Approved).await;
-    let claim = stage.does(Verb::BeginApply, &id).await.expect(200);
+    let claim = stage.does(TaskCommand::BeginApply, &id).await.expect(200);
     assert_eq!((&claim["attempt"], &claim["task"]["task_id"]), (&json!(1), &json!(id)));
     let grants = claim["grants"].as_array().expect("a list");
     assert!(grants.iter().any(|one| one["lock"] == format!("task:{id}") && one["fencing_token"].is_u64()));
@@ -280,7 +285,7 @@ async fn an_agent_from_claim_to_end(stage: &Stage) {
         .post(&on("complete"), &json!({ "attempt": 1, "result": "success" }))
         .await
         .problem(403, "FORBIDDEN");
-    let done = stage.does(Verb::Complete, &id).await.expect(200);
+    let done = stage.does(TaskCommand::Complete, &id).await.expect(200);
     assert_eq!((&done["state"], &done["execution"]["result"]), (&json!("COMPLETED"), &json!("success")));
     assert_eq!(stage.pat.get(&on("execution")).await.expect(200), done["execution"]);
     let lock = stage.office.admin.get(&format!("/locks/task:{id}")).await.expect(200);
@@ -292,7 +297,7 @@ async fn what_is_stopped_is_told(stage: &Stage) {
     let refused = stage.pat.post(&format!("/tasks/{id}/stop"), &json!({ "reason": "mine" })).await;
     assert_eq!(refused.status, 403, "{}", refused.text());
     let _ = stage.ada.post(&format!("/tasks/{id}/stop"), &json!({})).await.problem(422, "REASON_REQUIRED");
-    let asked = stage.does(Verb::Stop, &id).await.expect(202);
+    let asked = stage.does(TaskCommand::Stop, &id).await.expect(202);
     assert_eq!(asked["execution"]["stop"]["by"], "ada");
     let alive = stage.bot.post(&format!("/tasks/{id}/heartbeat"), &json!({ "attempt": 1 })).await.expect(200);
     assert_eq!(alive["stop"], true);
@@ -315,18 +320,18 @@ async fn submissions(stage: &Stage) {
 /// One entry of the audit log for each transition, with from and to.
 async fn one_record_for_each_step(stage: &Stage) {
     let id = stage.task_in(State::Approved).await;
-    let _ = stage.does(Verb::Modify, &id).await.expect(200);
+    let _ = stage.does(TaskCommand::Modify, &id).await.expect(200);
     let statuses = |all: Vec<Value>| all.iter().map(|one| text(one, "status")).collect::<Vec<_>>();
     assert_eq!(statuses(stage.office.requests(&id).await), ["INVALIDATED", "PENDING"]);
-    let _ = stage.does(Verb::Override, &id).await.expect(200);
-    let confirmed = stage.does(Verb::ConfirmOverride, &id).await.expect(200);
+    let _ = stage.does(TaskCommand::Override, &id).await.expect(200);
+    let confirmed = stage.does(TaskCommand::ConfirmOverride, &id).await.expect(200);
     assert_eq!(confirmed["requirements"][0]["status"], "OVERRIDDEN");
     assert_eq!(statuses(stage.office.requests(&id).await), ["INVALIDATED", "CLOSED"]);
-    let _ = stage.does(Verb::ForceApply, &id).await.expect(200);
+    let _ = stage.does(TaskCommand::ForceApply, &id).await.expect(200);
     let revoked =
         stage.ada.post(&format!("/tasks/{id}/revoke"), &json!({ "reason": "because" })).await.expect(200);
     assert_eq!((&revoked["state"], &revoked["forced"]), (&json!("REJECTED"), &json!(false)));
-    let copy = stage.does(Verb::Resubmit, &id).await.expect(201);
+    let copy = stage.does(TaskCommand::Resubmit, &id).await.expect(201);
     assert_eq!((&copy["state"], &copy["predecessor"]), (&json!("DRAFT"), &json!(id)));
     let steps = [
         "task.create DRAFT DRAFT",
@@ -373,7 +378,7 @@ async fn changes_are_asked_for(stage: &Stage) {
         let refused = stage.rex.post(&format!("/approvals/{rex}/{how}"), &json!({ "reason": " " })).await;
         let _ = refused.problem(422, "REASON_REQUIRED");
     }
-    let _ = stage.does(Verb::Modify, &id).await.expect(200);
+    let _ = stage.does(TaskCommand::Modify, &id).await.expect(200);
     let _ = stage.ada.answers(&ada, "approve").await.problem(409, "NOT_ANSWERABLE");
     let again = stage.office.request(&id, "ada").await;
     let _ = stage.ada.answers(&again, "approve").await.expect(200);
@@ -396,7 +401,7 @@ async fn an_approval_ends(stage: &Stage) {
     let old = text(requests.first().expect("the old one"), "approval_id");
     let _ = stage.rex.answers(&old, "approve").await.problem(409, "NOT_ANSWERABLE");
     stage.office.set("approval:validity", json!(3_600)).await;
-    let _ = stage.does(Verb::Approve, &id).await.expect(200);
+    let _ = stage.does(TaskCommand::Approve, &id).await.expect(200);
     assert_eq!(stage.state(&id).await, "APPROVED");
 }
 

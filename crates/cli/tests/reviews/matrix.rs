@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, SYSTEM};
-use ade_domain::permission::{Act, MATRIX, PARTS, Part, Scope};
+use ade_domain::permission::{ACTOR_ROLES, ActorRole, MATRIX, Permission, Scope};
 use ade_testkit::api::{Answer, fill};
 use ade_testkit::people::text;
 use ade_testkit::wait::until;
@@ -17,33 +17,33 @@ use serde_json::{Value, json};
 /// No task, no request, no policy.
 const NOTHING: &str = "00000000-0000-7000-8000-000000000000";
 
-const fn role(part: Part) -> &'static str {
+const fn role(part: ActorRole) -> &'static str {
     match part {
-        Part::Author => AUTHOR,
-        Part::Reviewer => REVIEWER,
-        Part::Admin => ADMIN,
-        Part::System => SYSTEM,
+        ActorRole::Author => AUTHOR,
+        ActorRole::Reviewer => REVIEWER,
+        ActorRole::Admin => ADMIN,
+        ActorRole::System => SYSTEM,
     }
 }
 
 /// The scope that an act needs of a token.
-const fn scope(act: Act) -> Scope {
+const fn scope(act: Permission) -> Scope {
     match act {
-        Act::CreateTask | Act::Submit | Act::Cancel => Scope::Propose,
-        Act::Decide | Act::ForceApply | Act::Override => Scope::Decide,
-        Act::ViewAudit => Scope::Read,
+        Permission::CreateTask | Permission::Submit | Permission::Cancel => Scope::Propose,
+        Permission::Decide | Permission::ForceApply | Permission::Override => Scope::Decide,
+        Permission::ViewAudit => Scope::Read,
     }
 }
 
 /// What a task lists of an act.
-const fn verb(act: Act) -> Option<&'static str> {
+const fn verb(act: Permission) -> Option<&'static str> {
     match act {
-        Act::Submit => Some("submit"),
-        Act::Decide => Some("approve"),
-        Act::ForceApply => Some("force_apply"),
-        Act::Cancel => Some("cancel"),
-        Act::Override => Some("override"),
-        Act::CreateTask | Act::ViewAudit => None,
+        Permission::Submit => Some("submit"),
+        Permission::Decide => Some("approve"),
+        Permission::ForceApply => Some("force_apply"),
+        Permission::Cancel => Some("cancel"),
+        Permission::Override => Some("override"),
+        Permission::CreateTask | Permission::ViewAudit => None,
     }
 }
 
@@ -65,12 +65,14 @@ impl Stage {
     }
 
     /// Something to which an act can be done, with somebody among its authors.
-    async fn prepared(&self, act: Act, sponsor: Option<&str>) -> String {
+    async fn prepared(&self, act: Permission, sponsor: Option<&str>) -> String {
         let more = json!({ "lineage": { "sponsor_id": sponsor } });
         match act {
-            Act::CreateTask | Act::Submit => self.pat.draft(more).await,
-            Act::Decide | Act::Cancel | Act::Override | Act::ViewAudit => self.pat.submitted(more).await,
-            Act::ForceApply => {
+            Permission::CreateTask | Permission::Submit => self.pat.draft(more).await,
+            Permission::Decide | Permission::Cancel | Permission::Override | Permission::ViewAudit => {
+                self.pat.submitted(more).await
+            }
+            Permission::ForceApply => {
                 let id = self.pat.submitted(more).await;
                 let request = self.office.request(&id, "rex").await;
                 let _ = self.rex.answers(&request, "approve").await.expect(200);
@@ -80,25 +82,25 @@ impl Stage {
     }
 
     /// Somebody does it, to that.
-    async fn done(&self, act: Act, task: &str, by: &Person) -> Answer {
+    async fn done(&self, act: Permission, task: &str, by: &Person) -> Answer {
         let on = |verb: &str| format!("/tasks/{task}/{verb}");
         let why = json!({ "reason": "because" });
         match act {
-            Act::CreateTask => by.post("/tasks", &ade_testkit::people::task(json!({}))).await,
-            Act::Submit => by.post(&on("submit"), &json!({})).await,
-            Act::Decide => {
+            Permission::CreateTask => by.post("/tasks", &ade_testkit::people::task(json!({}))).await,
+            Permission::Submit => by.post(&on("submit"), &json!({})).await,
+            Permission::Decide => {
                 let all = self.office.requests(task).await;
                 // One's own, if one is asked.
                 let own = all.iter().find(|one| text(one, "reviewer_id") == by.id).or_else(|| all.first());
                 by.answers(&text(own.expect("somebody is asked"), "approval_id"), "approve").await
             }
-            Act::ForceApply => by.post(&on("force-apply"), &why).await,
-            Act::Cancel => by.post(&on("cancel"), &why).await,
-            Act::Override => {
+            Permission::ForceApply => by.post(&on("force-apply"), &why).await,
+            Permission::Cancel => by.post(&on("cancel"), &why).await,
+            Permission::Override => {
                 let body = json!({ "reason": "because", "incident_ticket": "INC-1" });
                 by.post(&on("override"), &body).await
             }
-            Act::ViewAudit => by.get(&on("audit")).await,
+            Permission::ViewAudit => by.get(&on("audit")).await,
         }
     }
 }
@@ -109,8 +111,8 @@ async fn every_cell_of_the_matrix_is_as_drawn() {
     for (act, permitted) in MATRIX {
         // Who gives up and submits belongs to the authors; who decides must not, and sees the task as auditor. Neither gives
         // any other right.
-        let own = matches!(act, Act::Submit | Act::Cancel | Act::ViewAudit);
-        for part in PARTS {
+        let own = matches!(act, Permission::Submit | Permission::Cancel | Permission::ViewAudit);
+        for part in ACTOR_ROLES {
             let id = format!("{act:?}-{part:?}");
             let roles = [role(part), "auditor"];
             let who = stage.office.person(&id, if own { &roles[..1] } else { &roles }).await;
@@ -149,21 +151,22 @@ async fn roles_add_up_and_nobody_without_one_does_anything() {
     let asked: Vec<String> =
         stage.office.requests(&own).await.iter().map(|one| text(one, "reviewer_id")).collect();
     assert_eq!(asked, ["rex"]);
-    let _ = stage.done(Act::Decide, &own, &both).await.problem(403, "OWN_TASK");
-    let other = stage.prepared(Act::Decide, None).await;
-    let _ = stage.done(Act::Decide, &other, &both).await.expect(200);
+    let _ = stage.done(Permission::Decide, &own, &both).await.problem(403, "OWN_TASK");
+    let other = stage.prepared(Permission::Decide, None).await;
+    let _ = stage.done(Permission::Decide, &other, &both).await.expect(200);
     // Nothing, also not to what it would see if it had a role.
     for (act, _) in MATRIX {
         let task = stage.prepared(act, None).await;
         let answer = stage.done(act, &task, &none).await;
         match act {
-            Act::CreateTask => drop(answer.problem(403, "FORBIDDEN")),
-            _ => drop(
-                answer.problem(404, if act == Act::Decide { "APPROVAL_NOT_FOUND" } else { "TASK_NOT_FOUND" }),
-            ),
+            Permission::CreateTask => drop(answer.problem(403, "FORBIDDEN")),
+            _ => drop(answer.problem(
+                404,
+                if act == Permission::Decide { "APPROVAL_NOT_FOUND" } else { "TASK_NOT_FOUND" },
+            )),
         }
     }
-    for act in [Act::Submit, Act::Cancel] {
+    for act in [Permission::Submit, Permission::Cancel] {
         let task = stage.prepared(act, Some("none")).await;
         let _ = stage.done(act, &task, &none).await.problem(403, "FORBIDDEN");
     }
@@ -193,7 +196,7 @@ async fn a_token_is_good_for_its_scopes_and_nothing_else() {
             assert_eq!(refused["scope"], needed.word(), "{act:?} with {scopes:?}");
         }
         // What one does as administrator to another's task needs the scope of administrators as well.
-        if !matches!(act, Act::CreateTask | Act::ViewAudit) {
+        if !matches!(act, Permission::CreateTask | Permission::ViewAudit) {
             let who = stage.office.with_scopes("ada", &[needed]).await;
             let answer = stage.done(act, &task, &who).await;
             assert!(matches!(answer.status, 403 | 404), "{act:?} with {needed:?}: {}", answer.text());
@@ -236,7 +239,7 @@ async fn what_a_token_gives_is_never_more_than_what_it_has() {
     let refused = admin.post("/users/rex/tokens", &ask(&[Scope::Decide], hours + 1)).await;
     let _ = refused.problem(422, "INVALID_REQUEST");
     // It decides nothing itself.
-    let task = stage.prepared(Act::Decide, None).await;
+    let task = stage.prepared(Permission::Decide, None).await;
     let request = stage.office.request(&task, "rex").await;
     let answer = admin.post(&format!("/approvals/{request}/approve"), &json!({})).await;
     let _ = answer.problem(403, "SCOPE_MISSING");
@@ -262,12 +265,12 @@ async fn an_agent_proposes_for_its_sponsor_and_decides_nothing() {
         "it does not pass as another"
     );
     assert_eq!(task["metadata"]["author_id"], "boss");
-    let _ = stage.done(Act::Decide, &own, &boss).await.problem(403, "OWN_TASK");
-    let _ = stage.done(Act::Cancel, &own, &bot).await.expect(200);
+    let _ = stage.done(Permission::Decide, &own, &boss).await.problem(403, "OWN_TASK");
+    let _ = stage.done(Permission::Cancel, &own, &bot).await.expect(200);
     // Not by its sponsor's other roles: it sees and changes what it would as author alone.
-    let foreign = stage.prepared(Act::ForceApply, None).await;
-    let _ = stage.done(Act::Cancel, &foreign, &bot).await.problem(403, "FORBIDDEN");
-    for act in [Act::Decide, Act::ForceApply, Act::Override] {
+    let foreign = stage.prepared(Permission::ForceApply, None).await;
+    let _ = stage.done(Permission::Cancel, &foreign, &bot).await.problem(403, "FORBIDDEN");
+    for act in [Permission::Decide, Permission::ForceApply, Permission::Override] {
         let task = stage.prepared(act, None).await;
         let before = stage.office.task(&task).await;
         let _ = stage.done(act, &task, &bot).await.problem(403, "SCOPE_MISSING");
@@ -282,7 +285,7 @@ async fn an_auditor_sees_everything_and_changes_nothing() {
     let stage = Stage::new().await;
     let (office, admin) = (&stage.office, &stage.office.admin);
     let auditor = office.person("ann", &["auditor"]).await;
-    let task = stage.prepared(Act::Decide, None).await;
+    let task = stage.prepared(Permission::Decide, None).await;
     let _ = stage.pat.post(&format!("/tasks/{task}/comments"), &json!({ "text": "look" })).await.expect(201);
     let request = office.request(&task, "rex").await;
     let policy = text(&admin.post("/policies", &json!({ "name": "p" })).await.expect(201), "policy_id");
@@ -374,7 +377,7 @@ async fn a_task_is_seen_by_its_authors_its_reviewers_administrators_and_auditors
     ];
     let other = office.person("other", &[AUTHOR, REVIEWER, SYSTEM, "dba"]).await;
     let blind = [office.agent("spy", &other).await, office.person("nobody", &[]).await, other];
-    let task = stage.prepared(Act::Decide, Some("sponsor")).await;
+    let task = stage.prepared(Permission::Decide, Some("sponsor")).await;
     let _ = stage.pat.post(&format!("/tasks/{task}/comments"), &json!({ "text": "look" })).await.expect(201);
     let request = office.request(&task, "rex").await;
     let mut routes = vec![format!("/audit?task={task}"), format!("/audit/export?task={task}")];

@@ -2,7 +2,7 @@
 
 use ade_domain::approval::delegation::Step;
 use ade_domain::approval::policy::Priority;
-use ade_domain::approval::{Action, RequestStatus};
+use ade_domain::approval::{ApprovalStatus, DecisionKind};
 use ade_domain::task::State;
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub struct Approval {
     /// Its name.
     pub reviewer_name: String,
     /// What became of it.
-    pub status: RequestStatus,
+    pub status: ApprovalStatus,
     /// How urgent it is.
     pub priority: Priority,
     /// Its place in the queue: the highest comes first.
@@ -44,7 +44,7 @@ pub struct Approval {
     /// When it was answered.
     pub responded_at: Option<Time>,
     /// With what.
-    pub response_action: Option<Action>,
+    pub response_action: Option<DecisionKind>,
     /// Why.
     pub response_reason: Option<String>,
     /// By whom.
@@ -94,7 +94,7 @@ pub struct BatchRequest {
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 500))]
     pub approval_ids: Vec<String>,
     /// What to each of them.
-    pub action: Action,
+    pub action: DecisionKind,
     /// Why; needed to reject and to request changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ade_domain::audit::Who;
+use ade_domain::audit::AuditActor;
 use ade_domain::task::State;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -20,7 +20,7 @@ pub struct AuditEntry {
     /// When.
     pub at: Time,
     /// By whom, and from where.
-    pub who: Who,
+    pub who: AuditActor,
     /// As `task.submit`.
     pub action: String,
     /// About what: `task`, `approval`, `policy`, `lock`.

@@ -1,7 +1,7 @@
 //! What reviews are decided by, on the wire: policies, delegations, registered resources, settings, flags; and what would
 //! happen if.
 
-use ade_domain::approval::assignment::Considered;
+use ade_domain::approval::assignment::ConsideredPolicy;
 use ade_domain::approval::delegation::{Conditions, Kind, Step};
 use ade_domain::approval::policy::{AutoApprove, Priority};
 use ade_domain::approval::window::Window;
@@ -285,7 +285,7 @@ pub struct Simulation {
     /// Why, for the last two.
     pub why: Option<String>,
     /// Which policies were looked at, and why they count or do not.
-    pub policies: Vec<Considered>,
+    pub policies: Vec<ConsideredPolicy>,
     /// What would have to be satisfied.
     pub requirements: Vec<SimulatedRequirement>,
     /// The least number of approvals that would satisfy all.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ade_domain::approval::assignment::Considered;
+use ade_domain::approval::assignment::ConsideredPolicy;
 use ade_domain::approval::quorum::Progress;
 use ade_domain::risk::{Factor, Level};
 use ade_domain::task::{Config, Lineage, Preview, PreviewChange, Resource, RollbackStrategy, State};
@@ -41,7 +41,7 @@ pub struct Task {
     #[serde(default)]
     pub requests_archive: Option<String>,
     /// Which policies were looked at, and why they count or do not.
-    pub policies: Vec<Considered>,
+    pub policies: Vec<ConsideredPolicy>,
     /// Who or what was passed by when reviewers were chosen, and why.
     pub passed_by: Vec<String>,
     /// Why nobody had to be asked, if so.

@@ -50,7 +50,7 @@ impl<'a> Question<'a> {
 /// What a policy has to do with a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Considered {
+pub struct ConsideredPolicy {
     /// Which one.
     pub policy: String,
     /// Whether it is about this task.
@@ -61,7 +61,7 @@ pub struct Considered {
 
 /// Somebody who is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct Assignee {
     /// Who.
     pub reviewer_id: UserId,
     /// Its name.
@@ -84,13 +84,13 @@ pub struct Wanted {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
     /// Every policy that was looked at.
-    pub considered: Vec<Considered>,
+    pub considered: Vec<ConsideredPolicy>,
     /// Why nobody needs to be asked, if so.
     pub auto_approved: Option<String>,
     /// What must be satisfied; empty if nobody needs to be asked.
     pub requirements: Vec<Requirement>,
     /// Who is asked.
-    pub wanted: Vec<Wanted>,
+    pub wanted: Vec<Assignee>,
     /// Who or what was passed by, and why.
     pub passed_by: Vec<String>,
 }
@@ -98,7 +98,7 @@ pub struct Assignment {
 /// There are not enough people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("policy {policy} cannot be satisfied: {why}")]
-pub struct NoQuorum {
+pub struct QuorumUnreachable {
     /// Which policy.
     pub policy: String,
     /// What is missing.
@@ -108,11 +108,11 @@ pub struct NoQuorum {
 }
 
 /// Who is asked about a task.
-pub fn assign(question: &Question<'_>) -> Result<Assignment, NoQuorum> {
+pub fn assign(question: &Question<'_>) -> Result<Assignment, QuorumUnreachable> {
     let (assignment, missing) = as_far_as_possible(question);
     match missing {
         None => Ok(assignment),
-        Some((policy, why)) => Err(NoQuorum { policy, why, passed_by: assignment.passed_by }),
+        Some((policy, why)) => Err(QuorumUnreachable { policy, why, passed_by: assignment.passed_by }),
     }
 }
 
@@ -142,7 +142,7 @@ fn as_far_as_possible(question: &Question<'_>) -> (Assignment, Option<(String, S
     if assignment.auto_approved.is_some() {
         return (assignment, missing);
     }
-    let mut wanted: BTreeMap<UserId, Wanted> = BTreeMap::new();
+    let mut wanted: BTreeMap<UserId, Assignee> = BTreeMap::new();
     for policy in matching {
         let requirement = ask(question, policy, &mut wanted, &mut assignment.passed_by);
         missing = missing.or_else(|| Some((policy.name.clone(), requirement.missing()?)));
@@ -156,7 +156,7 @@ fn as_far_as_possible(question: &Question<'_>) -> (Assignment, Option<(String, S
     (assignment, missing)
 }
 
-fn matching<'a>(question: &Question<'a>) -> (Vec<&'a Policy>, Vec<Considered>) {
+fn matching<'a>(question: &Question<'a>) -> (Vec<&'a Policy>, Vec<ConsideredPolicy>) {
     let (mut matching, mut considered) = (Vec::new(), Vec::new());
     for policy in question.policies {
         let why_not = policy.why_not(question.config, question.risk, question.now);
@@ -165,13 +165,13 @@ fn matching<'a>(question: &Question<'a>) -> (Vec<&'a Policy>, Vec<Considered>) {
             matching.push(policy);
         }
         let why = why_not.unwrap_or_else(|| "it matches type, resources, risk and time".to_owned());
-        considered.push(Considered { policy: policy.name.clone(), applies, why });
+        considered.push(ConsideredPolicy { policy: policy.name.clone(), applies, why });
     }
     if matching.is_empty() {
         let policy = question.default_policy;
         matching.push(policy);
         let why = "no other policy is about this task".to_owned();
-        considered.push(Considered { policy: policy.name.clone(), applies: true, why });
+        considered.push(ConsideredPolicy { policy: policy.name.clone(), applies: true, why });
     }
     (matching, considered)
 }
@@ -228,7 +228,7 @@ fn named_by<'a>(question: &Question<'a>, policy: &'a Policy) -> BTreeMap<&'a Use
 fn ask(
     question: &Question<'_>,
     policy: &Policy,
-    wanted: &mut BTreeMap<UserId, Wanted>,
+    wanted: &mut BTreeMap<UserId, Assignee>,
     passed_by: &mut Vec<String>,
 ) -> Requirement {
     let ways = question.ways();
@@ -253,7 +253,7 @@ fn ask(
             .filter_map(|id| question.people.get(id))
             .flat_map(|user| user.roles.iter().cloned());
         requirement.counts(reviewer.clone(), roles);
-        let one = wanted.entry(reviewer.clone()).or_insert_with(|| Wanted {
+        let one = wanted.entry(reviewer.clone()).or_insert_with(|| Assignee {
             reviewer_id: reviewer,
             name: user.name.clone(),
             policies: Vec::new(),
@@ -281,7 +281,7 @@ fn ask(
 }
 
 /// With whom somebody agrees, if that one is asked as well.
-fn follows(question: &Question<'_>, one: &Wanted, asked: &BTreeSet<UserId>) -> Option<UserId> {
+fn follows(question: &Question<'_>, one: &Assignee, asked: &BTreeSet<UserId>) -> Option<UserId> {
     let ways = question.ways();
     delegation::follows(&one.reviewer_id, &ways)
         .filter(|leader| asked.contains(leader) && *leader != one.reviewer_id)

@@ -20,7 +20,7 @@ use policy::Priority;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ApprovalStatus))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum RequestStatus {
+pub enum ApprovalStatus {
     /// Nobody answered yet.
     Pending,
     /// Yes.
@@ -37,7 +37,7 @@ pub enum RequestStatus {
     Closed,
 }
 
-impl RequestStatus {
+impl ApprovalStatus {
     /// As it is written everywhere.
     #[must_use]
     pub const fn word(self) -> &'static str {
@@ -57,7 +57,7 @@ impl RequestStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ResponseAction))]
 #[serde(rename_all = "snake_case")]
-pub enum Action {
+pub enum DecisionKind {
     /// Yes.
     Approve,
     /// No.
@@ -66,7 +66,7 @@ pub enum Action {
     RequestChanges,
 }
 
-impl Action {
+impl DecisionKind {
     /// As it is written everywhere.
     #[must_use]
     pub const fn word(self) -> &'static str {
@@ -77,11 +77,11 @@ impl Action {
         }
     }
 
-    const fn status(self) -> RequestStatus {
+    const fn status(self) -> ApprovalStatus {
         match self {
-            Self::Approve => RequestStatus::Approved,
-            Self::Reject => RequestStatus::Rejected,
-            Self::RequestChanges => RequestStatus::ChangesRequested,
+            Self::Approve => ApprovalStatus::Approved,
+            Self::Reject => ApprovalStatus::Rejected,
+            Self::RequestChanges => ApprovalStatus::ChangesRequested,
         }
     }
 }
@@ -108,7 +108,7 @@ pub struct Approval {
     /// With whom the reviewer agrees without being asked.
     pub follows: Option<UserId>,
     /// What became of it.
-    pub status: RequestStatus,
+    pub status: ApprovalStatus,
     /// How urgent it is.
     pub priority: Priority,
     /// Its place in the queue: the highest comes first.
@@ -131,7 +131,7 @@ pub struct Approval {
     /// When it was answered.
     pub responded_at: Option<Moment>,
     /// With what.
-    pub response_action: Option<Action>,
+    pub response_action: Option<DecisionKind>,
     /// Why.
     pub response_reason: Option<String>,
     /// By whom: the reviewer, an administrator, or whom the reviewer follows.
@@ -144,16 +144,19 @@ impl Approval {
     /// Whether it still waits for an answer.
     #[must_use]
     pub const fn is_open(&self) -> bool {
-        matches!(self.status, RequestStatus::Pending | RequestStatus::ChangesRequested)
+        matches!(self.status, ApprovalStatus::Pending | ApprovalStatus::ChangesRequested)
     }
 
     /// Whether it can be answered, perhaps for the second time.
     #[must_use]
     pub const fn is_answerable(&self) -> bool {
-        !matches!(self.status, RequestStatus::Delegated | RequestStatus::Invalidated | RequestStatus::Closed)
+        !matches!(
+            self.status,
+            ApprovalStatus::Delegated | ApprovalStatus::Invalidated | ApprovalStatus::Closed
+        )
     }
 
-    pub(super) fn answer(&mut self, action: Action, by: &UserId, reason: Option<&str>, now: Moment) {
+    pub(super) fn answer(&mut self, action: DecisionKind, by: &UserId, reason: Option<&str>, now: Moment) {
         self.status = action.status();
         self.responded_at = Some(now);
         self.response_action = Some(action);
@@ -162,7 +165,7 @@ impl Approval {
         self.revision += 1;
     }
 
-    pub(super) const fn become_one(&mut self, status: RequestStatus) {
+    pub(super) const fn become_one(&mut self, status: ApprovalStatus) {
         self.status = status;
         self.revision += 1;
     }

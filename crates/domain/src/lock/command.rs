@@ -43,7 +43,7 @@ pub struct Wait {
 
 /// A command to one lock.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Command {
+pub enum LockCommand {
     /// Take it, or queue for it, or learn how that stands.
     Acquire(Acquire),
     /// Start the lease of a grant.
@@ -144,7 +144,7 @@ pub enum Command {
     Sweep,
 }
 
-impl Command {
+impl LockCommand {
     /// Whom it is about, if about one holder.
     #[must_use]
     pub const fn holder(&self) -> Option<&Holder> {
@@ -194,7 +194,7 @@ pub struct HeldBy {
 
 /// How a request for this lock stands, if it is not held and not waiting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
+pub enum LockRefusal {
     /// Others hold it or were first, and the request does not wait.
     Held {
         /// The first of the holders.
@@ -234,7 +234,7 @@ pub enum Standing {
         deadline: Moment,
     },
     /// It was refused and left no trace.
-    Refused(Refusal),
+    Refused(LockRefusal),
     /// It is over, and why.
     Over(End),
 }

@@ -3,14 +3,14 @@
 use super::command::{Change, End};
 use super::machine::{Hold, Lock};
 use super::queue::Waiter;
-use super::{RequestKey, Rules, Text, Token};
+use super::{LockLimits, RequestKey, Text, Token};
 use crate::Moment;
 
 /// A step in progress: the lock, the time, and the changes so far.
 pub(super) struct Doing<'a> {
     pub(super) lock: &'a mut Lock,
     pub(super) now: Moment,
-    pub(super) rules: &'a Rules,
+    pub(super) rules: &'a LockLimits,
     pub(super) changes: Vec<Change>,
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::command::{Change, Grant, HeldBy};
 use super::queue::{Queue, Score, Waiter};
 use super::repeats::Tombstones;
-use super::{Holder, Mode, RequestKey, Rules, Text, Token};
+use super::{Holder, LockLimits, Mode, RequestKey, Text, Token};
 use crate::Moment;
 
 /// Requests that may share one grant.
@@ -157,7 +157,7 @@ impl Lock {
 
     /// When there will be something to do without anybody asking.
     #[must_use]
-    pub fn next_due(&self, rules: &Rules) -> Option<Moment> {
+    pub fn next_due(&self, rules: &LockLimits) -> Option<Moment> {
         let promotable = self.queue.first().filter(|head| self.admits(head.mode, &head.holder, rules));
         if promotable.is_some() {
             return Some(Moment::default());
@@ -194,7 +194,7 @@ impl Lock {
     }
 
     /// Whether this holder could hold in this mode beside the present holders.
-    pub(super) fn admits(&self, mode: Mode, holder: &Holder, rules: &Rules) -> bool {
+    pub(super) fn admits(&self, mode: Mode, holder: &Holder, rules: &LockLimits) -> bool {
         match mode {
             Mode::Exclusive => self.holds.iter().all(|hold| hold.holder == *holder),
             Mode::Shared => {
@@ -223,7 +223,7 @@ impl Lock {
     }
 
     /// Makes one change. Changes come from a step of this lock, or from the journal that kept them.
-    pub fn apply(&mut self, change: &Change, rules: &Rules) {
+    pub fn apply(&mut self, change: &Change, rules: &LockLimits) {
         match change {
             Change::Fenced(token, score) => {
                 self.last_token = self.last_token.max(*token);

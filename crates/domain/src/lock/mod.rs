@@ -24,14 +24,16 @@ pub mod saga;
 mod step;
 mod table;
 
-pub use command::{Acquire, Change, Command, End, Grant, HeldBy, Outcome, Refusal, Standing, Step, Wait};
+pub use command::{
+    Acquire, Change, End, Grant, HeldBy, LockCommand, LockRefusal, Outcome, Standing, Step, Wait,
+};
 pub use fence::Token;
 pub use graph::{Cycle, Deadlock, Edge};
 pub use machine::{Hold, Lock, MAX_REQUESTS};
 pub use name::{Holder, InvalidName, LockKind, LockName, Mode, Text};
 pub use queue::{Place, Score, Waiter};
 pub use repeats::{NoKey, RequestKey, digest};
-pub use request::{Ask, Draft, MAX_LOCKS, Patience, Request, ttl_ms};
-pub use rules::Rules;
+pub use request::{Ask, Draft, LockRequest, MAX_LOCKS, Patience, ttl_ms};
+pub use rules::LockLimits;
 pub use step::{LONGER_MS, SHOWN_HOLDERS};
 pub use table::{Answer, Entry, Table};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Holder, LockName, Mode, RequestKey, Rules, Text, digest};
+use super::{Holder, LockLimits, LockName, Mode, RequestKey, Text, digest};
 use crate::Invalid;
 
 /// Locks that one request may name.
@@ -43,7 +43,7 @@ pub enum Patience {
 
 /// A request that may be carried out. Its locks are in the one order in which locks are taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Request {
+pub struct LockRequest {
     /// Who asks.
     pub holder: Holder,
     /// What it is known by.
@@ -81,9 +81,14 @@ pub struct Draft<'a> {
     pub request_id: Option<&'a str>,
 }
 
-impl Request {
+impl LockRequest {
     /// Checks a draft. `once` is a number for a request without an id, used for no other.
-    pub fn new(holder: Holder, draft: &Draft<'_>, rules: &Rules, once: u128) -> Result<Self, Vec<Invalid>> {
+    pub fn new(
+        holder: Holder,
+        draft: &Draft<'_>,
+        rules: &LockLimits,
+        once: u128,
+    ) -> Result<Self, Vec<Invalid>> {
         let mut faults = Vec::new();
         let asks = asks(&draft.locks, &mut faults);
         let ttl_ms = ttl_ms("/ttl_seconds", draft.ttl_seconds, rules, &mut faults);
@@ -148,7 +153,7 @@ impl Request {
 }
 
 /// The length of a lease in milliseconds: what was asked for, or the default. Longer than allowed is refused, not clipped.
-pub fn ttl_ms(pointer: &str, seconds: Option<f64>, rules: &Rules, faults: &mut Vec<Invalid>) -> u64 {
+pub fn ttl_ms(pointer: &str, seconds: Option<f64>, rules: &LockLimits, faults: &mut Vec<Invalid>) -> u64 {
     let asked = seconds.and_then(|seconds| millis(pointer, seconds, 1, rules.max_ttl_ms, faults));
     asked.unwrap_or(rules.default_ttl_ms)
 }
@@ -213,8 +218,8 @@ mod tests {
         }
     }
 
-    fn request(draft: &Draft<'_>) -> Request {
-        Request::new(holder(), draft, &Rules::default(), 7).expect("valid")
+    fn request(draft: &Draft<'_>) -> LockRequest {
+        LockRequest::new(holder(), draft, &LockLimits::default(), 7).expect("valid")
     }
 
     #[test]
@@ -229,7 +234,7 @@ mod tests {
         let wrong = |change: &dyn Fn(&mut Draft<'_>)| {
             let mut draft = draft();
             change(&mut draft);
-            let faults = Request::new(holder(), &draft, &Rules::default(), 7).expect_err("wrong");
+            let faults = LockRequest::new(holder(), &draft, &LockLimits::default(), 7).expect_err("wrong");
             faults.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()
         };
         assert_eq!(wrong(&|draft| draft.locks.clear()), ["/locks"]);
@@ -245,14 +250,18 @@ mod tests {
             assert_eq!(wrong(&|draft| draft.wait_seconds = Some(wait)), ["/wait_seconds"], "{wait}");
         }
         assert_eq!(wrong(&|draft| draft.priority = Some(i64::MAX)), ["/priority"]);
-        let faults = Request::new(holder(), &Draft { locks: many, ..Draft::default() }, &Rules::default(), 7);
+        let faults =
+            LockRequest::new(holder(), &Draft { locks: many, ..Draft::default() }, &LockLimits::default(), 7);
         assert_eq!(faults.expect_err("too many").len(), 1);
         for draft in [
             Draft { purpose: Some(&long), ..draft() },
             Draft { request_id: Some(&long), ..draft() },
             Draft { request_id: Some(""), ..draft() },
         ] {
-            assert_eq!(Request::new(holder(), &draft, &Rules::default(), 7).expect_err("wrong").len(), 1);
+            assert_eq!(
+                LockRequest::new(holder(), &draft, &LockLimits::default(), 7).expect_err("wrong").len(),
+                1
+            );
         }
     }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Limits and windows of the lock machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rules {
+pub struct LockLimits {
     /// Lease of a request that names none.
     pub default_ttl_ms: u64,
     /// Longest lease that may be asked for.
@@ -42,7 +42,7 @@ pub struct Rules {
     pub acquisitions_per_minute: u32,
 }
 
-impl Default for Rules {
+impl Default for LockLimits {
     fn default() -> Self {
         Self {
             default_ttl_ms: 30_000,

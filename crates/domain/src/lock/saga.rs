@@ -4,14 +4,16 @@
 //! start again from the request alone, because every command may be repeated. A request for one lock is the same saga,
 //! one step long.
 
-use super::request::{Patience, Request};
-use super::{Acquire, Command, End, Grant, LockName, Outcome, Refusal, Rules, Standing, Text, Wait};
+use super::request::{LockRequest, Patience};
+use super::{
+    Acquire, End, Grant, LockCommand, LockLimits, LockName, LockRefusal, Outcome, Standing, Text, Wait,
+};
 
 /// What comes next.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Next {
     /// Carry out this command and [`answer`](Saga::answer).
-    Step(LockName, Command),
+    Step(LockName, LockCommand),
     /// Wait until something may have changed for this lock, then [`poll`](Saga::poll).
     Wait {
         /// Which lock is waited for.
@@ -31,7 +33,7 @@ pub enum Next {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Failure {
     /// A lock was refused.
-    Refused(LockName, Refusal),
+    Refused(LockName, LockRefusal),
     /// It waited for this lock as long as it wanted to.
     TimedOut(LockName),
     /// It was over already, or a lock was lost before the others were won.
@@ -54,7 +56,7 @@ enum Phase {
 /// A request on its way.
 #[derive(Debug, Clone)]
 pub struct Saga {
-    request: Request,
+    request: LockRequest,
     server: Text,
     grants: Vec<Grant>,
     /// Leases that this run began, in the order of the request: nobody was told of them yet.
@@ -65,13 +67,13 @@ pub struct Saga {
 impl Saga {
     /// Begins, or begins again. `server` is who holds the answer open.
     #[must_use]
-    pub const fn new(request: Request, server: Text) -> Self {
+    pub const fn new(request: LockRequest, server: Text) -> Self {
         Self { request, server, grants: Vec::new(), begun: Vec::new(), phase: Phase::Taking }
     }
 
     /// Begins where everything is held already, and only the leases must begin.
     #[must_use]
-    pub const fn held(request: Request, server: Text, grants: Vec<Grant>) -> Self {
+    pub const fn held(request: LockRequest, server: Text, grants: Vec<Grant>) -> Self {
         Self { request, server, grants, begun: Vec::new(), phase: Phase::Claiming { next: 0 } }
     }
 
@@ -152,12 +154,12 @@ impl Saga {
 
     /// Commands that end the request wherever it stands, because its caller hung up on this server.
     #[must_use]
-    pub fn hang_up(request: &Request, server: &Text) -> Vec<(LockName, Command)> {
-        let Request { holder, key, asks, repeatable, .. } = request;
+    pub fn hang_up(request: &LockRequest, server: &Text) -> Vec<(LockName, LockCommand)> {
+        let LockRequest { holder, key, asks, repeatable, .. } = request;
         // Whoever could repeat it may have been answered elsewhere.
         let (holder, begun) = (holder.clone(), !repeatable);
         let hang_up =
-            || Command::HangUp { holder: holder.clone(), request: *key, server: server.clone(), begun };
+            || LockCommand::HangUp { holder: holder.clone(), request: *key, server: server.clone(), begun };
         asks.iter().map(|ask| (ask.lock.clone(), hang_up())).collect()
     }
 
@@ -170,14 +172,14 @@ impl Saga {
 
     /// Commands that keep what was won so far from expiring, while the next lock is waited for.
     #[must_use]
-    pub fn keep(&self, rules: &Rules) -> Vec<(LockName, Command)> {
+    pub fn keep(&self, rules: &LockLimits) -> Vec<(LockName, LockCommand)> {
         let ms = match self.request.patience {
             Patience::Ticket { .. } => rules.ticket_claim_ms,
             _ => rules.served_claim_ms,
         };
         let (holder, request) = (&self.request.holder, self.request.key);
         let won = self.request.asks.iter().take(self.grants.len());
-        won.map(|ask| (ask.lock.clone(), Command::Keep { holder: holder.clone(), request, ms })).collect()
+        won.map(|ask| (ask.lock.clone(), LockCommand::Keep { holder: holder.clone(), request, ms })).collect()
     }
 
     fn took(&mut self, standing: Standing) {
@@ -205,7 +207,7 @@ impl Saga {
         self.phase = if nothing_won { Phase::Failed(why) } else { Phase::GivingBack { next: 0, why } };
     }
 
-    fn acquire(&self, wait_ms: u64) -> Command {
+    fn acquire(&self, wait_ms: u64) -> LockCommand {
         let asks = &self.request.asks;
         let mode = asks.get(self.grants.len()).map_or(super::Mode::Exclusive, |ask| ask.mode);
         let wait = match self.request.patience {
@@ -213,7 +215,7 @@ impl Saga {
             Patience::HeldOpen { .. } => Some(Wait { ms: wait_ms, served_by: Some(self.server.clone()) }),
             Patience::Ticket { .. } => Some(Wait { ms: wait_ms, served_by: None }),
         };
-        Command::Acquire(Acquire {
+        LockCommand::Acquire(Acquire {
             holder: self.request.holder.clone(),
             request: self.request.key,
             // A ticket is asked for again and again, with an id of its caller's or without: what is over must stay over.
@@ -227,12 +229,12 @@ impl Saga {
         })
     }
 
-    fn claim(&self) -> Command {
-        let Request { holder, key, ttl_ms, .. } = &self.request;
-        Command::Claim { holder: holder.clone(), request: *key, ttl_ms: *ttl_ms }
+    fn claim(&self) -> LockCommand {
+        let LockRequest { holder, key, ttl_ms, .. } = &self.request;
+        LockCommand::Claim { holder: holder.clone(), request: *key, ttl_ms: *ttl_ms }
     }
 
-    fn give_back(&self, index: usize, why: &Failure) -> Command {
+    fn give_back(&self, index: usize, why: &Failure) -> LockCommand {
         let holder = self.request.holder.clone();
         let begun = self.begun.get(index) == Some(&true);
         let why = match why {
@@ -240,6 +242,6 @@ impl Saga {
             Failure::TimedOut(_) => End::TimedOut,
             Failure::Refused(..) | Failure::Over(..) => End::Refused,
         };
-        Command::Cancel { holder, request: self.request.key, why, begun }
+        LockCommand::Cancel { holder, request: self.request.key, why, begun }
     }
 }

@@ -1,10 +1,10 @@
 //! One command to one lock: first what is due, then the command, then whoever may hold now.
 
-use super::command::{Acquire, Change, Command, End, Grant, Outcome, Refusal, Standing, Step, Wait};
+use super::command::{Acquire, Change, End, Grant, LockCommand, LockRefusal, Outcome, Standing, Step, Wait};
 use super::due::Doing;
 use super::machine::{Hold, Lock, MAX_REQUESTS};
 use super::queue::Waiter;
-use super::{Holder, Mode, RequestKey, Rules, Text, Token};
+use super::{Holder, LockLimits, Mode, RequestKey, Text, Token};
 use crate::Moment;
 
 /// Holders that a refusal lists.
@@ -14,13 +14,13 @@ pub const LONGER_MS: u64 = 1_000;
 
 impl Lock {
     /// Carries out a command at `now`, which must not be earlier than at the step before.
-    pub fn step(&mut self, command: &Command, now: Moment, rules: &Rules) -> Step {
+    pub fn step(&mut self, command: &LockCommand, now: Moment, rules: &LockLimits) -> Step {
         let mut doing = Doing { lock: self, now, rules, changes: Vec::new() };
-        if let Command::Mark { server } = command {
+        if let LockCommand::Mark { server } = command {
             doing.make(Change::Marked { server: server.clone(), at: now });
         }
         doing.reap();
-        if *command == Command::Sweep {
+        if *command == LockCommand::Sweep {
             doing.reap_silent();
         }
         doing.promote();
@@ -31,28 +31,28 @@ impl Lock {
 }
 
 impl Doing<'_> {
-    fn carry_out(&mut self, command: &Command) -> Outcome {
+    fn carry_out(&mut self, command: &LockCommand) -> Outcome {
         if let Some(hold) = command.holder().and_then(|holder| self.lock.hold_of(holder)).cloned() {
             self.end_if_over(&hold);
         }
         match command {
-            Command::Acquire(acquire) => Outcome::Standing(self.acquire(acquire)),
-            Command::Claim { holder, request, ttl_ms } => self.claim(holder, *request, *ttl_ms),
-            Command::Keep { holder, request, ms } => self.keep(holder, *request, *ms),
-            Command::Extend { holder, token, ms } => self.extend(holder, *token, *ms),
-            Command::Release { holder, token } => self.release(holder, *token),
-            Command::Downgrade { holder, token } => self.downgrade(holder, *token),
-            Command::Verify { token } => self.verify(*token),
-            Command::Inquire { holder, request } => self.inquire(holder, *request),
-            Command::Cancel { holder, request, why, begun } => self.cancel(holder, *request, why, *begun),
-            Command::HangUp { holder, request, server, begun } => {
+            LockCommand::Acquire(acquire) => Outcome::Standing(self.acquire(acquire)),
+            LockCommand::Claim { holder, request, ttl_ms } => self.claim(holder, *request, *ttl_ms),
+            LockCommand::Keep { holder, request, ms } => self.keep(holder, *request, *ms),
+            LockCommand::Extend { holder, token, ms } => self.extend(holder, *token, *ms),
+            LockCommand::Release { holder, token } => self.release(holder, *token),
+            LockCommand::Downgrade { holder, token } => self.downgrade(holder, *token),
+            LockCommand::Verify { token } => self.verify(*token),
+            LockCommand::Inquire { holder, request } => self.inquire(holder, *request),
+            LockCommand::Cancel { holder, request, why, begun } => self.cancel(holder, *request, why, *begun),
+            LockCommand::HangUp { holder, request, server, begun } => {
                 self.hang_up(holder, *request, server, *begun)
             }
-            Command::Break => self.break_holds(),
-            Command::Abort { holder, waits_by, cycle } => {
+            LockCommand::Break => self.break_holds(),
+            LockCommand::Abort { holder, waits_by, cycle } => {
                 self.abort(holder, *waits_by, &End::Deadlock(cycle.clone()))
             }
-            Command::Mark { .. } | Command::Tick | Command::Sweep => Outcome::Done,
+            LockCommand::Mark { .. } | LockCommand::Tick | LockCommand::Sweep => Outcome::Done,
         }
     }
 
@@ -90,13 +90,13 @@ impl Doing<'_> {
             return self.hold_now(wish, None);
         }
         if self.lock.crowd.until > self.now {
-            return Standing::Refused(Refusal::Contention { retry_at: self.lock.crowd.until });
+            return Standing::Refused(LockRefusal::Contention { retry_at: self.lock.crowd.until });
         }
         match &wish.wait {
             None => {
                 let others = self.lock.holds().iter().filter(|hold| hold.holder != wish.holder);
                 let holders = others.take(SHOWN_HOLDERS).map(Hold::held_by).collect();
-                Standing::Refused(Refusal::Held { holders, queue_length: self.lock.queue.len() })
+                Standing::Refused(LockRefusal::Held { holders, queue_length: self.lock.queue.len() })
             }
             Some(_) if self.lock.queue.len() >= self.rules.max_queue => self.turn_away(),
             Some(wait) => self.queue(wish, wait),
@@ -222,7 +222,7 @@ impl Doing<'_> {
         let full = count >= self.rules.crowded_after;
         let until = if full { self.now.plus_ms(self.rules.crowded_for_ms) } else { crowd.until };
         self.make(Change::Crowded { since, count: if full { 0 } else { count }, until });
-        Standing::Refused(Refusal::QueueFull { queue_length: self.lock.queue.len() })
+        Standing::Refused(LockRefusal::QueueFull { queue_length: self.lock.queue.len() })
     }
 
     fn claim(&mut self, holder: &Holder, request: RequestKey, ttl_ms: u64) -> Outcome {

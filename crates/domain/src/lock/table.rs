@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::graph::{self, Candidate, Deadlock, Sight};
 use super::name::ByMark;
 use super::pairs::Pairs;
-use super::{Change, Command, Cycle, End, Hold, Holder, Lock, LockName, Outcome, Rules, Waiter};
+use super::{Change, Cycle, End, Hold, Holder, Lock, LockCommand, LockLimits, LockName, Outcome, Waiter};
 use crate::Moment;
 
 /// Idle locks that are kept for the requests they remember.
@@ -46,7 +46,7 @@ pub struct Answer {
 /// Locks by name, with their indexes.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
-    rules: Rules,
+    rules: LockLimits,
     /// Found by name at once; their order is in `names`.
     locks: HashMap<LockName, Box<Lock>, ByMark>,
     names: BTreeSet<LockName>,
@@ -62,13 +62,13 @@ pub struct Table {
 impl Table {
     /// A table without locks.
     #[must_use]
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(rules: LockLimits) -> Self {
         Self { rules, ..Self::default() }
     }
 
     /// What its locks go by.
     #[must_use]
-    pub const fn rules(&self) -> &Rules {
+    pub const fn rules(&self) -> &LockLimits {
         &self.rules
     }
 
@@ -131,14 +131,14 @@ impl Table {
     pub fn command(
         &mut self,
         name: &LockName,
-        command: &Command,
+        command: &LockCommand,
         now: Moment,
         entries: &mut Vec<Entry>,
     ) -> Answer {
         let before = entries.len();
         let mut outcome = self.step(name, command, now, entries);
         let mut deadlocks = self.end_new_deadlocks(before, now, entries);
-        if !deadlocks.is_empty() && matches!(command, Command::Acquire(_)) {
+        if !deadlocks.is_empty() && matches!(command, LockCommand::Acquire(_)) {
             // Somebody gave way: the request may hold the lock by now, or have been the one that gave way.
             let before = entries.len();
             outcome = self.step(name, command, now, entries);
@@ -186,7 +186,7 @@ impl Table {
     pub fn step(
         &mut self,
         name: &LockName,
-        command: &Command,
+        command: &LockCommand,
         now: Moment,
         entries: &mut Vec<Entry>,
     ) -> Outcome {
@@ -331,7 +331,7 @@ impl Table {
     fn catch_up(&mut self, cycle: &Cycle, now: Moment, entries: &mut Vec<Entry>) -> bool {
         let before = entries.len();
         for edge in cycle {
-            self.step(&edge.waits_for, &Command::Tick, now, entries);
+            self.step(&edge.waits_for, &LockCommand::Tick, now, entries);
         }
         entries.len() > before
     }
@@ -367,7 +367,7 @@ impl Table {
         let waits: Vec<LockName> = self.waited_for_by(&holder).cloned().collect();
         for name in waits.iter().chain(&freed) {
             let (holder, cycle) = (holder.clone(), cycle.clone());
-            self.step(name, &Command::Abort { holder, waits_by: None, cycle }, now, entries);
+            self.step(name, &LockCommand::Abort { holder, waits_by: None, cycle }, now, entries);
         }
         Deadlock { cycle, victim: holder, freed }
     }

@@ -6,11 +6,11 @@
 use super::decide::said;
 use super::{
     Actor, Asked, Execution, Failed, FailureCode, HeldLock, Left, MOST_RETRIES, Output, Phase, Refusal,
-    RollbackStrategy, State, Task, Verb, next, retry_after_ms,
+    RollbackStrategy, State, Task, TaskCommand, next, retry_after_ms,
 };
 use crate::Moment;
 use crate::people::UserId;
-use crate::permission::Act;
+use crate::permission::Permission;
 
 /// Who begins to carry out, with what.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ impl Task {
 
     /// A worker holds all locks.
     pub fn begin(&mut self, begin: Begin, now: Moment) -> Result<u64, Refusal> {
-        next(self.state, Verb::BeginApply)?;
+        next(self.state, TaskCommand::BeginApply)?;
         let (attempt, before) = (self.next_attempt(), self.execution.take());
         let worker = begin.worker.clone();
         self.execution = Some(Execution {
@@ -68,7 +68,7 @@ impl Task {
             undo: None,
         });
         self.apply_after = None;
-        self.go(Verb::BeginApply, None, now)?.reason = Some(format!("{worker} carries it out"));
+        self.go(TaskCommand::BeginApply, None, now)?.reason = Some(format!("{worker} carries it out"));
         Ok(attempt)
     }
 
@@ -110,7 +110,7 @@ impl Task {
         (execution.output, execution.output_key) = (output.text, output.key);
         self.forced = false;
         let told = self.concerned();
-        self.go(Verb::Complete, None, now)?.tell = told;
+        self.go(TaskCommand::Complete, None, now)?.tell = told;
         Ok(())
     }
 
@@ -261,7 +261,7 @@ impl Task {
     /// An administrator wants it to end.
     pub fn ask_stop(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
         let asked = self.asked(reason, actor, now)?;
-        self.go(Verb::Stop, Some(asked.by.clone()), now)?.reason = Some(asked.reason.clone());
+        self.go(TaskCommand::Stop, Some(asked.by.clone()), now)?.reason = Some(asked.reason.clone());
         if let Some(execution) = &mut self.execution {
             execution.stop = Some(asked);
         }
@@ -271,11 +271,11 @@ impl Task {
     /// An administrator wants undone what a failed task left behind.
     pub fn ask_roll_back(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
         let asked = self.asked(reason, actor, now)?;
-        next(self.state, Verb::RollBack)?;
+        next(self.state, TaskCommand::RollBack)?;
         if !self.can_be_rolled_back() {
             return Err(Refusal::NothingToRollBack);
         }
-        self.go(Verb::RollBack, Some(asked.by.clone()), now)?.reason = Some(asked.reason.clone());
+        self.go(TaskCommand::RollBack, Some(asked.by.clone()), now)?.reason = Some(asked.reason.clone());
         if let Some(execution) = &mut self.execution {
             execution.undo = Some(asked);
         }
@@ -311,7 +311,7 @@ impl Task {
     }
 
     pub(super) fn may_command(actor: &Actor) -> Result<UserId, Refusal> {
-        Self::permit_admin(actor, Act::ForceApply)?;
+        Self::permit_admin(actor, Permission::ForceApply)?;
         actor.user.clone().ok_or(Refusal::Forbidden)
     }
 
@@ -342,7 +342,7 @@ impl Task {
         self.apply_after = after;
         // What was approved is what it was: the approval goes on from where it was given.
         let approved_at = self.since.get(&State::Approved).copied();
-        self.go(Verb::Retry, None, now)?.reason = Some(why.to_owned());
+        self.go(TaskCommand::Retry, None, now)?.reason = Some(why.to_owned());
         if let Some(at) = approved_at {
             self.since.insert(State::Approved, at);
         }
@@ -358,7 +358,7 @@ impl Task {
         });
         self.forced = false;
         let told = self.concerned();
-        let record = self.go(Verb::Fail, None, now)?;
+        let record = self.go(TaskCommand::Fail, None, now)?;
         record.reason = why;
         record.tell = told;
         Ok(())

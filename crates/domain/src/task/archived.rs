@@ -11,7 +11,7 @@ use crate::people::UserId;
 
 /// What is remembered of requests that left.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remembered {
+pub struct ArchivedApprovals {
     /// The archive that has them.
     pub archive_id: String,
     /// How far each requirement had come.
@@ -31,8 +31,8 @@ pub struct Remembered {
 impl Task {
     /// What is remembered of its requests if they go into an archive. What was remembered before stays as it is.
     #[must_use]
-    pub fn remember(&self, archive_id: &str) -> Remembered {
-        self.remembered.clone().unwrap_or_else(|| Remembered {
+    pub fn remember(&self, archive_id: &str) -> ArchivedApprovals {
+        self.remembered.clone().unwrap_or_else(|| ArchivedApprovals {
             archive_id: archive_id.to_owned(),
             progress: self.progress(),
             reviewers: self.reviewers(),

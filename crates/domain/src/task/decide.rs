@@ -1,19 +1,19 @@
 //! Deciding: answers of reviewers, what they add up to, and what administrators do beside them.
 
-use super::{Actor, CONFIRM_WITHIN_MS, Digest, OverrideAsked, Refusal, State, Task, Verb, next};
+use super::{Actor, CONFIRM_WITHIN_MS, Digest, OverrideRequest, Refusal, State, Task, TaskCommand, next};
 use crate::Moment;
 use crate::approval::quorum::{Status, is_reached};
-use crate::approval::{Action, Approval, RequestStatus};
+use crate::approval::{Approval, ApprovalStatus, DecisionKind};
 use crate::people::UserId;
-use crate::permission::Act;
+use crate::permission::Permission;
 
 /// What somebody answers to a request.
 #[derive(Debug, Clone)]
-pub struct Answer<'a> {
+pub struct Decision<'a> {
     /// Which request.
     pub approval_id: &'a str,
     /// Yes, no, or not like this.
-    pub action: Action,
+    pub action: DecisionKind,
     /// Why.
     pub reason: Option<&'a str>,
     /// For what exactly, if the caller says so.
@@ -26,7 +26,7 @@ pub(super) fn said(reason: Option<&str>) -> Option<&str> {
 
 impl Task {
     /// A reviewer answers, or an administrator in its place. The last answer before the task is decided counts.
-    pub fn respond(&mut self, answer: &Answer<'_>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
+    pub fn respond(&mut self, answer: &Decision<'_>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
         self.permit_answer(actor, answer.approval_id)?;
         let by = self.not_ones_own(actor)?;
         if self.state != State::Reviewing {
@@ -36,7 +36,7 @@ impl Task {
             return Err(Refusal::DigestMismatch { now: self.digest });
         }
         let reason = said(answer.reason);
-        if answer.action != Action::Approve && reason.is_none() {
+        if answer.action != DecisionKind::Approve && reason.is_none() {
             return Err(Refusal::ReasonRequired);
         }
         let (digest, fingerprint) = (self.digest, self.fingerprint.clone());
@@ -59,8 +59,8 @@ impl Task {
         self.settle(now)
     }
 
-    fn too_late(&self, action: Action) -> Refusal {
-        let verb = if action == Action::Approve { Verb::Approve } else { Verb::Reject };
+    fn too_late(&self, action: DecisionKind) -> Refusal {
+        let verb = if action == DecisionKind::Approve { TaskCommand::Approve } else { TaskCommand::Reject };
         match next(self.state, verb) {
             _ if self.state > State::Reviewing => Refusal::AlreadyDecided { state: self.state },
             Err(refused) => refused.into(),
@@ -69,7 +69,7 @@ impl Task {
     }
 
     /// Those who follow somebody agree when it does by itself, and do not any more when that is not its answer any more.
-    fn follow(&mut self, leader: &UserId, action: Action, now: Moment) {
+    fn follow(&mut self, leader: &UserId, action: DecisionKind, now: Moment) {
         let Some(decided_by) = self
             .approvals
             .iter()
@@ -78,7 +78,7 @@ impl Task {
         else {
             return;
         };
-        let agrees = action == Action::Approve && decided_by == *leader;
+        let agrees = action == DecisionKind::Approve && decided_by == *leader;
         let (digest, fingerprint) = (self.digest, self.fingerprint.clone());
         for approval in &mut self.approvals {
             if approval.follows.as_ref() != Some(leader)
@@ -88,12 +88,12 @@ impl Task {
                 continue;
             }
             let by_following =
-                approval.status == RequestStatus::Approved && approval.reviewed_by.as_ref() == Some(leader);
-            if agrees && approval.status == RequestStatus::Pending {
+                approval.status == ApprovalStatus::Approved && approval.reviewed_by.as_ref() == Some(leader);
+            if agrees && approval.status == ApprovalStatus::Pending {
                 let reason = format!("follows {leader}");
-                approval.answer(Action::Approve, leader, Some(&reason), now);
+                approval.answer(DecisionKind::Approve, leader, Some(&reason), now);
             } else if !agrees && by_following {
-                approval.become_one(RequestStatus::Pending);
+                approval.become_one(ApprovalStatus::Pending);
                 approval.responded_at = None;
                 approval.response_action = None;
                 approval.response_reason = None;
@@ -108,9 +108,9 @@ impl Task {
         let rejected = self.requirements.iter().any(|requirement| requirement.is_rejected(&votes));
         let blocked = self.approvals.iter().any(|approval| self.wants_changes(approval));
         let verb = if rejected {
-            Verb::Reject
+            TaskCommand::Reject
         } else if !blocked && is_reached(&self.requirements, &votes) {
-            Verb::Approve
+            TaskCommand::Approve
         } else {
             return Ok(());
         };
@@ -123,13 +123,15 @@ impl Task {
     /// Whether somebody still wants changes. Whoever hands such a request on lifts nothing: that does the answer of the one who
     /// has it now.
     fn wants_changes(&self, approval: &Approval) -> bool {
-        if !self.is_about_present(approval) || approval.response_action != Some(Action::RequestChanges) {
+        if !self.is_about_present(approval) || approval.response_action != Some(DecisionKind::RequestChanges)
+        {
             return false;
         }
         let mut has_it = approval;
         // Each step goes to another request: those who handed on are not asked by the same one again.
         for _ in 0..self.approvals.len() {
-            let Some(to) = has_it.delegated_to.as_ref().filter(|_| has_it.status == RequestStatus::Delegated)
+            let Some(to) =
+                has_it.delegated_to.as_ref().filter(|_| has_it.status == ApprovalStatus::Delegated)
             else {
                 break;
             };
@@ -137,14 +139,14 @@ impl Task {
             let Some(next) = self.approvals.iter().rev().find(of_successor) else { return false };
             has_it = next;
         }
-        matches!(has_it.status, RequestStatus::ChangesRequested | RequestStatus::Pending)
+        matches!(has_it.status, ApprovalStatus::ChangesRequested | ApprovalStatus::Pending)
     }
 
     pub(super) fn may_revoke(&self, actor: &Actor) -> Result<UserId, Refusal> {
         let by = self.not_ones_own(actor)?;
         let approved = !actor.by_agent
             && self.approvals.iter().any(|approval| {
-                approval.status == RequestStatus::Approved && approval.reviewed_by.as_ref() == Some(&by)
+                approval.status == ApprovalStatus::Approved && approval.reviewed_by.as_ref() == Some(&by)
             });
         if approved || actor.is_admin() { Ok(by) } else { Err(Refusal::Forbidden) }
     }
@@ -154,7 +156,7 @@ impl Task {
         let by = self.may_revoke(actor)?;
         let reason = said(reason).ok_or(Refusal::ReasonRequired)?;
         let author = self.author_id.clone();
-        let record = self.go(Verb::Revoke, Some(by), now)?;
+        let record = self.go(TaskCommand::Revoke, Some(by), now)?;
         record.reason = Some(reason.to_owned());
         record.tell = vec![author];
         self.forced = false;
@@ -162,7 +164,7 @@ impl Task {
     }
 
     pub(super) fn may_cancel(&self, actor: &Actor) -> Result<(), Refusal> {
-        Self::permit(actor, Act::Cancel)?;
+        Self::permit(actor, Permission::Cancel)?;
         let own = actor.user.as_ref().is_some_and(|who| self.author_set.contains(who));
         if actor.user.is_none() || own || actor.is_admin() { Ok(()) } else { Err(Refusal::Forbidden) }
     }
@@ -170,17 +172,17 @@ impl Task {
     /// The author, an administrator or the service gives it up.
     pub fn cancel(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
         self.may_cancel(actor)?;
-        next(self.state, Verb::Cancel)?;
+        next(self.state, TaskCommand::Cancel)?;
         let told = self.close_open();
         self.override_asked = None;
-        let record = self.go(Verb::Cancel, actor.user.clone(), now)?;
+        let record = self.go(TaskCommand::Cancel, actor.user.clone(), now)?;
         record.reason = said(reason).map(str::to_owned);
         record.tell = told;
         Ok(())
     }
 
     /// What administrators alone do to what is not their own.
-    pub(super) fn past_policies(&self, actor: &Actor, act: Act) -> Result<UserId, Refusal> {
+    pub(super) fn past_policies(&self, actor: &Actor, act: Permission) -> Result<UserId, Refusal> {
         Self::permit_admin(actor, act)?;
         self.not_ones_own(actor)
     }
@@ -193,13 +195,13 @@ impl Task {
         actor: &Actor,
         now: Moment,
     ) -> Result<(), Refusal> {
-        let by = self.past_policies(actor, Act::Override)?;
+        let by = self.past_policies(actor, Permission::Override)?;
         let reason = said(reason).ok_or(Refusal::ReasonRequired)?.to_owned();
         let ticket = said(ticket).ok_or(Refusal::TicketRequired)?.to_owned();
-        let record = self.go(Verb::Override, Some(by.clone()), now)?;
+        let record = self.go(TaskCommand::Override, Some(by.clone()), now)?;
         record.reason = Some(reason.clone());
         record.ticket = Some(ticket.clone());
-        self.override_asked = Some(OverrideAsked {
+        self.override_asked = Some(OverrideRequest {
             by,
             reason,
             incident_ticket: ticket,
@@ -210,10 +212,10 @@ impl Task {
     }
 
     /// Who agrees to which override.
-    pub(super) fn confirms(&self, actor: &Actor, now: Moment) -> Result<(UserId, OverrideAsked), Refusal> {
-        let by = self.past_policies(actor, Act::Override)?;
-        next(self.state, Verb::ConfirmOverride)?;
-        let in_time = |asked: &OverrideAsked| asked.at.plus_ms(CONFIRM_WITHIN_MS) > now;
+    pub(super) fn confirms(&self, actor: &Actor, now: Moment) -> Result<(UserId, OverrideRequest), Refusal> {
+        let by = self.past_policies(actor, Permission::Override)?;
+        next(self.state, TaskCommand::ConfirmOverride)?;
+        let in_time = |asked: &OverrideRequest| asked.at.plus_ms(CONFIRM_WITHIN_MS) > now;
         let asked = self.override_asked.clone().filter(in_time).ok_or(Refusal::NoOverride)?;
         // Two who act with what one of them made are one.
         let same = asked.by == by
@@ -240,7 +242,7 @@ impl Task {
         }
         self.override_asked = None;
         let told = self.close_open();
-        let record = self.go(Verb::ConfirmOverride, Some(by), now)?;
+        let record = self.go(TaskCommand::ConfirmOverride, Some(by), now)?;
         record.reason = Some(asked.reason);
         record.ticket = Some(asked.incident_ticket);
         record.tell = told;
@@ -258,9 +260,9 @@ impl Task {
 
     /// An administrator puts it before all others.
     pub fn force_apply(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
-        let by = self.past_policies(actor, Act::ForceApply)?;
+        let by = self.past_policies(actor, Permission::ForceApply)?;
         let reason = said(reason).ok_or(Refusal::ReasonRequired)?.to_owned();
-        self.go(Verb::ForceApply, Some(by), now)?.reason = Some(reason);
+        self.go(TaskCommand::ForceApply, Some(by), now)?.reason = Some(reason);
         self.forced = true;
         self.apply_after = None;
         Ok(())

@@ -32,7 +32,7 @@ pub enum State {
 /// What can happen to a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verb {
+pub enum TaskCommand {
     /// Its author changes it.
     Modify,
     /// Its author deletes it.
@@ -78,38 +78,38 @@ pub enum Verb {
 }
 
 /// Every transition there is. `Resubmit` leaves the task as it is and makes another one.
-pub const TABLE: &[(State, Verb, State)] = &[
-    (State::Draft, Verb::Modify, State::Draft),
-    (State::Draft, Verb::Delete, State::Draft),
-    (State::Draft, Verb::Submit, State::Submitted),
-    (State::Submitted, Verb::Assign, State::Reviewing),
-    (State::Submitted, Verb::Approve, State::Approved),
-    (State::Reviewing, Verb::Approve, State::Approved),
-    (State::Reviewing, Verb::Reject, State::Rejected),
-    (State::Approved, Verb::Revoke, State::Rejected),
-    (State::Reviewing, Verb::Modify, State::Reviewing),
-    (State::Approved, Verb::Modify, State::Reviewing),
-    (State::Reviewing, Verb::GoStale, State::Reviewing),
-    (State::Approved, Verb::GoStale, State::Reviewing),
-    (State::Approved, Verb::Expire, State::Reviewing),
-    (State::Reviewing, Verb::Override, State::Reviewing),
-    (State::Reviewing, Verb::ConfirmOverride, State::Approved),
-    (State::Approved, Verb::ForceApply, State::Approved),
-    (State::Approved, Verb::BeginApply, State::Applying),
-    (State::Applying, Verb::Complete, State::Completed),
-    (State::Applying, Verb::Fail, State::Failed),
-    (State::Applying, Verb::Retry, State::Approved),
-    (State::Applying, Verb::Stop, State::Applying),
-    (State::Failed, Verb::RollBack, State::Failed),
-    (State::Draft, Verb::Cancel, State::Cancelled),
-    (State::Submitted, Verb::Cancel, State::Cancelled),
-    (State::Reviewing, Verb::Cancel, State::Cancelled),
-    (State::Approved, Verb::Cancel, State::Cancelled),
-    (State::Rejected, Verb::Resubmit, State::Rejected),
-    (State::Failed, Verb::Resubmit, State::Failed),
-    (State::Draft, Verb::Comment, State::Draft),
-    (State::Reviewing, Verb::Comment, State::Reviewing),
-    (State::Approved, Verb::Comment, State::Approved),
+pub const TABLE: &[(State, TaskCommand, State)] = &[
+    (State::Draft, TaskCommand::Modify, State::Draft),
+    (State::Draft, TaskCommand::Delete, State::Draft),
+    (State::Draft, TaskCommand::Submit, State::Submitted),
+    (State::Submitted, TaskCommand::Assign, State::Reviewing),
+    (State::Submitted, TaskCommand::Approve, State::Approved),
+    (State::Reviewing, TaskCommand::Approve, State::Approved),
+    (State::Reviewing, TaskCommand::Reject, State::Rejected),
+    (State::Approved, TaskCommand::Revoke, State::Rejected),
+    (State::Reviewing, TaskCommand::Modify, State::Reviewing),
+    (State::Approved, TaskCommand::Modify, State::Reviewing),
+    (State::Reviewing, TaskCommand::GoStale, State::Reviewing),
+    (State::Approved, TaskCommand::GoStale, State::Reviewing),
+    (State::Approved, TaskCommand::Expire, State::Reviewing),
+    (State::Reviewing, TaskCommand::Override, State::Reviewing),
+    (State::Reviewing, TaskCommand::ConfirmOverride, State::Approved),
+    (State::Approved, TaskCommand::ForceApply, State::Approved),
+    (State::Approved, TaskCommand::BeginApply, State::Applying),
+    (State::Applying, TaskCommand::Complete, State::Completed),
+    (State::Applying, TaskCommand::Fail, State::Failed),
+    (State::Applying, TaskCommand::Retry, State::Approved),
+    (State::Applying, TaskCommand::Stop, State::Applying),
+    (State::Failed, TaskCommand::RollBack, State::Failed),
+    (State::Draft, TaskCommand::Cancel, State::Cancelled),
+    (State::Submitted, TaskCommand::Cancel, State::Cancelled),
+    (State::Reviewing, TaskCommand::Cancel, State::Cancelled),
+    (State::Approved, TaskCommand::Cancel, State::Cancelled),
+    (State::Rejected, TaskCommand::Resubmit, State::Rejected),
+    (State::Failed, TaskCommand::Resubmit, State::Failed),
+    (State::Draft, TaskCommand::Comment, State::Draft),
+    (State::Reviewing, TaskCommand::Comment, State::Reviewing),
+    (State::Approved, TaskCommand::Comment, State::Approved),
 ];
 
 /// Something that cannot happen now.
@@ -119,12 +119,12 @@ pub struct InvalidTransition {
     /// How far the task has come.
     pub state: State,
     /// What was asked.
-    pub verb: Verb,
+    pub verb: TaskCommand,
     /// What could be asked.
-    pub allowed: Vec<Verb>,
+    pub allowed: Vec<TaskCommand>,
 }
 
-fn words(verbs: &[Verb]) -> String {
+fn words(verbs: &[TaskCommand]) -> String {
     if verbs.is_empty() {
         return "nothing".to_owned();
     }
@@ -133,13 +133,13 @@ fn words(verbs: &[Verb]) -> String {
 
 /// What people can ask of a task in a state; what happens by itself is not among it.
 #[must_use]
-pub fn allowed(state: State) -> Vec<Verb> {
+pub fn allowed(state: State) -> Vec<TaskCommand> {
     let rows = TABLE.iter().filter(|(from, verb, _)| *from == state && verb.is_command());
     rows.map(|(_, verb, _)| *verb).collect()
 }
 
 /// Where something leads.
-pub fn next(state: State, verb: Verb) -> Result<State, InvalidTransition> {
+pub fn next(state: State, verb: TaskCommand) -> Result<State, InvalidTransition> {
     let row = TABLE.iter().find(|(from, by, _)| *from == state && *by == verb);
     row.map(|(.., to)| *to).ok_or_else(|| InvalidTransition { state, verb, allowed: allowed(state) })
 }
@@ -168,7 +168,7 @@ impl State {
     }
 }
 
-impl Verb {
+impl TaskCommand {
     /// Whether somebody can ask for it. The others happen by themselves, or are what a worker says.
     #[must_use]
     pub const fn is_command(self) -> bool {
@@ -219,7 +219,7 @@ impl fmt::Display for State {
     }
 }
 
-impl fmt::Display for Verb {
+impl fmt::Display for TaskCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())
     }
@@ -233,15 +233,16 @@ mod tests {
 
     #[test]
     fn every_row_is_there_once_and_what_is_not_there_is_refused_with_what_is() {
-        let rows: BTreeSet<(State, Verb)> = TABLE.iter().map(|(from, verb, _)| (*from, *verb)).collect();
+        let rows: BTreeSet<(State, TaskCommand)> =
+            TABLE.iter().map(|(from, verb, _)| (*from, *verb)).collect();
         assert_eq!(rows.len(), TABLE.len(), "two rows for the same");
-        let refused = next(State::Completed, Verb::Submit).expect_err("nothing begins again");
+        let refused = next(State::Completed, TaskCommand::Submit).expect_err("nothing begins again");
         assert_eq!(
             refused.to_string(),
             "a task in state COMPLETED cannot be asked to submit; it can be asked to: nothing"
         );
-        let refused = next(State::Applying, Verb::Cancel).expect_err("too late");
-        assert_eq!(refused.allowed, [Verb::Stop], "its worker says what becomes of it");
+        let refused = next(State::Applying, TaskCommand::Cancel).expect_err("too late");
+        assert_eq!(refused.allowed, [TaskCommand::Stop], "its worker says what becomes of it");
     }
 
     #[test]

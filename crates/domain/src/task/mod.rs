@@ -22,25 +22,25 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use apply::{Begin, Follows};
-pub use archived::Remembered;
+pub use archived::ArchivedApprovals;
 pub use config::{AGENT, Config, NOOP, Resource, ResourceMode, RollbackStrategy};
-pub use decide::Answer;
+pub use decide::Decision;
 pub use digest::Digest;
 pub use execution::{
     Asked, Execution, ExecutionResult, Failed, FailureCode, HeldLock, Left, MOST_RETRIES, Output, Phase,
     retry_after_ms,
 };
-pub use lifecycle::{InvalidTransition, State, TABLE, Verb, allowed, next};
+pub use lifecycle::{InvalidTransition, State, TABLE, TaskCommand, allowed, next};
 pub use metadata::{ChangeKind, Lineage, LockPreview, Metadata, Preview, PreviewChange, PreviewStatus};
 pub use reassign::{MOST_ESCALATIONS, Successor};
 pub use submit::Plan;
 
 use crate::Moment;
-use crate::approval::assignment::{Considered, NoQuorum};
+use crate::approval::assignment::{ConsideredPolicy, QuorumUnreachable};
 use crate::approval::quorum::{Progress, Requirement, Vote};
-use crate::approval::{Approval, RequestStatus};
+use crate::approval::{Approval, ApprovalStatus};
 use crate::people::{AuthorSet, UserId};
-use crate::permission::{Act, Part, may};
+use crate::permission::{ActorRole, Permission, is_permitted};
 use crate::risk::Risk;
 
 /// Requests of one task, those included that do not count any more.
@@ -87,7 +87,7 @@ pub struct Task {
     /// What must be satisfied.
     pub requirements: Vec<Requirement>,
     /// Which policies were looked at, and what they have to do with it.
-    pub considered: Vec<Considered>,
+    pub considered: Vec<ConsideredPolicy>,
     /// Who or what was passed by when people were chosen.
     pub passed_by: Vec<String>,
     /// Why nobody had to be asked, if so.
@@ -97,9 +97,9 @@ pub struct Task {
     pub approvals: Vec<Approval>,
     /// What is left to be said about requests that are archived; stored by itself, and nothing while they are there.
     #[serde(skip)]
-    pub remembered: Option<Remembered>,
+    pub remembered: Option<ArchivedApprovals>,
     /// An administrator wants it decided past its policies.
-    pub override_asked: Option<OverrideAsked>,
+    pub override_asked: Option<OverrideRequest>,
     /// Why its review began anew the last time.
     #[serde(default)]
     pub reopened: Option<Reopened>,
@@ -124,7 +124,7 @@ pub struct Task {
     pub since: BTreeMap<State, Moment>,
     /// What happened since it was loaded; not part of what is stored with it.
     #[serde(skip)]
-    pub records: Vec<Record>,
+    pub transitions: Vec<Transition>,
 }
 
 /// Why a review began anew, and what was said before does not count.
@@ -138,7 +138,7 @@ pub struct Reopened {
 
 /// An override that waits for a second administrator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OverrideAsked {
+pub struct OverrideRequest {
     /// By whom.
     pub by: UserId,
     /// Why.
@@ -158,7 +158,7 @@ pub struct Actor {
     /// Who; nobody for the service itself.
     pub user: Option<UserId>,
     /// In which parts.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ActorRole>,
     /// Who made the token that it acts with.
     pub token_made_by: Option<UserId>,
     /// Whether it is an agent, for which somebody answers: then it decides nothing.
@@ -173,7 +173,7 @@ impl Actor {
     pub fn system() -> Self {
         Self {
             user: None,
-            parts: vec![Part::System],
+            parts: vec![ActorRole::System],
             token_made_by: None,
             by_agent: false,
             administers: false,
@@ -181,13 +181,13 @@ impl Actor {
     }
 
     fn is_admin(&self) -> bool {
-        self.parts.contains(&Part::Admin) && self.administers
+        self.parts.contains(&ActorRole::Admin) && self.administers
     }
 }
 
 /// Something that happened: one entry of the audit log, and one event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct Transition {
     /// As `task.submit`.
     pub action: String,
     /// By whom; nobody for the service itself.
@@ -214,7 +214,7 @@ pub enum Refusal {
     InvalidTransition(#[from] InvalidTransition),
     /// Nobody who can decide.
     #[error(transparent)]
-    NoQuorum(#[from] NoQuorum),
+    NoQuorum(#[from] QuorumUnreachable),
     /// Not in this part.
     #[error("your roles do not permit this; ask somebody who may, or an administrator for the role")]
     Forbidden,
@@ -257,7 +257,7 @@ pub enum Refusal {
     #[error("the request cannot be answered any more: it is {}", .status.word())]
     NotAnswerable {
         /// What became of it.
-        status: RequestStatus,
+        status: ApprovalStatus,
     },
     /// Nothing to confirm.
     #[error("nobody asked for an override within the last hour; ask for one first")]
@@ -358,7 +358,7 @@ impl Task {
             by_agent: false,
             required_count: 0,
             since: BTreeMap::from([(State::Draft, now)]),
-            records: Vec::new(),
+            transitions: Vec::new(),
         };
         review.author_set.add(author_id.clone(), "is its author");
         review.record("task.create", State::Draft, Some(author_id));
@@ -385,13 +385,13 @@ impl Task {
     fn votes(&self) -> Vec<Vote<'_>> {
         let counts = |approval: &&Approval| {
             self.is_about_present(approval)
-                && matches!(approval.status, RequestStatus::Approved | RequestStatus::Rejected)
+                && matches!(approval.status, ApprovalStatus::Approved | ApprovalStatus::Rejected)
         };
         self.approvals
             .iter()
             .filter(counts)
             .filter_map(|approval| {
-                let agrees = approval.status == RequestStatus::Approved;
+                let agrees = approval.status == ApprovalStatus::Approved;
                 let decided_by = approval.reviewed_by.as_ref()?;
                 Some(Vote { reviewer: &approval.reviewer_id, decided_by, agrees })
             })
@@ -412,12 +412,12 @@ impl Task {
         self.approvals.iter().any(|approval| approval.reviewer_id == *who && approval.is_answerable())
     }
 
-    fn permit(actor: &Actor, act: Act) -> Result<(), Refusal> {
-        if may(&actor.parts, act) { Ok(()) } else { Err(Refusal::Forbidden) }
+    fn permit(actor: &Actor, act: Permission) -> Result<(), Refusal> {
+        if is_permitted(&actor.parts, act) { Ok(()) } else { Err(Refusal::Forbidden) }
     }
 
     /// The same for what administrators alone do.
-    fn permit_admin(actor: &Actor, act: Act) -> Result<(), Refusal> {
+    fn permit_admin(actor: &Actor, act: Permission) -> Result<(), Refusal> {
         Self::permit(actor, act)?;
         if actor.administers { Ok(()) } else { Err(Refusal::Forbidden) }
     }
@@ -428,7 +428,7 @@ impl Task {
             .approvals
             .iter()
             .any(|one| one.approval_id == approval_id && actor.user.as_ref() == Some(&one.reviewer_id));
-        if asked && !actor.by_agent { Ok(()) } else { Self::permit(actor, Act::Decide) }
+        if asked && !actor.by_agent { Ok(()) } else { Self::permit(actor, Permission::Decide) }
     }
 
     /// Nobody of the author set decides, and nobody by a token that one of them made.
@@ -448,7 +448,12 @@ impl Task {
     }
 
     /// Into the state where a verb leads, with one record.
-    fn go(&mut self, verb: Verb, actor: Option<UserId>, now: Moment) -> Result<&mut Record, Refusal> {
+    fn go(
+        &mut self,
+        verb: TaskCommand,
+        actor: Option<UserId>,
+        now: Moment,
+    ) -> Result<&mut Transition, Refusal> {
         let to = next(self.state, verb)?;
         let from = std::mem::replace(&mut self.state, to);
         if from != to {
@@ -457,8 +462,8 @@ impl Task {
         Ok(self.record(&format!("task.{verb}"), from, actor))
     }
 
-    fn record(&mut self, action: &str, from: State, actor: Option<UserId>) -> &mut Record {
-        let record = Record {
+    fn record(&mut self, action: &str, from: State, actor: Option<UserId>) -> &mut Transition {
+        let record = Transition {
             action: action.to_owned(),
             actor,
             from,
@@ -469,17 +474,17 @@ impl Task {
             tell: Vec::new(),
         };
         self.revision += 1;
-        self.records.push(record);
-        let last = self.records.len() - 1;
+        self.transitions.push(record);
+        let last = self.transitions.len() - 1;
         #[expect(clippy::indexing_slicing, reason = "it was pushed just now")]
-        &mut self.records[last]
+        &mut self.transitions[last]
     }
 
     /// Requests that nobody needs to answer any more.
     fn close_open(&mut self) -> Vec<UserId> {
         let mut told = Vec::new();
         for approval in self.approvals.iter_mut().filter(|approval| approval.is_open()) {
-            approval.become_one(RequestStatus::Closed);
+            approval.become_one(ApprovalStatus::Closed);
             told.push(approval.reviewer_id.clone());
         }
         told

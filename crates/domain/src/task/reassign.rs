@@ -3,7 +3,7 @@
 use super::{Actor, Refusal, State, Task};
 use crate::Moment;
 use crate::approval::policy::Priority;
-use crate::approval::{Approval, RequestStatus};
+use crate::approval::{Approval, ApprovalStatus};
 use crate::people::{ADMIN, ON_CALL, People, UserId};
 
 /// How often a request goes on because nobody answered; after that it stays with administrators, and somebody is alarmed.
@@ -77,7 +77,7 @@ impl Task {
         now: Moment,
     ) -> Result<(), Refusal> {
         let old = self.approval_mut(approval_id)?;
-        old.become_one(RequestStatus::Delegated);
+        old.become_one(ApprovalStatus::Delegated);
         old.delegated_to = Some(to.user.clone());
         let old = old.clone();
         self.ask_instead(&old, to, people, id, now);
@@ -107,7 +107,7 @@ impl Task {
             reviewer_name: people.get(&to.user).map_or_else(|| to.user.to_string(), |user| user.name.clone()),
             stands_for,
             follows: None,
-            status: RequestStatus::Pending,
+            status: ApprovalStatus::Pending,
             delegated_to: None,
             created_at: now,
             due_at,
@@ -132,7 +132,7 @@ impl Task {
     ) -> Result<bool, Refusal> {
         let approval = self.approval_mut(approval_id)?.clone();
         let is_due = self.state == State::Reviewing
-            && approval.status == RequestStatus::Pending
+            && approval.status == ApprovalStatus::Pending
             && approval.due_at <= now;
         if !is_due {
             return Ok(false);
@@ -245,19 +245,19 @@ impl Task {
 
     fn is_waited_for(&self, who: &UserId, people: &People) -> bool {
         let waits =
-            |approval: &Approval| approval.reviewer_id == *who && approval.status == RequestStatus::Pending;
+            |approval: &Approval| approval.reviewer_id == *who && approval.status == ApprovalStatus::Pending;
         people.active(who).is_some() && self.approvals.iter().any(waits)
     }
 
     /// Somebody who is asked already answers in the place of a reviewer as well, whose own request is over.
     fn count_for_both(&mut self, approval_id: &str, user: &UserId, people: &People) -> Result<(), Refusal> {
         let old = self.approval_mut(approval_id)?;
-        old.become_one(RequestStatus::Delegated);
+        old.become_one(ApprovalStatus::Delegated);
         old.delegated_to = Some(user.clone());
         let old = old.clone();
         self.represent(&old, user, people);
         let waits = |approval: &&mut Approval| {
-            approval.reviewer_id == *user && approval.status == RequestStatus::Pending
+            approval.reviewer_id == *user && approval.status == ApprovalStatus::Pending
         };
         if let Some(own) = self.approvals.iter_mut().find(waits) {
             own.stands_for.extend(old.stands_for);
@@ -279,7 +279,7 @@ impl Task {
             (now.ms_since(approval.created_at), approval.due_at.ms_since(approval.created_at));
         let quarters = waited.saturating_mul(4).checked_div(allowed).unwrap_or(0).min(3);
         let quarters = u8::try_from(quarters).unwrap_or(3);
-        let is_open = is_open && approval.status == RequestStatus::Pending;
+        let is_open = is_open && approval.status == ApprovalStatus::Pending;
         if !is_open || quarters <= approval.raised || approval.priority == Priority::Urgent {
             return Ok(false);
         }

@@ -1,11 +1,11 @@
 //! From draft to review, and back into review when what was reviewed is not what would be done any more.
 
-use super::{Actor, Config, Digest, Refusal, Reopened, State, Task, Verb, next};
+use super::{Actor, Config, Digest, Refusal, Reopened, State, Task, TaskCommand, next};
 use crate::Moment;
-use crate::approval::assignment::{Assignment, NoQuorum, Wanted};
-use crate::approval::{Approval, RequestStatus};
+use crate::approval::assignment::{Assignee, Assignment, QuorumUnreachable};
+use crate::approval::{Approval, ApprovalStatus};
 use crate::people::UserId;
-use crate::permission::Act;
+use crate::permission::Permission;
 use crate::risk::Risk;
 
 /// What was found out about a task before people are asked about it.
@@ -15,7 +15,7 @@ pub struct Plan<'a> {
     /// Of which preview.
     pub fingerprint: Option<String>,
     /// Who is asked.
-    pub assignment: Result<Assignment, NoQuorum>,
+    pub assignment: Result<Assignment, QuorumUnreachable>,
     /// How long people have.
     pub due_after_ms: u64,
     /// A new id for each request.
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Plan<'_> {
 
 impl Task {
     /// Whose task it is may change it: somebody of its authors, or an administrator.
-    pub(super) fn own(&self, actor: &Actor, act: Act) -> Result<Option<UserId>, Refusal> {
+    pub(super) fn own(&self, actor: &Actor, act: Permission) -> Result<Option<UserId>, Refusal> {
         Self::permit(actor, act)?;
         let own = actor.user.as_ref().is_some_and(|who| self.author_set.contains(who));
         if own || actor.is_admin() { Ok(actor.user.clone()) } else { Err(Refusal::Forbidden) }
@@ -41,25 +41,25 @@ impl Task {
 
     /// Who says what is done is an author: an administrator submits and cancels for others, and that is all.
     pub(super) fn as_author(&self, actor: &Actor) -> Result<UserId, Refusal> {
-        Self::permit(actor, Act::CreateTask)?;
+        Self::permit(actor, Permission::CreateTask)?;
         actor.user.clone().filter(|by| self.author_set.contains(by)).ok_or(Refusal::Forbidden)
     }
 
     /// The author wants it decided.
     pub fn submit(&mut self, plan: Plan<'_>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
-        let by = self.own(actor, Act::Submit)?;
-        next(self.state, Verb::Submit)?;
+        let by = self.own(actor, Permission::Submit)?;
+        next(self.state, TaskCommand::Submit)?;
         let Plan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
         let assignment = assignment?;
-        self.go(Verb::Submit, by, now)?;
+        self.go(TaskCommand::Submit, by, now)?;
         self.assess(risk, assignment.auto_approved.is_some(), now);
         self.fingerprint = fingerprint;
         if let Some(why) = assignment.auto_approved.clone() {
             self.take_over(assignment);
-            self.go(Verb::Approve, None, now)?.reason = Some(why);
+            self.go(TaskCommand::Approve, None, now)?.reason = Some(why);
             return Ok(());
         }
-        self.go(Verb::Assign, None, now)?;
+        self.go(TaskCommand::Assign, None, now)?;
         self.ask_anew(assignment, due_after_ms, ids, now)
     }
 
@@ -74,7 +74,7 @@ impl Task {
         now: Moment,
     ) -> Result<(), Refusal> {
         let by = self.as_author(actor)?;
-        next(self.state, Verb::Modify)?;
+        next(self.state, TaskCommand::Modify)?;
         if self.approvals.len() >= super::MOST_REQUESTS {
             return Err(Refusal::TooManyRequests { asked: self.approvals.len() });
         }
@@ -89,7 +89,7 @@ impl Task {
         self.forced = false;
         self.override_asked = None;
         let why = format!("{by} changed it");
-        self.go(Verb::Modify, Some(by), now)?;
+        self.go(TaskCommand::Modify, Some(by), now)?;
         match assignment {
             None => Ok(()),
             Some(assignment) => {
@@ -103,13 +103,13 @@ impl Task {
     /// One of its authors deletes it.
     pub fn can_delete(&self, actor: &Actor) -> Result<(), Refusal> {
         self.as_author(actor)?;
-        Ok(next(self.state, Verb::Delete).map(drop)?)
+        Ok(next(self.state, TaskCommand::Delete).map(drop)?)
     }
 
     /// One of its authors makes another draft of what was rejected or failed; this one stays as it is. Who.
     pub fn resubmit(&mut self, actor: &Actor, now: Moment) -> Result<UserId, Refusal> {
         let by = self.as_author(actor)?;
-        self.go(Verb::Resubmit, Some(by.clone()), now)?;
+        self.go(TaskCommand::Resubmit, Some(by.clone()), now)?;
         Ok(by)
     }
 
@@ -127,15 +127,15 @@ impl Task {
 
     /// What reviewers saw is not what would be done any more.
     pub fn go_stale(&mut self, plan: Plan<'_>, now: Moment) -> Result<(), Refusal> {
-        self.back_to_review(Verb::GoStale, plan, now)
+        self.back_to_review(TaskCommand::GoStale, plan, now)
     }
 
     /// It was approved too long ago.
     pub fn expire(&mut self, plan: Plan<'_>, now: Moment) -> Result<(), Refusal> {
-        self.back_to_review(Verb::Expire, plan, now)
+        self.back_to_review(TaskCommand::Expire, plan, now)
     }
 
-    fn back_to_review(&mut self, verb: Verb, plan: Plan<'_>, now: Moment) -> Result<(), Refusal> {
+    fn back_to_review(&mut self, verb: TaskCommand, plan: Plan<'_>, now: Moment) -> Result<(), Refusal> {
         next(self.state, verb)?;
         let Plan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
         let assignment = assignment?;
@@ -144,7 +144,7 @@ impl Task {
         self.forced = false;
         self.override_asked = None;
         let why = match (verb, self.state) {
-            (Verb::Expire, _) => "EXPIRED: it was approved too long ago, and not carried out since",
+            (TaskCommand::Expire, _) => "EXPIRED: it was approved too long ago, and not carried out since",
             (_, State::Approved) => "STALE_PREVIEW: what would be changed is not what was approved",
             _ => "STALE_PREVIEW: what would be changed became known only after people were asked",
         };
@@ -157,7 +157,7 @@ impl Task {
     /// Whatever was said before was said about something else.
     fn invalidate(&mut self) {
         for approval in self.approvals.iter_mut().filter(|approval| approval.is_answerable()) {
-            approval.become_one(RequestStatus::Invalidated);
+            approval.become_one(ApprovalStatus::Invalidated);
         }
         self.apply_after = None;
         if let Some(execution) = &mut self.execution {
@@ -184,12 +184,12 @@ impl Task {
             record.tell = vec![reviewer];
         }
         if let Some(why) = auto_approved {
-            self.go(Verb::Approve, None, now)?.reason = Some(why);
+            self.go(TaskCommand::Approve, None, now)?.reason = Some(why);
         }
         Ok(())
     }
 
-    fn take_over(&mut self, assignment: Assignment) -> Vec<Wanted> {
+    fn take_over(&mut self, assignment: Assignment) -> Vec<Assignee> {
         self.required_count = crate::approval::quorum::least(&assignment.requirements);
         self.requirements = assignment.requirements;
         self.considered = assignment.considered;
@@ -198,7 +198,7 @@ impl Task {
         assignment.wanted
     }
 
-    fn request(&self, one: Wanted, id: String, now: Moment, due_at: Moment) -> Approval {
+    fn request(&self, one: Assignee, id: String, now: Moment, due_at: Moment) -> Approval {
         Approval {
             approval_id: id,
             task_id: self.task_id.clone(),
@@ -209,7 +209,7 @@ impl Task {
             stands_for: one.stands_for,
             delegation_chain: one.chain,
             follows: one.follows,
-            status: RequestStatus::Pending,
+            status: ApprovalStatus::Pending,
             priority: one.priority,
             score: one.priority.score(self.risk_score()),
             delegated_to: None,

@@ -2,7 +2,7 @@
 //! time; none is missed and none is invented.
 
 use crate::world::{World, check, check_cycle, copy, holder, is_in_cycle, lock, wish};
-use ade_domain::lock::{Acquire, Command, Mode, Rules, graph};
+use ade_domain::lock::{Acquire, LockCommand, LockLimits, Mode, graph};
 use ade_testkit::{Dice, effort};
 
 const HOLDERS: [&str; 6] = ["ann", "ben", "cem", "dee", "eva", "fay"];
@@ -25,7 +25,7 @@ fn act(world: &mut World, dice: &mut Dice, request: u64) -> Option<&'static str>
                 .lock(&lock(name))
                 .and_then(|lock| lock.hold_of(&holder(who)))
                 .map(|hold| hold.token);
-            let command = Command::Downgrade { holder: holder(who), token: token.unwrap_or_default() };
+            let command = LockCommand::Downgrade { holder: holder(who), token: token.unwrap_or_default() };
             world.send(&lock(name), &command);
         }
         8 => {
@@ -33,7 +33,10 @@ fn act(world: &mut World, dice: &mut Dice, request: u64) -> Option<&'static str>
                 world.table.lock(&lock(name)).and_then(|lock| lock.wait_of(&holder(who))).map(|w| w.request);
             if let Some(request) = request {
                 let why = ade_domain::lock::End::Cancelled;
-                world.send(&lock(name), &Command::Cancel { holder: holder(who), request, why, begun: false });
+                world.send(
+                    &lock(name),
+                    &LockCommand::Cancel { holder: holder(who), request, why, begun: false },
+                );
             }
         }
         _ => {
@@ -50,7 +53,7 @@ fn no_cycle_is_missed_and_none_invented() {
     let (mut found, mut ended) = (0_u64, 0_u64);
     for round in 0..rounds {
         let mut dice = Dice::new(seed, round);
-        let mut world = World::new(Rules { deadlock_detection: false, ..Rules::default() });
+        let mut world = World::new(LockLimits { deadlock_detection: false, ..LockLimits::default() });
         for request in 0..40 {
             let Some(who) = act(&mut world, &mut dice, request) else { continue };
             let start = holder(who);
@@ -77,7 +80,7 @@ fn no_cycle_is_missed_and_none_invented() {
         }
         // The same with detection on: whatever happens, nobody waits for itself afterwards.
         let mut dice = Dice::new(seed, round);
-        let mut world = World::new(Rules::default());
+        let mut world = World::new(LockLimits::default());
         for request in 0..40 {
             let before = world.table.clone();
             act(&mut world, &mut dice, request);
@@ -99,7 +102,7 @@ fn no_cycle_is_missed_and_none_invented() {
 
 /// A ring of holders, each of which holds one lock and waits for the next one's.
 fn ring(parties: usize, first: Mode, second: Mode) {
-    let mut world = World::new(Rules::default());
+    let mut world = World::new(LockLimits::default());
     let name = |n: usize| format!("h{:02}", n % parties);
     for n in 0..parties {
         world.grant(&name(n), wish(&name(n), "hold", first));
@@ -133,7 +136,7 @@ fn rings_of_two_three_and_ten() {
 
 #[test]
 fn two_upgraders_are_a_deadlock_and_the_older_one_wins() {
-    let mut world = World::new(Rules::default());
+    let mut world = World::new(LockLimits::default());
     let old = world.grant("p", wish("old", "1", Mode::Shared));
     world.pass(1);
     world.grant("p", wish("young", "1", Mode::Shared));
@@ -149,7 +152,7 @@ fn two_upgraders_are_a_deadlock_and_the_older_one_wins() {
 
 #[test]
 fn the_victim_keeps_its_age_and_does_not_starve() {
-    let mut world = World::new(Rules::default());
+    let mut world = World::new(LockLimits::default());
     for round in 0..2 {
         let request = |n: u64| format!("{round}-{n}");
         if round == 0 {
@@ -180,7 +183,7 @@ fn the_victim_keeps_its_age_and_does_not_starve() {
 
 #[test]
 fn detection_can_be_switched_off() {
-    let mut world = World::new(Rules { deadlock_detection: false, ..Rules::default() });
+    let mut world = World::new(LockLimits { deadlock_detection: false, ..LockLimits::default() });
     world.grant("p", wish("ann", "1", Mode::Exclusive));
     world.grant("q", wish("ben", "1", Mode::Exclusive));
     world.position("q", wish("ann", "2", Mode::Exclusive));
@@ -190,7 +193,7 @@ fn detection_can_be_switched_off() {
 
 #[test]
 fn which_of_two_cycles_is_found_does_not_depend_on_who_queued_where_first() {
-    let mut world = World::new(Rules { deadlock_detection: false, ..Rules::default() });
+    let mut world = World::new(LockLimits { deadlock_detection: false, ..LockLimits::default() });
     for (name, who) in [("p", "ann"), ("q", "ann"), ("r", "ben")] {
         world.grant(name, wish(who, "1", Mode::Exclusive));
     }
@@ -206,7 +209,7 @@ fn which_of_two_cycles_is_found_does_not_depend_on_who_queued_where_first() {
 
 #[test]
 fn a_cycle_that_is_closed_by_ending_another_ends_too() {
-    let mut world = World::new(Rules::default());
+    let mut world = World::new(LockLimits::default());
     let long = |who: &str, request: &str, mode| Acquire { ttl_ms: 300_000, ..wish(who, request, mode) };
     for (name, who) in [("a", "old"), ("m", "ann"), ("b", "young")] {
         world.grant(name, long(who, "1", Mode::Exclusive));
@@ -221,7 +224,7 @@ fn a_cycle_that_is_closed_by_ending_another_ends_too() {
     world.position("a", wish("young", "3", Mode::Exclusive));
     world.pass(1_000);
     // Nobody has looked at that lock since; the youngest is taken off it, as it gives way elsewhere.
-    let answer = world.send(&lock("b"), &Command::Acquire(wish("old", "2", Mode::Exclusive)));
+    let answer = world.send(&lock("b"), &LockCommand::Acquire(wish("old", "2", Mode::Exclusive)));
     let victims: Vec<String> = answer.deadlocks.iter().map(|ended| ended.victim.to_string()).collect();
     assert_eq!(victims, ["young", "cem"]);
     assert_eq!(world.holders("l"), ["ann"]);
@@ -232,7 +235,7 @@ fn a_cycle_that_is_closed_by_ending_another_ends_too() {
 
 #[test]
 fn a_cycle_of_sharers_is_closed_by_who_takes_the_last_place() {
-    let mut world = World::new(Rules { max_holders: 1, ..Rules::default() });
+    let mut world = World::new(LockLimits { max_holders: 1, ..LockLimits::default() });
     world.grant("p", wish("first", "1", Mode::Shared));
     world.grant("q", wish("ben", "1", Mode::Exclusive));
     world.position("p", wish("ann", "1", Mode::Shared));
@@ -240,7 +243,7 @@ fn a_cycle_of_sharers_is_closed_by_who_takes_the_last_place() {
     // Neither waits for the other, as long as both wait for the first.
     world.position("q", wish("ann", "2", Mode::Exclusive));
     let token = world.table.lock(&lock("p")).map(|lock| lock.holds()[0].token).expect("held");
-    let release = Command::Release { holder: holder("first"), token };
+    let release = LockCommand::Release { holder: holder("first"), token };
     world.pass(1);
     let victims: Vec<String> =
         world.send(&lock("p"), &release).deadlocks.iter().map(|ended| ended.victim.to_string()).collect();

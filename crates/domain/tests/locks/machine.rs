@@ -2,13 +2,14 @@
 
 use crate::world::{World, copy, holder, lock, wish};
 use ade_domain::lock::{
-    Acquire, Command, End, Holder, Mode, Outcome, Refusal, RequestKey, Rules, Standing, Token, Wait,
+    Acquire, End, Holder, LockCommand, LockLimits, LockRefusal, Mode, Outcome, RequestKey, Standing, Token,
+    Wait,
 };
 
 use Mode::{Exclusive, Shared};
 
 fn new() -> World {
-    World::new(Rules::default())
+    World::new(LockLimits::default())
 }
 
 fn patient(who: &str, request: &str, mode: Mode, served_by: &str) -> Acquire {
@@ -65,7 +66,7 @@ fn who_does_not_wait_is_told_who_holds() {
     world.grant("p", Acquire { purpose: "migration".into(), ..wish("ann", "1", Exclusive) });
     world.position("p", wish("cem", "1", Shared));
     match world.acquire("p", at_once("ben", "1", Shared)) {
-        Standing::Refused(Refusal::Held { holders, queue_length: 1 }) => {
+        Standing::Refused(LockRefusal::Held { holders, queue_length: 1 }) => {
             assert_eq!(holders.len(), 1);
             assert_eq!((holders[0].holder.agent_id(), &*holders[0].purpose), ("ann", "migration"));
         }
@@ -105,13 +106,13 @@ fn a_long_run_of_sharers_is_granted_in_bounded_steps() {
     }
     // `check` would complain that the next sharer could hold: the step is not the whole story, the sweep is.
     let token = world.table.lock(&lock("p")).expect("held").last_token();
-    let release = Command::Release { holder: holder("writer"), token };
+    let release = LockCommand::Release { holder: holder("writer"), token };
     let mut steps = 0;
     world.table.command(&lock("p"), &release, world.now, &mut Vec::new());
     while let Some(name) = world.table.first_due(world.now) {
         let mut entries = Vec::new();
-        world.table.command(&name, &Command::Tick, world.now, &mut entries);
-        assert!(entries.len() <= 3 * Rules::default().batch, "{} changes in one step", entries.len());
+        world.table.command(&name, &LockCommand::Tick, world.now, &mut entries);
+        assert!(entries.len() <= 3 * LockLimits::default().batch, "{} changes in one step", entries.len());
         steps += 1;
     }
     assert_eq!(world.holders("p").len(), 300);
@@ -136,7 +137,7 @@ fn an_upgrade_comes_first_and_gets_a_new_token() {
     world.position("p", wish("ben", "1", Exclusive));
     let exclusive = world.grant("p", wish("ann", "2", Exclusive));
     assert!(exclusive.token > shared.token);
-    let command = Command::Extend { holder: holder("ann"), token: shared.token, ms: 1 };
+    let command = LockCommand::Extend { holder: holder("ann"), token: shared.token, ms: 1 };
     assert_eq!(world.send(&lock("p"), &command).outcome, Outcome::Lost, "the old token is over");
 }
 
@@ -147,10 +148,14 @@ fn an_unclaimed_upgrade_falls_back_to_the_shared_hold() {
     let upgrade = Acquire { claimed: false, ..wish("ann", "2", Exclusive) };
     let exclusive = world.grant("p", upgrade.clone());
     assert!(!exclusive.claimed);
-    let command =
-        Command::Cancel { holder: holder("ann"), request: upgrade.request, why: End::Refused, begun: false };
+    let command = LockCommand::Cancel {
+        holder: holder("ann"),
+        request: upgrade.request,
+        why: End::Refused,
+        begun: false,
+    };
     world.send(&lock("p"), &command);
-    let command = Command::Extend { holder: holder("ann"), token: shared.token, ms: 1 };
+    let command = LockCommand::Extend { holder: holder("ann"), token: shared.token, ms: 1 };
     assert!(matches!(world.send(&lock("p"), &command).outcome, Outcome::Kept(grant) if grant.mode == Shared));
 }
 
@@ -159,7 +164,7 @@ fn a_downgraded_upgrade_keeps_its_later_wait() {
     let mut world = new();
     world.grant("p", wish("ann", "1", Shared));
     let exclusive = world.grant("p", Acquire { claimed: false, ..wish("ann", "2", Exclusive) });
-    world.send(&lock("p"), &Command::Downgrade { holder: holder("ann"), token: exclusive.token });
+    world.send(&lock("p"), &LockCommand::Downgrade { holder: holder("ann"), token: exclusive.token });
     world.grant("p", wish("ben", "1", Shared));
     world.position("p", wish("ann", "3", Exclusive));
     world.pass(10_000);
@@ -187,7 +192,7 @@ fn a_downgrade_lets_the_leading_sharers_in() {
     world.position("p", wish("s1", "1", Shared));
     world.position("p", wish("s2", "1", Shared));
     world.position("p", wish("w", "1", Exclusive));
-    let command = Command::Downgrade { holder: holder("ann"), token: grant.token };
+    let command = LockCommand::Downgrade { holder: holder("ann"), token: grant.token };
     let outcome = world.send(&lock("p"), &command).outcome;
     assert!(matches!(outcome, Outcome::Kept(kept) if kept.token == grant.token && kept.mode == Shared));
     assert_eq!(world.holders("p"), ["ann", "s1", "s2"]);
@@ -199,7 +204,7 @@ fn leases_end_heartbeats_extend_and_never_shorten() {
     let mut world = new();
     let grant = world.grant("p", wish("ann", "1", Exclusive));
     world.position("p", wish("ben", "1", Exclusive));
-    let extend = |ms| Command::Extend { holder: holder("ann"), token: grant.token, ms };
+    let extend = |ms| LockCommand::Extend { holder: holder("ann"), token: grant.token, ms };
     world.pass(20_000);
     for (ms, left_ms) in [(30_000, 30_000), (1, 30_000), (60_000, 60_000)] {
         match world.send(&lock("p"), &extend(ms)).outcome {
@@ -226,12 +231,12 @@ fn expiry_promotes_the_next_without_anybody_asking() {
     world.position("p", Acquire { ttl_ms: 5_000, ..patient("ben", "1", Exclusive, "server") });
     for _ in 0..30 {
         world.pass(1_000);
-        world.send(&lock("p"), &Command::Mark { server: "server".into() });
+        world.send(&lock("p"), &LockCommand::Mark { server: "server".into() });
     }
     assert_eq!(world.holders("p"), ["ben"]);
     // Whom a server serves, the server claims; else the grant does not last.
     let request = RequestKey::of(&holder("ben"), "1");
-    let claim = Command::Claim { holder: holder("ben"), request, ttl_ms: 5_000 };
+    let claim = LockCommand::Claim { holder: holder("ben"), request, ttl_ms: 5_000 };
     let Outcome::Kept(grant) = world.send(&lock("p"), &claim).outcome else { panic!("claimed") };
     assert_eq!(grant.expires_at, world.now.plus_ms(5_000));
     world.pass(1_000);
@@ -263,7 +268,7 @@ fn waiters_of_a_silent_server_are_skipped() {
     world.position("p", patient("live", "1", Exclusive, "alive"));
     for _ in 0..3 {
         world.pass(1_000);
-        world.send(&lock("p"), &Command::Mark { server: "alive".into() });
+        world.send(&lock("p"), &LockCommand::Mark { server: "alive".into() });
     }
     world.release("p", "ann");
     assert_eq!(world.holders("p"), ["live"]);
@@ -299,19 +304,23 @@ fn a_holder_waits_once_and_its_newer_request_takes_the_place() {
 
 #[test]
 fn a_full_queue_refuses_and_a_crowd_opens_the_circuit() {
-    let mut world = World::new(Rules { max_queue: 3, ..Rules::default() });
+    let mut world = World::new(LockLimits { max_queue: 3, ..LockLimits::default() });
     world.grant("p", wish("ann", "1", Exclusive));
     for n in 0..3 {
         world.position("p", wish(&format!("w{n}"), "1", Exclusive));
     }
     for n in 0..100 {
         let refused = world.acquire("p", wish(&format!("x{n}"), "1", Exclusive));
-        assert_eq!(refused, Standing::Refused(Refusal::QueueFull { queue_length: 3 }), "{n}");
+        assert_eq!(refused, Standing::Refused(LockRefusal::QueueFull { queue_length: 3 }), "{n}");
     }
     let retry_at = world.now.plus_ms(5_000);
     world.release("p", "ann");
     let refused = world.acquire("p", wish("y", "1", Exclusive));
-    assert_eq!(refused, Standing::Refused(Refusal::Contention { retry_at }), "although there is room by now");
+    assert_eq!(
+        refused,
+        Standing::Refused(LockRefusal::Contention { retry_at }),
+        "although there is room by now"
+    );
     assert_eq!(world.position("p", wish("w2", "1", Exclusive)), 2, "who waits already is not turned away");
     world.pass(5_000);
     assert_eq!(world.position("p", wish("y", "1", Exclusive)), 3);
@@ -324,7 +333,7 @@ fn a_full_queue_refuses_and_a_crowd_opens_the_circuit() {
     }
     assert!(!matches!(
         world.acquire("p", at_once("q", "1", Shared)),
-        Standing::Refused(Refusal::Contention { .. })
+        Standing::Refused(LockRefusal::Contention { .. })
     ));
 }
 
@@ -352,7 +361,7 @@ fn waiters_give_up_at_their_own_deadline_at_any_place() {
 fn cancelled_and_released_requests_do_not_come_back() {
     let mut world = new();
     let request = RequestKey::of(&holder("ben"), "1");
-    let cancel = Command::Cancel { holder: holder("ben"), request, why: End::Cancelled, begun: false };
+    let cancel = LockCommand::Cancel { holder: holder("ben"), request, why: End::Cancelled, begun: false };
     world.send(&lock("p"), &cancel);
     assert_eq!(
         over(world.acquire("p", wish("ben", "1", Exclusive))),
@@ -364,7 +373,7 @@ fn cancelled_and_released_requests_do_not_come_back() {
     let request = RequestKey::of(&holder("ben"), "2");
     world.send(
         &lock("p"),
-        &Command::Cancel { holder: holder("ben"), request, why: End::Cancelled, begun: false },
+        &LockCommand::Cancel { holder: holder("ben"), request, why: End::Cancelled, begun: false },
     );
     assert!(world.queue("p").is_empty());
     assert_eq!(over(world.acquire("p", wish("ben", "2", Exclusive))), End::Cancelled);
@@ -381,19 +390,19 @@ fn wrong_tokens_change_nothing() {
     for token in [Token::default(), Token::shown(grant.token.number() + 1), Token::shown(u64::MAX)] {
         for who in ["ann", "ben"] {
             for command in [
-                Command::Extend { holder: holder(who), token, ms: 1 },
-                Command::Release { holder: holder(who), token },
-                Command::Downgrade { holder: holder(who), token },
-                Command::Verify { token },
+                LockCommand::Extend { holder: holder(who), token, ms: 1 },
+                LockCommand::Release { holder: holder(who), token },
+                LockCommand::Downgrade { holder: holder(who), token },
+                LockCommand::Verify { token },
             ] {
                 assert_eq!(world.send(&lock("p"), &command).outcome, Outcome::Lost, "{command:?}");
                 assert_eq!(world.last, [], "{command:?}");
             }
         }
     }
-    let release = Command::Release { holder: holder("ben"), token: grant.token };
+    let release = LockCommand::Release { holder: holder("ben"), token: grant.token };
     assert_eq!(world.send(&lock("p"), &release).outcome, Outcome::Lost, "another's token");
-    let verify = Command::Verify { token: grant.token };
+    let verify = LockCommand::Verify { token: grant.token };
     assert!(
         matches!(world.send(&lock("p"), &verify).outcome, Outcome::Valid(by) if by.holder == holder("ann"))
     );
@@ -405,14 +414,19 @@ fn a_break_frees_everybody_and_the_queue_goes_on() {
     world.grant("p", wish("s1", "1", Shared));
     world.grant("p", wish("s2", "1", Shared));
     world.position("p", wish("w", "1", Exclusive));
-    let Outcome::Broken(held) = world.send(&lock("p"), &Command::Break).outcome else { panic!("broken") };
+    let Outcome::Broken(held) = world.send(&lock("p"), &LockCommand::Break).outcome else { panic!("broken") };
     assert_eq!(held.len(), 2);
     assert_eq!(world.holders("p"), ["w"]);
     assert_eq!(over(world.acquire("p", wish("s1", "1", Shared))), End::Broken);
 }
 
-fn cancel(who: &str, request: &str, why: End) -> Command {
-    Command::Cancel { holder: holder(who), request: RequestKey::of(&holder(who), request), why, begun: false }
+fn cancel(who: &str, request: &str, why: End) -> LockCommand {
+    LockCommand::Cancel {
+        holder: holder(who),
+        request: RequestKey::of(&holder(who), request),
+        why,
+        begun: false,
+    }
 }
 
 #[test]
@@ -459,10 +473,10 @@ fn an_upgrade_that_fails_in_any_way_leaves_the_shared_hold_and_its_token() {
         let mut world = new();
         let shared = world.grant("p", wish("dan", "1", Shared));
         world.grant("p", Acquire { claimed: false, ..wish("dan", "2", Exclusive) });
-        let extend = Command::Extend { holder: holder("dan"), token: shared.token, ms: 60_000 };
+        let extend = LockCommand::Extend { holder: holder("dan"), token: shared.token, ms: 60_000 };
         let outcome = world.send(&lock("p"), &extend).outcome;
         assert!(matches!(outcome, Outcome::Kept(grant) if grant.token == shared.token), "heartbeats go on");
-        let verify = Command::Verify { token: shared.token };
+        let verify = LockCommand::Verify { token: shared.token };
         assert!(matches!(world.send(&lock("p"), &verify).outcome, Outcome::Valid(_)));
         world.send(&lock("p"), &cancel("dan", "2", why.clone()));
         world.pass(59_000);
@@ -491,7 +505,7 @@ fn a_request_that_failed_leaves_the_grant_of_another_alone_also_if_it_had_begun_
     world.grant("p", Acquire { claimed: false, ..wish("eva", "m", Exclusive) });
     world.grant("p", wish("eva", "s", Exclusive));
     let (holder, request) = (holder("eva"), RequestKey::of(&holder("eva"), "m"));
-    world.send(&lock("p"), &Command::Cancel { holder, request, why: End::Refused, begun: true });
+    world.send(&lock("p"), &LockCommand::Cancel { holder, request, why: End::Refused, begun: true });
     assert_eq!(world.holders("p"), ["eva"], "s was told of it");
 }
 
@@ -516,10 +530,11 @@ fn requests_of_the_hold_under_an_upgrade_are_known_and_do_not_come_back() {
     let shared = world.grant("p", wish("dan", "r0", Shared));
     world.grant("p", Acquire { claimed: false, ..wish("dan", "up", Exclusive) });
     assert_eq!(world.grant("p", wish("dan", "r0", Shared)).token, shared.token);
-    let inquire = Command::Inquire { holder: holder("dan"), request: RequestKey::of(&holder("dan"), "r0") };
+    let inquire =
+        LockCommand::Inquire { holder: holder("dan"), request: RequestKey::of(&holder("dan"), "r0") };
     let outcome = world.send(&lock("p"), &inquire).outcome;
     assert!(matches!(outcome, Outcome::Standing(Standing::Held(grant)) if grant.token == shared.token));
-    let release = Command::Release { holder: holder("dan"), token: shared.token };
+    let release = LockCommand::Release { holder: holder("dan"), token: shared.token };
     assert_eq!(world.send(&lock("p"), &release).outcome, Outcome::Done);
     for request in ["r0", "up"] {
         assert_eq!(over(world.acquire("p", wish("dan", request, Shared))), End::Released);
@@ -528,7 +543,7 @@ fn requests_of_the_hold_under_an_upgrade_are_known_and_do_not_come_back() {
 
 #[test]
 fn sharers_of_one_lock_are_bounded() {
-    let mut world = World::new(Rules { max_holders: 2, ..Rules::default() });
+    let mut world = World::new(LockLimits { max_holders: 2, ..LockLimits::default() });
     world.grant("p", wish("s1", "1", Shared));
     world.grant("p", wish("s2", "1", Shared));
     world.position("p", wish("s3", "1", Shared));
@@ -583,17 +598,17 @@ fn hanging_up_ends_a_lease_of_which_nobody_can_have_been_told() {
         world.grant("p", patient("ann", "1", Exclusive, "here"));
         let request = RequestKey::of(&holder("ann"), "1");
         let server = "here".into();
-        world.send(&lock("p"), &Command::HangUp { holder: holder("ann"), request, server, begun });
+        world.send(&lock("p"), &LockCommand::HangUp { holder: holder("ann"), request, server, begun });
         assert_eq!(world.holders("p"), holders, "begun: {begun}");
     }
 }
 
 #[test]
 fn locks_have_their_turn_by_what_is_due_and_not_by_what_would_have_been() {
-    let mut world = World::new(Rules::default());
+    let mut world = World::new(LockLimits::default());
     let grant = world.grant("p", Acquire { ttl_ms: 10_000, ..wish("ann", "1", Exclusive) });
     world.grant("q", Acquire { ttl_ms: 20_000, ..wish("ben", "1", Exclusive) });
-    let extend = Command::Extend { holder: holder("ann"), token: grant.token, ms: 30_000 };
+    let extend = LockCommand::Extend { holder: holder("ann"), token: grant.token, ms: 30_000 };
     world.send(&lock("p"), &extend);
     let again = copy(&world.table);
     for mut table in [world.table, again] {
@@ -601,7 +616,7 @@ fn locks_have_their_turn_by_what_is_due_and_not_by_what_would_have_been() {
         for name in ["q", "p"] {
             let due = table.first_due(world.now.plus_ms(40_000));
             assert_eq!(due, Some(lock(name)));
-            table.step(&lock(name), &Command::Sweep, world.now.plus_ms(40_000), &mut Vec::new());
+            table.step(&lock(name), &LockCommand::Sweep, world.now.plus_ms(40_000), &mut Vec::new());
         }
     }
 }

@@ -3,12 +3,12 @@
 
 use crate::world::{World, holder};
 use ade_domain::lock::saga::{Failure, Next, Saga};
-use ade_domain::lock::{Draft, Mode, Request, Rules};
+use ade_domain::lock::{Draft, LockLimits, LockRequest, Mode};
 use ade_testkit::{Dice, effort};
 
 const NAMES: [&str; 5] = ["p", "q", "r", "s", "t"];
 
-fn request(dice: &mut Dice, who: &str, id: &str) -> Request {
+fn request(dice: &mut Dice, who: &str, id: &str) -> LockRequest {
     let names: Vec<String> =
         NAMES.iter().filter(|_| dice.below(2) == 0).map(|n| format!("resource:test:{n}")).collect();
     let mut locks: Vec<(&str, Option<Mode>)> = names
@@ -20,7 +20,7 @@ fn request(dice: &mut Dice, who: &str, id: &str) -> Request {
     }
     let (queue, wait) = (dice.below(2) == 0, dice.below(20) as f64);
     let draft = Draft { locks, queue, wait_seconds: Some(wait), request_id: Some(id), ..Draft::default() };
-    Request::new(holder(who), &draft, &Rules::default(), 0).expect("valid")
+    LockRequest::new(holder(who), &draft, &LockLimits::default(), 0).expect("valid")
 }
 
 /// How a saga stands after running until it must wait, or crashing on the way (`None`).
@@ -45,7 +45,7 @@ fn run(
     }
 }
 
-fn holds_all(world: &World, request: &Request) {
+fn holds_all(world: &World, request: &LockRequest) {
     for ask in &request.asks {
         let hold = world.table.lock(&ask.lock).and_then(|lock| lock.hold_of(&request.holder));
         assert!(hold.is_some_and(|hold| hold.mode >= ask.mode && hold.claimed), "{}", ask.lock);
@@ -53,7 +53,7 @@ fn holds_all(world: &World, request: &Request) {
 }
 
 /// Nothing is left of a failed request, but leases that a crashed run of it had begun: those end by time.
-fn holds_nothing(world: &World, request: &Request, crashed: bool) {
+fn holds_nothing(world: &World, request: &LockRequest, crashed: bool) {
     for ask in &request.asks {
         let hold = world.table.lock(&ask.lock).and_then(|lock| lock.hold_of(&request.holder));
         assert!(hold.is_none_or(|hold| crashed && hold.claimed), "{}", ask.lock);
@@ -66,8 +66,8 @@ fn all_or_nothing_however_they_interleave() {
     let (mut granted, mut failed, mut crashed) = (0_u64, 0_u64, 0_u64);
     for round in 0..rounds {
         let mut dice = Dice::new(seed, round);
-        let mut world = World::new(Rules::default());
-        let mut open: Vec<(Request, Saga, u64)> = Vec::new();
+        let mut world = World::new(LockLimits::default());
+        let mut open: Vec<(LockRequest, Saga, u64)> = Vec::new();
         let mut crashes: Vec<String> = Vec::new();
         for n in 0..6 {
             let who = format!("h{n}");
@@ -117,7 +117,7 @@ fn all_or_nothing_however_they_interleave() {
                     open.swap_remove(at);
                 }
                 Some(Next::Wait { .. }) => {
-                    for (lock, command) in saga.keep(&Rules::default()) {
+                    for (lock, command) in saga.keep(&LockLimits::default()) {
                         world.send(&lock, &command);
                     }
                     let ms = dice.below(2_000);

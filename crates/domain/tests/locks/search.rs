@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use crate::world::{World, check, copy, holder, is_in_cycle, lock, wish};
-use ade_domain::lock::{Acquire, Command, End, Mode, RequestKey, Rules, Table};
+use ade_domain::lock::{Acquire, End, LockCommand, LockLimits, Mode, RequestKey, Table};
 use ade_testkit::effort;
 
 const HOLDERS: [&str; 3] = ["ann", "ben", "cem"];
@@ -37,7 +37,7 @@ fn essence(table: &Table) -> String {
 }
 
 /// Every command that may do something in this state.
-fn commands(world: &World, step: u128) -> Vec<(&'static str, Command)> {
+fn commands(world: &World, step: u128) -> Vec<(&'static str, LockCommand)> {
     let mut commands = Vec::new();
     for name in LOCKS {
         let state = world.table.lock(&lock(name));
@@ -47,27 +47,27 @@ fn commands(world: &World, step: u128) -> Vec<(&'static str, Command)> {
                 for claimed in [true, false] {
                     let request = RequestKey::once(step);
                     let wish = Acquire { request, claimed, remember: false, ..wish(who, "", mode) };
-                    commands.push((name, Command::Acquire(wish)));
+                    commands.push((name, LockCommand::Acquire(wish)));
                 }
             }
             if let Some(hold) = state.and_then(|lock| lock.hold_of(&holder)) {
                 let (token, request) = (hold.token, hold.requests[0]);
-                commands.push((name, Command::Release { holder: holder.clone(), token }));
-                commands.push((name, Command::Downgrade { holder: holder.clone(), token }));
-                commands.push((name, Command::Claim { holder: holder.clone(), request, ttl_ms: 1_000 }));
+                commands.push((name, LockCommand::Release { holder: holder.clone(), token }));
+                commands.push((name, LockCommand::Downgrade { holder: holder.clone(), token }));
+                commands.push((name, LockCommand::Claim { holder: holder.clone(), request, ttl_ms: 1_000 }));
                 commands.push((
                     name,
-                    Command::Cancel { holder: holder.clone(), request, why: End::Refused, begun: false },
+                    LockCommand::Cancel { holder: holder.clone(), request, why: End::Refused, begun: false },
                 ));
             }
             if let Some(wait) = state.and_then(|lock| lock.wait_of(&holder)) {
                 commands.push((
                     name,
-                    Command::Cancel { holder, request: wait.request, why: End::TimedOut, begun: false },
+                    LockCommand::Cancel { holder, request: wait.request, why: End::TimedOut, begun: false },
                 ));
             }
         }
-        commands.push((name, Command::Break));
+        commands.push((name, LockCommand::Break));
     }
     commands
 }
@@ -78,7 +78,8 @@ fn every_sequence_of_three_holders_at_two_locks() {
     let (began, limit) = (Instant::now(), Duration::from_secs(effort::rounds(0, 60)));
     let usual_depth = 4;
     // Nothing expires within a search: leases are long and every step takes a microsecond.
-    let rules = Rules { ticket_claim_ms: 3_600_000, served_claim_ms: 3_600_000, ..Rules::default() };
+    let rules =
+        LockLimits { ticket_claim_ms: 3_600_000, served_claim_ms: 3_600_000, ..LockLimits::default() };
     let mut seen = BTreeSet::from([String::new()]);
     let mut level = vec![World::new(rules.clone())];
     let (mut steps, mut depth) = (0_u128, 0);

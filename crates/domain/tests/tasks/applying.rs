@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::office::{Office, config, user};
 use ade_domain::Moment;
-use ade_domain::approval::Action;
+use ade_domain::approval::DecisionKind;
 use ade_domain::task::{Begin, Follows, Refusal, Task};
 use ade_domain::task::{ExecutionResult, Failed, FailureCode, Left, Output, Phase, RollbackStrategy, State};
 
@@ -72,7 +72,7 @@ impl World {
             ade_domain::task::Config { rollback_strategy: strategy, ..config("schema", &["database:a"]) };
         let mut review = office.draft("ann", config);
         office.submit(&mut review, "ann").expect("submitted");
-        office.answer(&mut review, "rob", Action::Approve, "rob").expect("approved");
+        office.answer(&mut review, "rob", DecisionKind::Approve, "rob").expect("approved");
         assert_eq!(review.state, State::Approved);
         let now = office.now;
         Self { office, review, now }
@@ -226,7 +226,7 @@ fn whatever_is_said_in_whatever_order() {
             for world in &open {
                 for said in everything(world.attempt()) {
                     let mut after = world.clone();
-                    after.review.records.clear();
+                    after.review.transitions.clear();
                     match after.say(said) {
                         Ok(_) => {
                             check(world, said, &after);
@@ -236,7 +236,7 @@ fn whatever_is_said_in_whatever_order() {
                         }
                         Err(_) => {
                             let mut unchanged = world.review.clone();
-                            unchanged.records.clear();
+                            unchanged.transitions.clear();
                             assert_eq!(after.review, unchanged, "what is refused changes nothing: {said:?}");
                         }
                     }
@@ -452,11 +452,11 @@ fn changing_back_comes_to_an_end_also_after_the_task_has() {
 #[test]
 fn what_is_not_what_was_approved_fails_and_is_not_tried_again() {
     let mut world = World::approved(RollbackStrategy::Automatic);
-    world.review.records.clear();
+    world.review.transitions.clear();
     world.review.spoiled("w", world.now).expect("approved");
     let execution = world.review.execution.as_ref().expect("looked at");
     assert_eq!((world.review.state, execution.code), (State::Failed, Some(FailureCode::DigestMismatch)));
-    let told: Vec<&str> = world.review.records.iter().map(|one| one.action.as_str()).collect();
+    let told: Vec<&str> = world.review.transitions.iter().map(|one| one.action.as_str()).collect();
     assert_eq!(told, ["task.begin_apply", "task.fail"]);
     assert!(world.review.spoiled("w", world.now).is_err());
 }

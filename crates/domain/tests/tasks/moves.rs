@@ -4,7 +4,7 @@ use crate::office::{Office, asked, config, delegation, id, policy, user};
 use ade_domain::Moment;
 use ade_domain::approval::delegation::{Conditions, Kind};
 use ade_domain::approval::policy::{AutoApprove, Priority};
-use ade_domain::approval::{Action, RequestStatus};
+use ade_domain::approval::{ApprovalStatus, DecisionKind};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::State;
 use ade_domain::task::{Refusal, Task};
@@ -46,7 +46,7 @@ fn each_quarter_of_its_time_makes_a_request_more_urgent_once() {
     let other = review.approvals[1].approval_id.clone();
     assert!(review.raise(&other, at(500)).expect("known"));
     assert_eq!(review.approvals[1].priority, Priority::Urgent);
-    office.answer(&mut review, "rob", Action::Approve, "rob").expect("approved");
+    office.answer(&mut review, "rob", DecisionKind::Approve, "rob").expect("approved");
     for one in [approval_id, other] {
         assert!(!review.raise(&one, at(1_000)).expect("known"));
     }
@@ -67,7 +67,7 @@ fn who_is_asked_already_counts_for_a_leaver_if_nobody_else_is_left() {
     assert_eq!(asked(&review), ["eve"]);
     let eve = review.approvals.iter().find(|one| one.reviewer_id == id("eve")).expect("asked");
     assert!(eve.stands_for.contains(&id("rob")));
-    office.answer(&mut review, "eve", Action::Approve, "eve").expect("approved");
+    office.answer(&mut review, "eve", DecisionKind::Approve, "eve").expect("approved");
     assert_eq!(review.state, State::Approved, "also for the role that only rob has");
 }
 
@@ -128,13 +128,13 @@ fn only_its_authors_make_another_of_what_ended_badly() {
     let early = review.clone().resubmit(&office.actor("ann"), now);
     assert!(matches!(early, Err(Refusal::InvalidTransition(_))));
     office.submit(&mut review, "ann").expect("enough people");
-    office.answer(&mut review, "rob", Action::Reject, "rob").expect("rejected");
+    office.answer(&mut review, "rob", DecisionKind::Reject, "rob").expect("rejected");
     assert_eq!(review.resubmit(&office.actor("bea"), now), Err(Refusal::Forbidden));
     assert_eq!(review.resubmit(&office.actor("rob"), now), Err(Refusal::Forbidden));
     let revision = review.revision;
     assert_eq!(review.resubmit(&office.actor("ann"), now), Ok(id("ann")));
     assert_eq!((review.state, review.revision), (State::Rejected, revision + 1));
-    assert!(review.approvals.iter().all(|one| one.status != RequestStatus::Pending));
+    assert!(review.approvals.iter().all(|one| one.status != ApprovalStatus::Pending));
 }
 
 #[test]
@@ -145,15 +145,15 @@ fn a_wish_for_changes_that_is_handed_on_is_lifted_by_whoever_has_it_now() {
     office.policies = vec![policy("one", 1, &[])];
     let mut review = office.draft("ann", config("schema", &[]));
     office.submit(&mut review, "ann").expect("enough people");
-    office.answer(&mut review, "rob", Action::RequestChanges, "rob").expect("asked");
+    office.answer(&mut review, "rob", DecisionKind::RequestChanges, "rob").expect("asked");
     let robs = review.approvals.iter().find(|one| one.reviewer_id == id("rob")).expect("asked");
     let (robs, people) = (robs.approval_id.clone(), office.people());
     review
         .delegate(&robs, &id("kim"), &people, "k".to_owned(), &office.actor("rob"), office.now)
         .expect("kim can take over");
-    office.answer(&mut review, "zoe", Action::Approve, "zoe").expect("asked");
+    office.answer(&mut review, "zoe", DecisionKind::Approve, "zoe").expect("asked");
     assert_eq!(review.state, State::Reviewing, "nobody took it back that changes are wanted");
-    office.answer(&mut review, "kim", Action::Approve, "kim").expect("asked");
+    office.answer(&mut review, "kim", DecisionKind::Approve, "kim").expect("asked");
     assert_eq!(review.state, State::Approved);
 }
 
@@ -168,15 +168,15 @@ fn who_follows_agrees_only_as_long_as_its_leader_does_by_itself() {
     office.policies = vec![policy("two", 2, &[])];
     let mut review = office.draft("ann", config("schema", &[]));
     office.submit(&mut review, "ann").expect("enough people");
-    office.answer(&mut review, "eve", Action::Approve, "eve").expect("asked");
+    office.answer(&mut review, "eve", DecisionKind::Approve, "eve").expect("asked");
     // An administrator answers in the place of eve: what eve said does not count any more, nor who followed it.
-    office.answer(&mut review, "eve", Action::Approve, "max").expect("an administrator");
+    office.answer(&mut review, "eve", DecisionKind::Approve, "max").expect("an administrator");
     let status = |review: &Task, who: &str| {
         review.approvals.iter().find(|one| one.reviewer_id == id(who)).map(|one| one.status)
     };
-    assert_eq!((review.state, status(&review, "rob")), (State::Reviewing, Some(RequestStatus::Pending)));
+    assert_eq!((review.state, status(&review, "rob")), (State::Reviewing, Some(ApprovalStatus::Pending)));
     // What an administrator said in the place of rob is not taken back by eve.
-    office.answer(&mut review, "rob", Action::RequestChanges, "max").expect("an administrator");
-    office.answer(&mut review, "eve", Action::RequestChanges, "eve").expect("asked");
-    assert_eq!(status(&review, "rob"), Some(RequestStatus::ChangesRequested));
+    office.answer(&mut review, "rob", DecisionKind::RequestChanges, "max").expect("an administrator");
+    office.answer(&mut review, "eve", DecisionKind::RequestChanges, "eve").expect("asked");
+    assert_eq!(status(&review, "rob"), Some(ApprovalStatus::ChangesRequested));
 }

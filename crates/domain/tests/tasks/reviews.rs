@@ -7,10 +7,10 @@ use crate::office::{Office, asked, config, delegation, id, policy, user};
 use ade_domain::approval::delegation::{Conditions, Kind};
 use ade_domain::approval::policy::AutoApprove;
 use ade_domain::approval::quorum::{Status, least};
-use ade_domain::approval::{Action, RequestStatus};
+use ade_domain::approval::{ApprovalStatus, DecisionKind};
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_domain::task::{Refusal, Task};
-use ade_domain::task::{State, Verb};
+use ade_domain::task::{State, TaskCommand};
 use ade_testkit::{Dice, effort};
 
 fn small_office() -> Office {
@@ -103,13 +103,13 @@ fn each_policy_is_a_requirement_of_its_own() {
     office.submit(&mut review, "ann").expect("enough people");
     assert_eq!(asked(&review), ["eve", "rob", "sue"]);
     assert_eq!(least(&review.requirements), 2);
-    office.answer(&mut review, "rob", Action::Approve, "rob").expect("asked");
-    office.answer(&mut review, "eve", Action::Approve, "eve").expect("asked");
+    office.answer(&mut review, "rob", DecisionKind::Approve, "rob").expect("asked");
+    office.answer(&mut review, "eve", DecisionKind::Approve, "eve").expect("asked");
     let statuses: Vec<Status> = review.progress().iter().map(|progress| progress.status).collect();
     assert_eq!(statuses, [Status::Satisfied, Status::Unsatisfied]);
     assert_eq!(review.progress()[1].why, "1 more must agree, among them dba");
     assert_eq!(review.state, State::Reviewing);
-    office.answer(&mut review, "sue", Action::Approve, "sue").expect("asked");
+    office.answer(&mut review, "sue", DecisionKind::Approve, "sue").expect("asked");
     assert_eq!(review.state, State::Approved);
 }
 
@@ -121,16 +121,17 @@ fn nobody_decides_about_its_own_and_too_few_others_are_told_at_submission() {
     office.submit(&mut review, "ann").expect("enough people");
     assert_eq!(asked(&review), ["eve", "rob", "sue"]);
     assert!(review.passed_by.iter().any(|why| why == "ann cannot decide about this task: is its author"));
-    let own =
-        office.answer(&mut review, "rob", Action::Approve, "ann").expect_err("not even as administrator");
+    let own = office
+        .answer(&mut review, "rob", DecisionKind::Approve, "ann")
+        .expect_err("not even as administrator");
     assert!(matches!(own, Refusal::OwnTask { .. }));
     // Nor by a token that the author made for somebody else.
     let mut actor = office.actor("rob");
     actor.token_made_by = Some(id("ann"));
     let approval_id = review.approvals[1].approval_id.clone();
-    let answer = ade_domain::task::Answer {
+    let answer = ade_domain::task::Decision {
         approval_id: &approval_id,
-        action: Action::Approve,
+        action: DecisionKind::Approve,
         reason: None,
         digest: None,
     };
@@ -159,16 +160,16 @@ fn an_approval_does_not_count_for_what_it_was_not_given_for() {
     office.policies = vec![policy("two", 2, &[])];
     let mut review = office.draft("ann", config("schema", &["database:a"]));
     office.submit(&mut review, "ann").expect("enough people");
-    office.answer(&mut review, "rob", Action::Approve, "rob").expect("asked");
+    office.answer(&mut review, "rob", DecisionKind::Approve, "rob").expect("asked");
     let (old, old_digest) = (review.approvals[1].approval_id.clone(), review.digest);
     office.modify(&mut review, &config("schema", &["database:b"]), "ann").expect("its author");
     assert_eq!(review.state, State::Reviewing);
-    assert_eq!(review.approvals.iter().filter(|one| one.status == RequestStatus::Invalidated).count(), 3);
+    assert_eq!(review.approvals.iter().filter(|one| one.status == ApprovalStatus::Invalidated).count(), 3);
     let reopened = review.reopened.as_ref().map(|one| (one.why.as_str(), one.at));
     assert_eq!(reopened, Some(("ann changed it", office.now)));
-    let answer = |approval_id, digest| ade_domain::task::Answer {
+    let answer = |approval_id, digest| ade_domain::task::Decision {
         approval_id,
-        action: Action::Approve,
+        action: DecisionKind::Approve,
         reason: None,
         digest,
     };
@@ -176,14 +177,14 @@ fn an_approval_does_not_count_for_what_it_was_not_given_for() {
     let late = review.clone().respond(&answer(&old, Some(old_digest)), &rob, office.now);
     assert_eq!(late, Err(Refusal::DigestMismatch { now: review.digest }));
     let late = review.clone().respond(&answer(&old, None), &rob, office.now);
-    assert_eq!(late, Err(Refusal::NotAnswerable { status: RequestStatus::Invalidated }));
-    office.answer(&mut review, "sue", Action::Approve, "sue").expect("asked");
+    assert_eq!(late, Err(Refusal::NotAnswerable { status: ApprovalStatus::Invalidated }));
+    office.answer(&mut review, "sue", DecisionKind::Approve, "sue").expect("asked");
     assert_eq!(review.state, State::Reviewing, "the first approval was for something else");
-    office.answer(&mut review, "rob", Action::Approve, "rob").expect("asked again");
+    office.answer(&mut review, "rob", DecisionKind::Approve, "rob").expect("asked again");
     assert_eq!(review.state, State::Approved);
-    let late = office.answer(&mut review, "eve", Action::Reject, "eve").expect_err("too late");
+    let late = office.answer(&mut review, "eve", DecisionKind::Reject, "eve").expect_err("too late");
     assert_eq!(late, Refusal::AlreadyDecided { state: State::Approved });
-    assert_eq!(review.approvals.iter().filter(|one| one.status == RequestStatus::Closed).count(), 1);
+    assert_eq!(review.approvals.iter().filter(|one| one.status == ApprovalStatus::Closed).count(), 1);
 }
 
 #[test]
@@ -195,17 +196,17 @@ fn whoever_follows_agrees_with_its_manager_but_is_no_second_vote() {
     office.policies = vec![policy("two", 2, &[]), policy("databases", 1, &["dba", "reviewer"])];
     let mut review = office.draft("ann", config("schema", &[]));
     office.submit(&mut review, "ann").expect("enough people");
-    office.answer(&mut review, "eve", Action::Approve, "eve").expect("asked");
+    office.answer(&mut review, "eve", DecisionKind::Approve, "eve").expect("asked");
     let sue = review.approvals.iter().find(|one| one.reviewer_id == id("sue")).expect("asked");
-    assert_eq!((sue.status, sue.reviewed_by.as_ref()), (RequestStatus::Approved, Some(&id("eve"))));
+    assert_eq!((sue.status, sue.reviewed_by.as_ref()), (ApprovalStatus::Approved, Some(&id("eve"))));
     assert_eq!(sue.response_reason.as_deref(), Some("follows eve"));
     let progress = review.progress();
     assert_eq!((progress[0].status, progress[0].needed), (Status::Unsatisfied, 1), "one human decided");
     assert_eq!(progress[1].status, Status::Satisfied, "the role is represented");
     // Taken back with the decision that it followed.
-    office.answer(&mut review, "eve", Action::RequestChanges, "eve").expect("asked");
+    office.answer(&mut review, "eve", DecisionKind::RequestChanges, "eve").expect("asked");
     let sue = review.approvals.iter().find(|one| one.reviewer_id == id("sue")).expect("asked");
-    assert_eq!(sue.status, RequestStatus::Pending);
+    assert_eq!(sue.status, ApprovalStatus::Pending);
 }
 
 #[test]
@@ -226,7 +227,8 @@ fn nobody_is_needed_only_if_every_policy_says_so() {
     let review = submitted(std::slice::from_ref(&lenient));
     assert_eq!(review.state, State::Approved);
     assert_eq!(review.auto_approved.as_deref(), Some("lenient: the risk of 30 is below 60"));
-    let states: Vec<(State, State)> = review.records.iter().map(|record| (record.from, record.to)).collect();
+    let states: Vec<(State, State)> =
+        review.transitions.iter().map(|record| (record.from, record.to)).collect();
     assert_eq!(states[1..], [(State::Draft, State::Submitted), (State::Submitted, State::Approved)]);
     assert_eq!(submitted(&[lenient, policy("strict", 1, &[])]).state, State::Reviewing);
     assert_eq!(submitted(&[empty]).state, State::Reviewing);
@@ -290,8 +292,10 @@ fn unanswered_requests_go_to_managers_then_roles_then_administrators_and_each_st
     }
     assert_eq!(asked(&review).len(), 4, "and no further");
     // Whoever was asked in the place of others can decide.
-    office.answer(&mut review, "eve", Action::Approve, "zoe").expect_err("another's request");
-    office.answer(&mut review, "zoe", Action::Approve, "zoe").expect("whoever is asked acts as reviewer");
+    office.answer(&mut review, "eve", DecisionKind::Approve, "zoe").expect_err("another's request");
+    office
+        .answer(&mut review, "zoe", DecisionKind::Approve, "zoe")
+        .expect("whoever is asked acts as reviewer");
     assert_eq!(review.state, State::Approved);
 }
 
@@ -307,7 +311,7 @@ fn the_requests_of_a_leaver_move_on() {
     // Eve, the manager, is asked already: an administrator takes over.
     assert_eq!(asked(&review), ["eve", "sue", "max"]);
     let rob = review.approvals.iter().find(|one| one.reviewer_id == id("rob")).expect("asked before");
-    assert_eq!((rob.status, rob.delegated_to.as_ref()), (RequestStatus::Delegated, Some(&id("max"))));
+    assert_eq!((rob.status, rob.delegated_to.as_ref()), (ApprovalStatus::Delegated, Some(&id("max"))));
 }
 
 /// What must hold whatever happened.
@@ -320,7 +324,7 @@ fn check(review: &Task) {
             "{approval:?}"
         );
         if let Some(by) = &approval.reviewed_by {
-            let counts = approval.digest == review.digest && approval.status == RequestStatus::Approved;
+            let counts = approval.digest == review.digest && approval.status == ApprovalStatus::Approved;
             assert!(!counts || !review.author_set.contains(by), "{by} decided about its own");
         }
         let open = approval.is_open();
@@ -364,9 +368,9 @@ fn whatever_happens_an_approval_is_somebody_elses_and_for_exactly_this() {
             let outcome = match deed {
                 0 | 1 => office.submit(&mut changed, who),
                 2 => office.modify(&mut changed, &config("schema", &[&format!("database:{step}")]), who),
-                3..=6 => office.answer(&mut changed, of, Action::Approve, who),
-                7 => office.answer(&mut changed, of, Action::Reject, who),
-                8 => office.answer(&mut changed, of, Action::RequestChanges, who),
+                3..=6 => office.answer(&mut changed, of, DecisionKind::Approve, who),
+                7 => office.answer(&mut changed, of, DecisionKind::Reject, who),
+                8 => office.answer(&mut changed, of, DecisionKind::RequestChanges, who),
                 9 => changed.ask_override(Some("r"), Some("t"), &actor, now),
                 10 => changed.confirm_override(&actor, now),
                 _ if dice.below(3) == 0 => changed.revoke(Some("r"), &actor, now),
@@ -378,18 +382,18 @@ fn whatever_happens_an_approval_is_somebody_elses_and_for_exactly_this() {
                 }
             };
             let verb = match deed {
-                0 | 1 => Some(Verb::Submit),
-                2 => Some(Verb::Modify),
-                3..=6 => Some(Verb::Approve),
-                7 => Some(Verb::Reject),
-                9 => Some(Verb::Override),
-                10 => Some(Verb::ConfirmOverride),
+                0 | 1 => Some(TaskCommand::Submit),
+                2 => Some(TaskCommand::Modify),
+                3..=6 => Some(TaskCommand::Approve),
+                7 => Some(TaskCommand::Reject),
+                9 => Some(TaskCommand::Override),
+                10 => Some(TaskCommand::ConfirmOverride),
                 _ => None,
             };
             if let Some(verb) = verb {
                 let told = review.open_to(&actor, now).contains(&verb);
                 // Another's request may be the one that can be answered, and what is said may be too much or too little.
-                let maybe = matches!(verb, Verb::Approve | Verb::Reject)
+                let maybe = matches!(verb, TaskCommand::Approve | TaskCommand::Reject)
                     || matches!(outcome, Err(Refusal::NoQuorum(_) | Refusal::TooManyRequests { .. }));
                 assert!(told == outcome.is_ok() || (told && maybe), "{who} {verb} {outcome:?} {review:?}");
             }

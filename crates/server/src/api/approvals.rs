@@ -2,10 +2,10 @@
 
 #![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
 
-use ade_app::Made;
-use ade_app::reviews::{Batch, Response as Said, Whose};
+use ade_app::Outcome;
+use ade_app::tasks::{Batch, Response as Said, Whose};
 use ade_client::wire;
-use ade_domain::approval::{Action, RequestStatus};
+use ade_domain::approval::{ApprovalStatus, DecisionKind};
 use ade_domain::people::UserId;
 use ade_domain::task::Digest;
 use axum::Json;
@@ -43,7 +43,7 @@ struct ListParams {
     /// To this person; `me`, unless said, `*` for everybody. Others' requests are for administrators and auditors.
     reviewer: Option<String>,
     /// In this status, such as `PENDING`.
-    #[param(value_type = Option<RequestStatus>)]
+    #[param(value_type = Option<ApprovalStatus>)]
     status: Option<String>,
     /// At most 200; 50 unless said.
     #[param(minimum = 1, maximum = 200)]
@@ -67,7 +67,7 @@ async fn list(
     let ListParams { reviewer, status, limit, cursor } = params;
     let page = PageParams::of(limit, cursor);
     let limit = page.limit()?;
-    let status: Option<RequestStatus> = match status {
+    let status: Option<ApprovalStatus> = match status {
         None => None,
         Some(word) => {
             let known = serde_json::from_value(serde_json::Value::String(word));
@@ -115,7 +115,7 @@ async fn show(State(app): State<App>, caller: Caller, Segment(id): Segment) -> A
 async fn respond(
     app: &App,
     id: &str,
-    action: Action,
+    action: DecisionKind,
     posted: &Posted<wire::ResponseRequest>,
 ) -> Answer<Response> {
     let wire::ResponseRequest { reason, digest } = posted.body.clone();
@@ -125,7 +125,7 @@ async fn respond(
         Some(Err(_)) => return Err(Problem::invalid_at("/digest", "must be 64 hexadecimal digits")),
     };
     let task = app.reviews.respond(id, &Said { action, reason, digest }, &posted.caller).await?;
-    Ok(posted.answer(Made::Approval(&task, id)))
+    Ok(posted.answer(Outcome::Approval(&task, id)))
 }
 
 /// Yes
@@ -138,7 +138,7 @@ async fn approve(
     Segment(id): Segment,
     posted: Posted<wire::ResponseRequest>,
 ) -> Answer<Response> {
-    respond(&app, &id, Action::Approve, &posted).await
+    respond(&app, &id, DecisionKind::Approve, &posted).await
 }
 
 /// No; a reason is needed
@@ -151,7 +151,7 @@ async fn reject(
     Segment(id): Segment,
     posted: Posted<wire::ResponseRequest>,
 ) -> Answer<Response> {
-    respond(&app, &id, Action::Reject, &posted).await
+    respond(&app, &id, DecisionKind::Reject, &posted).await
 }
 
 /// Not like this; a reason is needed, and nothing is approved until the author changes it
@@ -164,7 +164,7 @@ async fn request_changes(
     Segment(id): Segment,
     posted: Posted<wire::ResponseRequest>,
 ) -> Answer<Response> {
-    respond(&app, &id, Action::RequestChanges, &posted).await
+    respond(&app, &id, DecisionKind::RequestChanges, &posted).await
 }
 
 /// Hand one request on
@@ -179,7 +179,7 @@ async fn delegate(
 ) -> Answer<Response> {
     let to = UserId::new(posted.body.to.clone());
     let task = app.reviews.delegate(&id, &to, &posted.caller).await?;
-    Ok(posted.answer(Made::Approval(&task, &id)))
+    Ok(posted.answer(Outcome::Approval(&task, &id)))
 }
 
 /// The same answer to many requests: all of them, or none
@@ -199,5 +199,5 @@ async fn batch(State(app): State<App>, posted: Posted<wire::BatchRequest>) -> An
         apply_immediately: options.apply_immediately,
     };
     let tasks = app.reviews.respond_to_all(&batch, &posted.caller).await?;
-    Ok(posted.answer(Made::Batch(&batch.approval_ids, &tasks)))
+    Ok(posted.answer(Outcome::Batch(&batch.approval_ids, &tasks)))
 }

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use ade_app::Made;
-use ade_app::reviews::Command;
+use ade_app::Outcome;
+use ade_app::tasks::Command;
 use ade_app::worker::Report;
 use ade_client::wire;
 use ade_domain::lock::Holder;
@@ -78,7 +78,7 @@ async fn claim(State(app): State<App>, posted: Posted<wire::ClaimRequest>) -> An
         Ok(app.pulls.claim(agent_id.as_deref(), &types, wait, &posted.caller).await?)
     };
     Ok(match app.unless_stopping(work).await? {
-        Some(task) => posted.answer(Made::Claim(&task)),
+        Some(task) => posted.answer(Outcome::Claim(&task)),
         None => StatusCode::NO_CONTENT.into_response(),
     })
 }
@@ -163,7 +163,7 @@ async fn log(
         return Err(Problem::invalid_at("/text", format!("must have 1 to {LONGEST_LINE} bytes")));
     }
     app.pulls.log(&id, *attempt, text, &posted.caller).await?;
-    Ok(posted.answer(Made::Said))
+    Ok(posted.answer(Outcome::Said))
 }
 
 /// An agent says how it ended; saying the same again is answered the same
@@ -198,7 +198,7 @@ async fn command(
     posted: &Posted<wire::Reason, 202>,
 ) -> Answer<Response> {
     let task = app.reviews.command(id, command, posted.body.reason.as_deref(), &posted.caller).await?;
-    Ok(posted.answer(Made::Task(&task)))
+    Ok(posted.answer(Outcome::Task(&task)))
 }
 
 /// Stop a task that is carried out (admin)

@@ -1,6 +1,6 @@
 //! Jobs, and what they archived.
 
-use ade_app::Made;
+use ade_app::Outcome;
 use ade_client::wire;
 use ade_domain::permission::Scope;
 use axum::Json;
@@ -66,5 +66,5 @@ async fn archives(
 ))]
 async fn restore(State(app): State<App>, Segment(id): Segment, posted: Posted<Nothing>) -> Answer<Response> {
     let restored = app.archives.restore(&id, &posted.caller).await?;
-    Ok(posted.answer(Made::Restored(&restored)))
+    Ok(posted.answer(Outcome::Restored(&restored)))
 }

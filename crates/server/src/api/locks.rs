@@ -4,7 +4,7 @@
 
 use ade_app::locks::{Acquired, Held};
 use ade_client::wire::{self, FieldError};
-use ade_domain::lock::{Draft, Holder, InvalidName, LockKind, LockName, Mode, Request, Token, ttl_ms};
+use ade_domain::lock::{Draft, Holder, InvalidName, LockKind, LockName, LockRequest, Mode, Token, ttl_ms};
 use ade_domain::permission::Scope;
 use ade_store::coordination::Filter;
 use axum::Json;
@@ -75,7 +75,7 @@ async fn acquire(
         request_id: body.request_id.as_deref(),
     };
     let coordination = app.locks.coordination();
-    let request = Request::new(holder, &draft, coordination.rules(), Uuid::new_v4().as_u128())?;
+    let request = LockRequest::new(holder, &draft, coordination.rules(), Uuid::new_v4().as_u128())?;
     let work = async {
         let acquired = app.locks.acquire(request).await;
         acquired.map_err(|error| Problem::of_lock(error, coordination.now()))

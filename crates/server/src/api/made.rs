@@ -1,9 +1,9 @@
 //! What a use case made, as it is answered: now, and again when the request is repeated.
 
-use ade_app::{Caller, Made};
+use ade_app::{Caller, Outcome};
 use ade_domain::Moment;
-use ade_store::RecordError;
-use ade_store::database::{Thing, ThingKind};
+use ade_store::DatabaseError;
+use ade_store::database::{DocumentKind, StoredDocument};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -11,21 +11,21 @@ use super::convert::{execution, jobs, reviews as convert, settings};
 use crate::problem::Problem;
 
 /// Status and body of the answer to somebody at a time.
-pub(crate) fn answer(status: u16, made: Made<'_>, reader: &Caller, now: Moment) -> (u16, Value) {
+pub(crate) fn answer(status: u16, made: Outcome<'_>, reader: &Caller, now: Moment) -> (u16, Value) {
     let body = match made {
-        Made::Task(task) => value(&convert::task(task, reader, now)),
-        Made::Claim(task) => value(&execution::claim(task, reader, now)),
-        Made::Approval(task, id) => {
+        Outcome::Task(task) => value(&convert::task(task, reader, now)),
+        Outcome::Claim(task) => value(&execution::claim(task, reader, now)),
+        Outcome::Approval(task, id) => {
             let found = task.approvals.iter().find(|one| one.approval_id == id);
             value(&found.map(|one| convert::approval(one, &task.task)))
         }
-        Made::Batch(ids, tasks) => value(&convert::batch(ids, tasks)),
-        Made::Restored(restored) => value(&jobs::restored(restored)),
-        Made::Said => Value::Null,
-        Made::Comment(comment) => value(&convert::comment(comment)),
-        Made::User(user) => value(&convert::user(user)),
-        Made::Token(token) => value(&convert::token(token, None)),
-        Made::Thing(thing) => match of_thing(thing) {
+        Outcome::Batch(ids, tasks) => value(&convert::batch(ids, tasks)),
+        Outcome::Restored(restored) => value(&jobs::restored(restored)),
+        Outcome::Said => Value::Null,
+        Outcome::Comment(comment) => value(&convert::comment(comment)),
+        Outcome::User(user) => value(&convert::user(user)),
+        Outcome::Token(token) => value(&convert::token(token, None)),
+        Outcome::Thing(thing) => match of_thing(thing) {
             Ok(body) => body,
             Err(error) => return Problem::from(error).parts(),
         },
@@ -33,13 +33,13 @@ pub(crate) fn answer(status: u16, made: Made<'_>, reader: &Caller, now: Moment) 
     (status, body)
 }
 
-fn of_thing(thing: &Thing) -> Result<Value, RecordError> {
+fn of_thing(thing: &StoredDocument) -> Result<Value, DatabaseError> {
     Ok(match thing.kind {
-        ThingKind::Policy => value(&convert::policy(thing)?),
-        ThingKind::Delegation => value(&convert::delegation(thing)?),
-        ThingKind::Resource => value(&convert::resource(thing)?),
-        ThingKind::Setting => value(&settings::setting(thing)?),
-        ThingKind::Feature => value(&settings::feature(thing)?),
+        DocumentKind::Policy => value(&convert::policy(thing)?),
+        DocumentKind::Delegation => value(&convert::delegation(thing)?),
+        DocumentKind::Resource => value(&convert::resource(thing)?),
+        DocumentKind::Setting => value(&settings::setting(thing)?),
+        DocumentKind::Feature => value(&settings::feature(thing)?),
     })
 }
 

@@ -23,10 +23,10 @@ use std::sync::Arc;
 
 use ade_app::agents::AgentService;
 use ade_app::jobs::Archives;
-use ade_app::rules::Rules;
+use ade_app::rules::RuleService;
 use ade_app::worker::Pulls;
-use ade_app::{Accounts, Audits, Jobs, LockService, Reviews};
-use ade_store::Record;
+use ade_app::{AccountService, AuditService, Jobs, LockService, TaskService};
+use ade_store::Database;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
@@ -59,14 +59,14 @@ pub(crate) struct Nothing {}
 pub(crate) struct App {
     pub(crate) locks: LockService,
     pub(crate) agents: AgentService,
-    pub(crate) accounts: Accounts,
-    pub(crate) reviews: Reviews,
+    pub(crate) accounts: AccountService,
+    pub(crate) reviews: TaskService,
     pub(crate) pulls: Pulls,
     pub(crate) jobs: Jobs,
     pub(crate) archives: Archives,
-    pub(crate) rules: Rules,
-    pub(crate) audits: Audits,
-    pub(crate) record: Record,
+    pub(crate) rules: RuleService,
+    pub(crate) audits: AuditService,
+    pub(crate) record: Database,
     pub(crate) own_settings: Arc<[OwnSetting]>,
     pub(crate) in_flight: InFlight,
     pub(crate) admin: AdminToken,

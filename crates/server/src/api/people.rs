@@ -1,6 +1,6 @@
 //! People, how they sign in, and their tokens.
 
-use ade_app::Made;
+use ade_app::Outcome;
 use ade_app::accounts::{SESSION_LASTS_MS, TokenDraft, UserChange, UserDraft};
 use ade_client::wire;
 use axum::Json;
@@ -136,7 +136,7 @@ async fn create(State(app): State<App>, posted: Posted<wire::UserRequest, 201>) 
     let (manager_id, team) = (manager_id.map(Some), team.map(Some));
     let change = UserChange { name, roles, manager_id, team, active, password };
     let made = app.accounts.create_user(UserDraft { user_id, change }, &posted.caller).await?;
-    Ok(posted.answer(Made::User(&made)))
+    Ok(posted.answer(Outcome::User(&made)))
 }
 
 /// One person

@@ -1,13 +1,13 @@
 //! What reviews are decided by: policies, delegations, the registry of resources.
 
-use ade_app::Made;
+use ade_app::Outcome;
 use ade_app::rules::{DelegationChange, PolicyChange, ResourceChange};
 use ade_client::wire;
 use ade_domain::Moment;
 use ade_domain::glob::Pattern;
 use ade_domain::people::UserId;
-use ade_store::RecordError;
-use ade_store::database::Thing;
+use ade_store::DatabaseError;
+use ade_store::database::StoredDocument;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -37,12 +37,13 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 
 /// A page of things, of which there are few: they are read whole, and cut here.
 fn page<T>(
-    things: Vec<Thing>,
+    things: Vec<StoredDocument>,
     page: &PageParams,
-    told: impl Fn(&Thing) -> Result<T, RecordError>,
+    told: impl Fn(&StoredDocument) -> Result<T, DatabaseError>,
 ) -> Answer<Json<wire::Page<T>>> {
     let (limit, after) = (page.limit()?, page.cursor.clone().unwrap_or_default());
-    let found: Vec<Thing> = things.into_iter().filter(|thing| thing.id > after).take(limit + 1).collect();
+    let found: Vec<StoredDocument> =
+        things.into_iter().filter(|thing| thing.id > after).take(limit + 1).collect();
     let mut told_all = found.iter().map(told).collect::<Result<Vec<T>, _>>()?;
     let more = told_all.len() > limit;
     told_all.truncate(limit);
@@ -94,7 +95,7 @@ async fn policies(
 ))]
 async fn create_policy(State(app): State<App>, posted: Posted<wire::PolicyRequest, 201>) -> Answer<Response> {
     let made = app.rules.create_policy(&policy_change(posted.body.clone()), &posted.caller).await?;
-    Ok(posted.answer(Made::Thing(&made)))
+    Ok(posted.answer(Outcome::Thing(&made)))
 }
 
 /// One policy
@@ -154,7 +155,7 @@ async fn delete_policy(State(app): State<App>, caller: Caller, Segment(id): Segm
 ))]
 async fn activate(State(app): State<App>, Segment(id): Segment, posted: Posted<Nothing>) -> Answer<Response> {
     let made = app.rules.activate_policy(&id, &posted.caller).await?;
-    Ok(posted.answer(Made::Thing(&made)))
+    Ok(posted.answer(Outcome::Thing(&made)))
 }
 
 /// The past tasks that would have gone another way with what is drafted (admin or auditor)
@@ -168,7 +169,7 @@ async fn activate(State(app): State<App>, Segment(id): Segment, posted: Posted<N
 async fn replay(State(app): State<App>, caller: Caller, Segment(id): Segment) -> Answer<Json<wire::Replay>> {
     let differs = app.rules.replay(&id, &app.reviews, &caller);
     let differs = app.unless_stopping(async { Ok(differs.await?) }).await?;
-    let told = |one: ade_app::reviews::Differs| wire::ReplayedTask {
+    let told = |one: ade_app::tasks::Differs| wire::ReplayedTask {
         task_id: one.task_id,
         was: one.was,
         would_be: one.would_be,
@@ -219,7 +220,7 @@ async fn create_delegation(
     posted: Posted<wire::DelegationRequest, 201>,
 ) -> Answer<Response> {
     let made = app.rules.create_delegation(&delegation_change(posted.body.clone()), &posted.caller).await?;
-    Ok(posted.answer(Made::Thing(&made)))
+    Ok(posted.answer(Outcome::Thing(&made)))
 }
 
 /// One delegation
@@ -307,7 +308,7 @@ async fn create_resource(
     posted: Posted<wire::ResourceRequest, 201>,
 ) -> Answer<Response> {
     let made = app.rules.create_resource(&resource_change(posted.body.clone()), &posted.caller).await?;
-    Ok(posted.answer(Made::Thing(&made)))
+    Ok(posted.answer(Outcome::Thing(&made)))
 }
 
 /// What is registered for one pattern

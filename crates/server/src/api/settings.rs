@@ -1,7 +1,7 @@
 //! Settings and flags that are changed while servers run.
 
 use ade_client::wire;
-use ade_domain::lock::Rules as LockRules;
+use ade_domain::lock::LockLimits as LockRules;
 use ade_domain::permission::Scope;
 use axum::Json;
 use axum::extract::State;

@@ -1,6 +1,6 @@
 //! What would happen if. Nothing is changed.
 
-use ade_app::reviews::{Imagined, Simulated};
+use ade_app::tasks::{Imagined, Simulated};
 use ade_client::wire;
 use ade_domain::Moment;
 use axum::Json;

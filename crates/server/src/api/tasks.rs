@@ -2,9 +2,9 @@
 
 #![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
 
-use ade_app::Made;
+use ade_app::Outcome;
 use ade_app::proposal::{Proposal, SaidPreview};
-use ade_app::reviews::Deed;
+use ade_app::tasks::TaskAction;
 use ade_client::wire;
 use ade_domain::task::{Preview, State as TaskState};
 use ade_store::database::{StoredTask, TaskFilter};
@@ -132,7 +132,7 @@ pub(super) fn proposal(body: wire::TaskRequest) -> Proposal {
 ))]
 async fn create(State(app): State<App>, posted: Posted<wire::TaskRequest, 201>) -> Answer<Response> {
     let made = app.reviews.propose(proposal(posted.body.clone()), &posted.caller).await?;
-    Ok(posted.answer(Made::Task(&made)))
+    Ok(posted.answer(Outcome::Task(&made)))
 }
 
 /// One task
@@ -208,7 +208,7 @@ async fn submit(
     posted: Posted<Nothing, 202>,
 ) -> Answer<Response> {
     let task = app.reviews.submit(&id, &posted.caller).await?;
-    Ok(posted.answer(Made::Task(&task)))
+    Ok(posted.answer(Outcome::Task(&task)))
 }
 
 /// A new draft of a task that was rejected or failed
@@ -228,12 +228,12 @@ async fn resubmit(
     posted: Posted<Nothing, 201>,
 ) -> Answer<Response> {
     let task = app.reviews.resubmit(&id, &posted.caller).await?;
-    Ok(posted.answer(Made::Task(&task)))
+    Ok(posted.answer(Outcome::Task(&task)))
 }
 
-async fn act<T>(app: &App, id: &str, deed: &Deed, posted: &Posted<T>) -> Answer<Response> {
+async fn act<T>(app: &App, id: &str, deed: &TaskAction, posted: &Posted<T>) -> Answer<Response> {
     let task = app.reviews.act(id, deed, &posted.caller).await?;
-    Ok(posted.answer(Made::Task(&task)))
+    Ok(posted.answer(Outcome::Task(&task)))
 }
 
 /// Give a task up before it is applied
@@ -246,7 +246,7 @@ async fn cancel(
     Segment(id): Segment,
     posted: Posted<wire::Reason>,
 ) -> Answer<Response> {
-    act(&app, &id, &Deed::Cancel { reason: posted.body.reason.clone() }, &posted).await
+    act(&app, &id, &TaskAction::Cancel { reason: posted.body.reason.clone() }, &posted).await
 }
 
 /// Take an approval back before the task is applied
@@ -259,7 +259,7 @@ async fn revoke(
     Segment(id): Segment,
     posted: Posted<wire::Reason>,
 ) -> Answer<Response> {
-    act(&app, &id, &Deed::Revoke { reason: posted.body.reason.clone() }, &posted).await
+    act(&app, &id, &TaskAction::Revoke { reason: posted.body.reason.clone() }, &posted).await
 }
 
 /// Put an approved task before all others (admin)
@@ -272,7 +272,7 @@ async fn force_apply(
     Segment(id): Segment,
     posted: Posted<wire::Reason>,
 ) -> Answer<Response> {
-    act(&app, &id, &Deed::ForceApply { reason: posted.body.reason.clone() }, &posted).await
+    act(&app, &id, &TaskAction::ForceApply { reason: posted.body.reason.clone() }, &posted).await
 }
 
 /// Ask for a decision past the policies (admin); a second administrator confirms it within an hour
@@ -286,7 +286,7 @@ async fn ask_override(
     posted: Posted<wire::OverrideRequest>,
 ) -> Answer<Response> {
     let wire::OverrideRequest { reason, incident_ticket } = posted.body.clone();
-    act(&app, &id, &Deed::AskOverride { reason, incident_ticket }, &posted).await
+    act(&app, &id, &TaskAction::AskOverride { reason, incident_ticket }, &posted).await
 }
 
 /// Agree to an override that another administrator asked for
@@ -299,7 +299,7 @@ async fn confirm_override(
     Segment(id): Segment,
     posted: Posted<Nothing>,
 ) -> Answer<Response> {
-    act(&app, &id, &Deed::ConfirmOverride, &posted).await
+    act(&app, &id, &TaskAction::ConfirmOverride, &posted).await
 }
 
 /// What was said about a task
@@ -336,7 +336,7 @@ async fn comment(
     posted: Posted<wire::CommentRequest, 201>,
 ) -> Answer<Response> {
     let made = app.reviews.comment(&id, &posted.body.text, &posted.caller).await?;
-    Ok(posted.answer(Made::Comment(&made)))
+    Ok(posted.answer(Outcome::Comment(&made)))
 }
 
 /// What a task would change

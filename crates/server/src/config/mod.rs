@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use ade_domain::lock::Rules;
+use ade_domain::lock::LockLimits;
 use ade_store::RedisUrl;
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -243,7 +243,7 @@ pub struct Config {
     /// What is logged.
     pub log_level: String,
     /// What locks go by.
-    pub rules: Rules,
+    pub rules: LockLimits,
     /// Where blobs are, if not in the data folder.
     pub blobs: Option<PathBuf>,
     /// Tasks that are carried out here at once.
@@ -345,7 +345,7 @@ impl Config {
                 let (name, origin) = ("configuration".to_owned(), Origin::Default);
                 ConfigError::Value { name, value: String::new(), origin, message: error.message().to_owned() }
             })?;
-        let rules = Rules {
+        let rules = LockLimits {
             default_ttl_ms: u64::from(lock.default_ttl_seconds) * 1000,
             max_ttl_ms: u64::from(lock.max_ttl_seconds) * 1000,
             max_queue: lock.max_queue as usize,
@@ -353,7 +353,7 @@ impl Config {
             max_wait_ms: u64::from(lock.max_wait_seconds) * 1000,
             acquisitions_per_minute: lock.acquisitions_per_minute,
             deadlock_detection: feature.deadlock_detection,
-            ..Rules::default()
+            ..LockLimits::default()
         };
         Ok(Self {
             listen: server.listen,

@@ -83,7 +83,7 @@ fn the_default_file_is_the_default() {
         .map(|line| format!("{}\n", line.trim_start_matches('#')))
         .collect();
     let config = Config::load(&layers(&uncommented, &[], &[])).expect("valid");
-    assert_eq!(config.rules, Rules::default());
+    assert_eq!(config.rules, LockLimits::default());
     assert_eq!(config.listen.port(), 8300);
 }
 

@@ -10,8 +10,8 @@ use ade_client::wire::{self, FieldError};
 use ade_domain::Invalid;
 use ade_domain::Moment;
 use ade_domain::lock::saga::Failure;
-use ade_domain::lock::{Cycle, End, LockName, Refusal};
-use ade_store::Unavailable;
+use ade_domain::lock::{Cycle, End, LockName, LockRefusal};
+use ade_store::CoordinationError;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -150,9 +150,9 @@ impl Problem {
         }
     }
 
-    fn of_refusal(lock: &LockName, refusal: Refusal, now: Moment) -> Self {
+    fn of_refusal(lock: &LockName, refusal: LockRefusal, now: Moment) -> Self {
         match refusal {
-            Refusal::Held { holders, queue_length } => {
+            LockRefusal::Held { holders, queue_length } => {
                 let who = holders.first().map_or_else(|| "waiters".to_owned(), |by| by.holder.to_string());
                 let holders: Vec<wire::LockHolder> = holders.iter().map(convert::holder).collect();
                 Self::held(format!("{lock} is held by {who}; wait with wait_seconds, or queue for it"))
@@ -160,20 +160,20 @@ impl Problem {
                     .fact("holders", holders)
                     .fact("queue_length", queue_length)
             }
-            Refusal::QueueFull { queue_length } => {
+            LockRefusal::QueueFull { queue_length } => {
                 let detail = format!("{queue_length} requests wait for {lock} already; try again later");
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "QUEUE_FULL", detail)
                     .fact("lock", lock)
                     .fact("queue_length", queue_length)
                     .retry_after(1)
             }
-            Refusal::Contention { retry_at } => {
+            LockRefusal::Contention { retry_at } => {
                 let detail = format!("too many want {lock}; try again later");
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "CONTENTION", detail)
                     .fact("lock", lock)
                     .retry_after(seconds_until(retry_at, now))
             }
-            Refusal::Unconfirmed { acks, wanted } => {
+            LockRefusal::Unconfirmed { acks, wanted } => {
                 let detail = format!(
                     "only {acks} of {wanted} replicas had the grant of {lock} in time, so it was given back; try again when \
                      they are there, or lower lock.min_replica_acks"
@@ -231,8 +231,8 @@ fn seconds_until(moment: Moment, now: Moment) -> u64 {
     moment.ms_since(now).div_ceil(1000).max(1)
 }
 
-impl From<Unavailable> for Problem {
-    fn from(error: Unavailable) -> Self {
+impl From<CoordinationError> for Problem {
+    fn from(error: CoordinationError) -> Self {
         tracing::error!(%error, "coordination failed");
         let detail =
             "locks cannot be served now; what was asked may have happened: repeat it with its request_id";

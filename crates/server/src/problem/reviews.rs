@@ -2,7 +2,7 @@
 
 use ade_app::Error;
 use ade_domain::task::Refusal;
-use ade_store::RecordError;
+use ade_store::DatabaseError;
 use axum::http::StatusCode;
 use serde_json::json;
 
@@ -100,23 +100,23 @@ impl From<Refusal> for Problem {
     }
 }
 
-impl From<RecordError> for Problem {
-    fn from(error: RecordError) -> Self {
+impl From<DatabaseError> for Problem {
+    fn from(error: DatabaseError) -> Self {
         match error {
-            RecordError::AnsweredAlready => Self::in_flight(),
-            RecordError::Exists { .. } => {
+            DatabaseError::AnsweredAlready => Self::in_flight(),
+            DatabaseError::Exists { .. } => {
                 Self::new(StatusCode::CONFLICT, "ALREADY_EXISTS", "there is one already")
             }
-            RecordError::Conflict { .. } => {
+            DatabaseError::Conflict { .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "CONTENTION", error.to_string()).retry_after(1)
             }
-            RecordError::Unavailable(_) => {
+            DatabaseError::Unavailable(_) => {
                 tracing::error!(%error, "the record failed");
                 let detail = "the record cannot be reached now; what was asked may have happened: look, or repeat it with \
                               its Idempotency-Key";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", detail).retry_after(1)
             }
-            RecordError::Foreign(_) => {
+            DatabaseError::Foreign(_) => {
                 tracing::error!(%error, "the record holds something strange");
                 let detail =
                     "the record holds something that ade did not write; the log of the server says what";

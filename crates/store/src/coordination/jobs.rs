@@ -8,7 +8,7 @@ use std::time::Duration;
 use ade_domain::Moment;
 use ade_keyspace::ade::{self as keys, ids};
 
-use super::{Reply, Unavailable};
+use super::{CoordinationError, Reply};
 
 /// Calls that wait in one queue; above that the oldest are dropped.
 pub(crate) const MOST_WAITING: usize = 1_000;
@@ -21,7 +21,7 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(3_600);
 
 /// When a call is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
+pub enum WakeAt {
     /// Now, to one of those who wait at the queue or to whoever comes next.
     Now,
     /// At a moment by the clock of the store, when somebody moves what is due. The same call waits once: the last moment counts.
@@ -32,13 +32,13 @@ pub enum When {
 
 /// A call to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
+pub struct WakeUp {
     /// At which queue.
     pub queue: String,
     /// What it is about, as a task's id.
     pub about: String,
     /// When.
-    pub when: When,
+    pub when: WakeAt,
 }
 
 /// What came of moving calls whose moment had come.
@@ -62,7 +62,7 @@ pub struct Job {
 /// Calls and locks of jobs. Queues are those of the catalog of keys, as `apply`; any other is refused as unavailable.
 pub trait Jobs: Send + Sync {
     /// Makes calls, in one step. How many of them found no room among those for later.
-    fn call(&self, calls: Vec<Call>) -> Reply<'_, usize>;
+    fn call(&self, calls: Vec<WakeUp>) -> Reply<'_, usize>;
 
     /// Waits for a call, at most so long and never longer than an hour: the oldest of the first queue that has one. Each
     /// call goes to one waiter. A waiter that goes away may take one with it. If the store is out of reach this fails at
@@ -81,28 +81,28 @@ pub trait Jobs: Send + Sync {
 }
 
 /// A queue of the catalog.
-pub(crate) fn queue_named(name: &str) -> Result<ids::QueueName, Unavailable> {
-    ids::QueueName::new(name).map_err(|error| Unavailable(format!("no key can be made: {error}")))
+pub(crate) fn queue_named(name: &str) -> Result<ids::QueueName, CoordinationError> {
+    ids::QueueName::new(name).map_err(|error| CoordinationError(format!("no key can be made: {error}")))
 }
 
 /// Queues of the catalog, at least one.
-pub(crate) fn queues_named(names: &[String]) -> Result<Vec<ids::QueueName>, Unavailable> {
+pub(crate) fn queues_named(names: &[String]) -> Result<Vec<ids::QueueName>, CoordinationError> {
     if names.is_empty() {
-        return Err(Unavailable("nobody calls where there is no queue".to_owned()));
+        return Err(CoordinationError("nobody calls where there is no queue".to_owned()));
     }
     names.iter().map(|name| queue_named(name)).collect()
 }
 
 /// The id of a job as the catalog allows it.
-pub(crate) fn job_named(job_id: &str) -> Result<ids::JobId, Unavailable> {
-    ids::JobId::new(job_id).map_err(|error| Unavailable(format!("no key can be made: {error}")))
+pub(crate) fn job_named(job_id: &str) -> Result<ids::JobId, CoordinationError> {
+    ids::JobId::new(job_id).map_err(|error| CoordinationError(format!("no key can be made: {error}")))
 }
 
 /// The id of a job that is to be locked, and for how long, as the catalog allows it.
-pub(crate) fn checked_lock(job_id: &str, ttl_ms: u64) -> Result<(ids::JobId, Duration), Unavailable> {
+pub(crate) fn checked_lock(job_id: &str, ttl_ms: u64) -> Result<(ids::JobId, Duration), CoordinationError> {
     let id = job_named(job_id)?;
     let given = Duration::from_millis(ttl_ms);
     let written = keys::job::lock(&id).writable_for(given);
-    let ttl = written.map_err(|error| Unavailable(error.to_string()))?.ttl().unwrap_or(given);
+    let ttl = written.map_err(|error| CoordinationError(error.to_string()))?.ttl().unwrap_or(given);
     Ok((id, ttl))
 }

@@ -14,24 +14,24 @@ use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_domain::agent::Profile;
-use ade_domain::lock::{Answer, Command, Deadlock, LockName, Request, RequestKey, Rules};
+use ade_domain::lock::{Answer, Deadlock, LockCommand, LockLimits, LockName, LockRequest, RequestKey};
 use tokio::sync::broadcast;
 
-pub use jobs::{Call, Job, Jobs, Moved, When};
+pub use jobs::{Job, Jobs, Moved, WakeAt, WakeUp};
 pub(crate) use jobs::{
     LONGEST_WAIT, MOST_AT_ONCE, MOST_SCHEDULED, MOST_WAITING, checked_lock, job_named, queue_named,
     queues_named,
 };
-pub use views::{AgentView, Event, Filter, Happening, LockView, WaitView};
-pub use watch::{Watch, Watchers};
+pub use views::{AgentView, Filter, LockEvent, LockEventKind, LockView, WaitView};
+pub use watch::{Subscription, Subscriptions};
 
 /// An answer that takes a while.
-pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, Unavailable>> + Send + 'a>>;
+pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, CoordinationError>> + Send + 'a>>;
 
 /// The backend cannot answer now. What was asked may have happened: repeat it with the same request id, or look.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("coordination is not available: {0}")]
-pub struct Unavailable(pub String);
+pub struct CoordinationError(pub String);
 
 /// How much there is of everything.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub struct Counts {
 /// Locks.
 pub trait Locks: Send + Sync {
     /// Commands to locks, each one atomic step, in order. Whoever queues and closes a cycle ends it in the same call.
-    fn commands(&self, commands: Vec<(LockName, Command)>) -> Reply<'_, Vec<Answer>>;
+    fn commands(&self, commands: Vec<(LockName, LockCommand)>) -> Reply<'_, Vec<Answer>>;
 
     /// One lock as people see it; a lock that nobody holds or waits for has neither holders nor queue.
     fn look(&self, lock: LockName) -> Reply<'_, LockView>;
@@ -66,13 +66,13 @@ pub trait Locks: Send + Sync {
     fn sweep(&self) -> Reply<'_, Vec<Deadlock>>;
 
     /// Hints that something happened to a request.
-    fn watch(&self, request: RequestKey) -> Watch;
+    fn watch(&self, request: RequestKey) -> Subscription;
 
     /// What happens to locks, best effort: who listens too slowly misses some.
-    fn events(&self) -> broadcast::Receiver<Arc<Happening>>;
+    fn events(&self) -> broadcast::Receiver<Arc<LockEvent>>;
 
     /// The rules in force.
-    fn rules(&self) -> &Rules;
+    fn rules(&self) -> &LockLimits;
 
     /// The time by the clock of the store.
     fn now(&self) -> Moment;
@@ -80,7 +80,7 @@ pub trait Locks: Send + Sync {
 
 /// What is remembered of a request.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Memory {
+pub enum Registration {
     /// It was not known.
     New,
     /// It is repeated.
@@ -93,7 +93,7 @@ pub enum Memory {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ticket {
     /// The request.
-    pub request: Request,
+    pub request: LockRequest,
     /// When it gives up.
     pub deadline: Moment,
 }
@@ -107,7 +107,7 @@ pub trait Requests: Send + Sync {
         digest: u128,
         ticket: Option<Ticket>,
         until: Moment,
-    ) -> Reply<'_, Memory>;
+    ) -> Reply<'_, Registration>;
 
     /// Forgets a request that was refused, so that its id may be used again.
     fn forget(&self, key: RequestKey) -> Reply<'_, ()>;
@@ -151,7 +151,7 @@ pub trait Agents: Send + Sync {
 
 /// What became of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claimed {
+pub enum CapacityClaim {
     /// The agent has the task until the moment that was asked for, or longer.
     Yes,
     /// It does as much as it may. The task counts as queued until it is claimed or given back, or its claim would have ended.
@@ -167,7 +167,7 @@ pub trait Capacity: Send + Sync {
     /// Takes a task on for an agent until a moment by the clock of the store, after which it does not count any more. Repeated,
     /// it renews the claim, also when the agent takes nothing new, and never makes it shorter. An unknown agent is
     /// registered by its name alone.
-    fn claim(&self, agent_id: String, task_id: String, until: Moment) -> Reply<'_, Claimed>;
+    fn claim(&self, agent_id: String, task_id: String, until: Moment) -> Reply<'_, CapacityClaim>;
 
     /// Gives a task back, done or not, or stops waiting for room. Of whom or what nothing is known, nothing needs to be done.
     fn unclaim(&self, agent_id: String, task_id: String) -> Reply<'_, ()>;
@@ -175,7 +175,7 @@ pub trait Capacity: Send + Sync {
 
 /// How often somebody has asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counted {
+pub struct RateCount {
     /// Whether this one may pass. One that may not is not counted.
     pub allowed: bool,
     /// How many may pass in a minute.
@@ -191,7 +191,7 @@ pub trait Limits: Send + Sync {
     /// Counts a request to an endpoint in the minute that began with the first one. Endpoints are those of the catalog of keys,
     /// as `tasks:create`; any other, and nobody's requests, are refused as unavailable. What was counted may be forgotten,
     /// never invented.
-    fn count(&self, endpoint: String, who: String, most: u32) -> Reply<'_, Counted>;
+    fn count(&self, endpoint: String, who: String, most: u32) -> Reply<'_, RateCount>;
 }
 
 /// Everything that coordinates.

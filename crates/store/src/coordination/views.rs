@@ -116,18 +116,18 @@ impl AgentView {
 
 /// Something that happened to a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Happening {
+pub struct LockEvent {
     /// Which lock.
     pub lock: LockName,
     /// When.
     pub at: Moment,
     /// What.
-    pub event: Event,
+    pub event: LockEventKind,
 }
 
 /// What may happen to a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum LockEventKind {
     /// Someone holds it.
     Acquired(Holder, Token),
     /// Someone waits for it.
@@ -140,7 +140,7 @@ pub enum Event {
     QueueFull,
 }
 
-impl Event {
+impl LockEventKind {
     /// What a change means to people, if anything.
     #[must_use]
     pub fn of(change: &Change) -> Option<Self> {

@@ -8,17 +8,17 @@ use tokio::sync::Notify;
 
 /// Who wants to hear about which request.
 #[derive(Debug, Clone, Default)]
-pub struct Watchers {
+pub struct Subscriptions {
     by_request: Arc<Mutex<HashMap<RequestKey, Vec<Arc<Notify>>>>>,
 }
 
-impl Watchers {
+impl Subscriptions {
     /// Starts to listen. What happens from now on is not missed, also if nobody waits yet.
     #[must_use]
-    pub fn watch(&self, request: RequestKey) -> Watch {
+    pub fn watch(&self, request: RequestKey) -> Subscription {
         let notify = Arc::new(Notify::new());
         self.lock().entry(request).or_default().push(notify.clone());
-        Watch { request, notify, watchers: self.clone() }
+        Subscription { request, notify, watchers: self.clone() }
     }
 
     /// Whether anybody listens to this request.
@@ -41,20 +41,20 @@ impl Watchers {
 
 /// An ear for one request.
 #[derive(Debug)]
-pub struct Watch {
+pub struct Subscription {
     request: RequestKey,
     notify: Arc<Notify>,
-    watchers: Watchers,
+    watchers: Subscriptions,
 }
 
-impl Watch {
+impl Subscription {
     /// Waits until something happened to the request since this was called last.
     pub async fn changed(&self) {
         self.notify.notified().await;
     }
 }
 
-impl Drop for Watch {
+impl Drop for Subscription {
     fn drop(&mut self) {
         let mut watchers = self.watchers.lock();
         if let Some(listening) = watchers.get_mut(&self.request) {

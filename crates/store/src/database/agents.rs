@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::sql::{Arg, json};
 use super::together::Statement;
-use super::{Record, RecordError};
+use super::{Database, DatabaseError};
 
 /// Messages that are kept for one agent.
 pub const MOST_MESSAGES: u32 = 1_000;
@@ -60,7 +60,7 @@ pub struct InboxMessage {
     pub data: Value,
 }
 
-pub(super) fn put_agent(agent: &StoredAgent, expected: Option<u64>) -> Result<Statement, RecordError> {
+pub(super) fn put_agent(agent: &StoredAgent, expected: Option<u64>) -> Result<Statement, DatabaseError> {
     let mut args: Vec<Arg> = vec![
         agent.agent_id.as_str().into(),
         agent.sponsor_id.as_ref().map(ToString::to_string).into(),
@@ -93,7 +93,7 @@ pub(super) fn delete_agent(agent_id: &str, expected: u64) -> [Statement; 2] {
     ]
 }
 
-pub(super) fn put_message(message: &InboxMessage) -> Result<[Statement; 2], RecordError> {
+pub(super) fn put_message(message: &InboxMessage) -> Result<[Statement; 2], DatabaseError> {
     let args = [
         message.message_id.as_str().into(),
         message.agent_id.as_str().into(),
@@ -109,9 +109,9 @@ pub(super) fn put_message(message: &InboxMessage) -> Result<[Statement; 2], Reco
     Ok([Statement::new(sql, args), Statement::new(room, [message.agent_id.as_str().into()])])
 }
 
-impl Record {
+impl Database {
     /// An agent.
-    pub async fn agent(&self, agent_id: &str) -> Result<Option<StoredAgent>, RecordError> {
+    pub async fn agent(&self, agent_id: &str) -> Result<Option<StoredAgent>, DatabaseError> {
         // Locks may be held by such a name, but PostgreSQL cannot store it, and so it is in neither record.
         if agent_id.contains('\0') {
             return Ok(None);
@@ -125,7 +125,7 @@ impl Record {
     }
 
     /// Agents by id, from the first one after `after`.
-    pub async fn agents(&self, after: Option<&str>, limit: u32) -> Result<Vec<StoredAgent>, RecordError> {
+    pub async fn agents(&self, after: Option<&str>, limit: u32) -> Result<Vec<StoredAgent>, DatabaseError> {
         let args = [after.unwrap_or_default().into()];
         let sql =
             format!("SELECT body::text FROM agents WHERE agent_id > $1 ORDER BY agent_id LIMIT {limit}");
@@ -133,7 +133,7 @@ impl Record {
     }
 
     /// How many agents somebody answers for.
-    pub async fn agents_of(&self, sponsor: &UserId) -> Result<u64, RecordError> {
+    pub async fn agents_of(&self, sponsor: &UserId) -> Result<u64, DatabaseError> {
         let args = [sponsor.as_str().into()];
         self.read(async |link| {
             let sql = "SELECT count(*)::bigint FROM agents WHERE sponsor_id = $1";
@@ -143,7 +143,7 @@ impl Record {
     }
 
     /// Agents that are known by their name only and were last seen before `before`, the longest unseen first.
-    pub async fn idle_agents(&self, before: Moment, limit: u32) -> Result<Vec<StoredAgent>, RecordError> {
+    pub async fn idle_agents(&self, before: Moment, limit: u32) -> Result<Vec<StoredAgent>, DatabaseError> {
         let sql = format!(
             "SELECT body::text FROM agents WHERE made_by_name = 1 AND last_seen < moment($1) \
              ORDER BY last_seen LIMIT {limit}"
@@ -160,7 +160,7 @@ impl Record {
         agent_id: &str,
         after: Option<&str>,
         limit: u32,
-    ) -> Result<Vec<InboxMessage>, RecordError> {
+    ) -> Result<Vec<InboxMessage>, DatabaseError> {
         let mut args: Vec<Arg> = vec![agent_id.into()];
         let mut sql = "SELECT body::text FROM inbox WHERE agent_id = $1".to_owned();
         if let Some(after) = after {

@@ -10,7 +10,7 @@ use sqlx::sqlite::{
 };
 use sqlx::{AssertSqlSafe, Connection};
 
-use super::RecordError;
+use super::DatabaseError;
 
 /// How the schemas of measurements begin.
 const SCHEMA: &str = "ade_bench_";
@@ -30,7 +30,7 @@ enum Pool {
 
 impl Bare {
     /// A file of its own in a folder, synced at each commit. Of many writers one writes, as SQLite has it.
-    pub async fn in_folder(folder: &Path) -> Result<Self, RecordError> {
+    pub async fn in_folder(folder: &Path) -> Result<Self, DatabaseError> {
         let options = SqliteConnectOptions::new()
             .filename(folder.join("bare.sqlite3"))
             .create_if_missing(true)
@@ -43,7 +43,7 @@ impl Bare {
     }
 
     /// A table of its own on PostgreSQL.
-    pub async fn on_postgres(url: &str, connections: u32) -> Result<Self, RecordError> {
+    pub async fn on_postgres(url: &str, connections: u32) -> Result<Self, DatabaseError> {
         let options: PgConnectOptions = url.parse().map_err(unreadable)?;
         let pool = PgPoolOptions::new().max_connections(connections).connect_with(options).await?;
         let table = "CREATE TABLE IF NOT EXISTS bare (id uuid PRIMARY KEY, body jsonb NOT NULL)";
@@ -52,7 +52,7 @@ impl Bare {
     }
 
     /// One transaction with one row.
-    pub async fn insert(&self, id: &str, body: &str) -> Result<(), RecordError> {
+    pub async fn insert(&self, id: &str, body: &str) -> Result<(), DatabaseError> {
         match &self.0 {
             Pool::Sqlite(pool) => {
                 let mut own = pool.acquire().await?;
@@ -89,15 +89,15 @@ pub struct Place {
     pub settings: String,
 }
 
-fn unreadable(_: sqlx::Error) -> RecordError {
-    RecordError::Unavailable(
+fn unreadable(_: sqlx::Error) -> DatabaseError {
+    DatabaseError::Unavailable(
         "its URL cannot be read: write postgres://USER:PASSWORD@HOST:5432/DATABASE".to_owned(),
     )
 }
 
 impl Place {
     /// Looks at a database; nothing if there is anything in it. Changes nothing.
-    pub async fn find(url: &str) -> Result<Option<Self>, RecordError> {
+    pub async fn find(url: &str) -> Result<Option<Self>, DatabaseError> {
         let options: PgConnectOptions = url.parse().map_err(unreadable)?;
         let mut link = sqlx::PgConnection::connect_with(&options).await?;
         let sql = "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
@@ -114,18 +114,18 @@ impl Place {
     }
 
     /// Makes an empty schema with this number; the URL of the database with it, as a server is told.
-    pub async fn make(&self, number: usize) -> Result<String, RecordError> {
+    pub async fn make(&self, number: usize) -> Result<String, DatabaseError> {
         self.run(&format!("CREATE SCHEMA {SCHEMA}{number}")).await?;
         let joint = if self.url.contains('?') { '&' } else { '?' };
         Ok(format!("{}{joint}options[search_path]={SCHEMA}{number}", self.url))
     }
 
     /// Removes it with everything in it.
-    pub async fn remove(&self, number: usize) -> Result<(), RecordError> {
+    pub async fn remove(&self, number: usize) -> Result<(), DatabaseError> {
         self.run(&format!("DROP SCHEMA IF EXISTS {SCHEMA}{number} CASCADE")).await
     }
 
-    async fn run(&self, sql: &str) -> Result<(), RecordError> {
+    async fn run(&self, sql: &str) -> Result<(), DatabaseError> {
         let mut link = sqlx::PgConnection::connect_with(&self.options).await?;
         sqlx::query(AssertSqlSafe(sql.to_owned())).execute(&mut link).await?;
         link.close().await?;

@@ -6,7 +6,7 @@
 use ade_domain::Moment;
 
 use super::sql::Link;
-use super::{Record, RecordError, Work};
+use super::{Database, DatabaseError, Work};
 
 /// The folder that has the blobs of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(super) enum BlobStep {
 }
 
 impl BlobStep {
-    pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
+    pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<u64, DatabaseError> {
         match self {
             Self::Found(store) => {
                 let args = [store.store_id.as_str().into(), store.folder.as_str().into()];
@@ -52,41 +52,41 @@ impl BlobStep {
 }
 
 /// Nobody needs what begins like this.
-pub(super) async fn unneeded(link: &mut Link<'_>, within: &str, since: Moment) -> Result<u64, RecordError> {
+pub(super) async fn unneeded(link: &mut Link<'_>, within: &str, since: Moment) -> Result<u64, DatabaseError> {
     let sql = "INSERT INTO unneeded_blobs (within, since) VALUES ($1, moment($2)) ON CONFLICT DO NOTHING";
     link.run(sql, &[within.into(), since.into()]).await
 }
 
 /// A blob that was announced is needed from now on; refused, if it is about to be removed.
-pub(super) async fn needed(link: &mut Link<'_>, key: &str) -> Result<(), RecordError> {
+pub(super) async fn needed(link: &mut Link<'_>, key: &str) -> Result<(), DatabaseError> {
     let sql = "DELETE FROM unneeded_blobs WHERE within = $1 AND doomed = 0";
     match link.run(sql, &[key.into()]).await? {
         1 => Ok(()),
-        _ => Err(RecordError::Conflict { what: format!("blob {key}") }),
+        _ => Err(DatabaseError::Conflict { what: format!("blob {key}") }),
     }
 }
 
-impl Record {
+impl Database {
     /// The folder that has the blobs: this one, if nobody named one before.
-    pub async fn blob_store(&self, found: BlobStore) -> Result<BlobStore, RecordError> {
+    pub async fn blob_store(&self, found: BlobStore) -> Result<BlobStore, DatabaseError> {
         self.work(Work::Blobs(BlobStep::Found(found))).await?;
         self.read(async |link| {
             let rows = link.rows("SELECT store_id, folder FROM blob_store", &[]).await?;
             let row = rows
                 .first()
-                .ok_or_else(|| RecordError::Foreign("nothing says where blobs are".to_owned()))?;
+                .ok_or_else(|| DatabaseError::Foreign("nothing says where blobs are".to_owned()))?;
             Ok(BlobStore { store_id: row.text(0)?.to_owned(), folder: row.text(1)?.to_owned() })
         })
         .await
     }
 
     /// A blob will be put that is nothing without what follows: if that does not follow, it is removed by and by.
-    pub async fn announce_blob(&self, key: &str, at: Moment) -> Result<(), RecordError> {
+    pub async fn announce_blob(&self, key: &str, at: Moment) -> Result<(), DatabaseError> {
         self.work(Work::Blobs(BlobStep::Announced { key: key.to_owned(), at })).await.map(drop)
     }
 
     /// The beginnings of keys whose blobs nobody has needed since a moment, and nobody will: to be removed.
-    pub async fn doomed_blobs(&self, before: Moment, limit: u32) -> Result<Vec<String>, RecordError> {
+    pub async fn doomed_blobs(&self, before: Moment, limit: u32) -> Result<Vec<String>, DatabaseError> {
         self.work(Work::Blobs(BlobStep::Doomed { before })).await?;
         let sql = format!("SELECT within FROM unneeded_blobs WHERE doomed = 1 ORDER BY within LIMIT {limit}");
         self.read(async |link| {
@@ -97,7 +97,7 @@ impl Record {
     }
 
     /// They are removed.
-    pub async fn blobs_removed(&self, all: Vec<String>) -> Result<(), RecordError> {
+    pub async fn blobs_removed(&self, all: Vec<String>) -> Result<(), DatabaseError> {
         self.work(Work::Blobs(BlobStep::Removed(all))).await.map(drop)
     }
 }

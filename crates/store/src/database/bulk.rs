@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use ade_domain::Moment;
-use ade_domain::audit::{Body, Head, append};
+use ade_domain::audit::{AuditBody, Head, append};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteLockingMode, SqliteSynchronous,
@@ -17,7 +17,7 @@ use super::commit::{approval_columns, audit_columns, event_columns, task_columns
 use super::log::{self, Event};
 use super::sql::{Arg, Link};
 use super::tasks::StoredTask;
-use super::{Record, RecordError, sqlite};
+use super::{Database, DatabaseError, sqlite};
 
 /// Rows of one statement on SQLite.
 const ROWS_AT_ONCE: usize = 64;
@@ -100,9 +100,9 @@ impl Chain {
     pub fn rows(
         &mut self,
         some: &[StoredTask],
-        entries: Vec<Body>,
+        entries: Vec<AuditBody>,
         told: &[Event],
-    ) -> Result<Rows, RecordError> {
+    ) -> Result<Rows, DatabaseError> {
         let [mut tasks, mut marks, mut approvals, mut audit, mut events] = <[Vec<Vec<Arg>>; 5]>::default();
         for task in some {
             tasks.push(task_columns(task)?);
@@ -115,7 +115,7 @@ impl Chain {
         }
         for body in entries {
             let mut columns = audit_columns(&body)?;
-            let entry = append(self.head, body).map_err(|error| RecordError::Foreign(error.to_string()))?;
+            let entry = append(self.head, body).map_err(|error| DatabaseError::Foreign(error.to_string()))?;
             self.head = Head { number: entry.number, entry_hash: entry.entry_hash };
             columns.push(entry.number.into());
             columns.push(entry.previous_hash.to_string().into());
@@ -144,7 +144,7 @@ enum Own {
 
 impl Loader {
     /// Into the record of a data folder that no process has open. What is written is not synced before the end.
-    pub async fn in_folder(folder: &Path) -> Result<Self, RecordError> {
+    pub async fn in_folder(folder: &Path) -> Result<Self, DatabaseError> {
         let options = SqliteConnectOptions::new()
             .filename(folder.join(sqlite::FILE))
             .create_if_missing(true)
@@ -156,14 +156,14 @@ impl Loader {
             .pragma("cache_size", CACHE_KIB);
         let mut own = options.connect().await?;
         let migrated = super::migrator(super::SQLITE).run(&mut own).await;
-        migrated.map_err(|error| RecordError::Unavailable(error.to_string()))?;
+        migrated.map_err(|error| DatabaseError::Unavailable(error.to_string()))?;
         Ok(Self(Own::Sqlite(own)))
     }
 
     /// Into the record on PostgreSQL.
-    pub async fn on_postgres(url: &str) -> Result<Self, RecordError> {
-        drop(Record::on_postgres(url).await?);
-        let unreadable = |_| RecordError::Unavailable("its URL cannot be read".to_owned());
+    pub async fn on_postgres(url: &str) -> Result<Self, DatabaseError> {
+        drop(Database::on_postgres(url).await?);
+        let unreadable = |_| DatabaseError::Unavailable("its URL cannot be read".to_owned());
         let options: PgConnectOptions = url.parse().map_err(unreadable)?;
         Ok(Self(Own::Postgres(options.connect().await?)))
     }
@@ -176,21 +176,21 @@ impl Loader {
     }
 
     /// Where the log and the events go on. Everything that was committed must have its number.
-    pub async fn chain(&mut self) -> Result<Chain, RecordError> {
+    pub async fn chain(&mut self) -> Result<Chain, DatabaseError> {
         let link = &mut self.link();
         let head = log::head(link).await?;
         Ok(Chain { head, events: log::last_event(link).await? })
     }
 
     /// Makes the part of the audit log for the month of a moment, where the log has parts.
-    pub async fn prepare_month(&mut self, at: Moment) -> Result<(), RecordError> {
+    pub async fn prepare_month(&mut self, at: Moment) -> Result<(), DatabaseError> {
         let Own::Postgres(link) = &mut self.0 else { return Ok(()) };
         let sql = "SELECT audit_prepare_months(moment($1))";
         Link::Postgres(link).rows(sql, &[at.into()]).await.map(drop)
     }
 
     /// Writes some, in one transaction.
-    pub async fn write(&mut self, rows: &Rows) -> Result<(), RecordError> {
+    pub async fn write(&mut self, rows: &Rows) -> Result<(), DatabaseError> {
         match &mut self.0 {
             Own::Sqlite(own) => {
                 // Without a journal nothing could be rolled back: plain statements, since a guard would try to.
@@ -212,7 +212,7 @@ impl Loader {
     }
 
     /// Done: what the database knows about its tables is brought up to date, as it would do by itself in time.
-    pub async fn finish(mut self) -> Result<(), RecordError> {
+    pub async fn finish(mut self) -> Result<(), DatabaseError> {
         match &mut self.0 {
             // Nothing is analyzed: a record in use never is.
             Own::Sqlite(own) => {
@@ -237,7 +237,7 @@ impl Loader {
     }
 }
 
-async fn insert(own: &mut SqliteConnection, table: &Table, rows: &[Vec<Arg>]) -> Result<(), RecordError> {
+async fn insert(own: &mut SqliteConnection, table: &Table, rows: &[Vec<Arg>]) -> Result<(), DatabaseError> {
     let names: Vec<&str> = table.columns.iter().map(|(name, _)| *name).collect();
     let one = format!("({})", vec!["?"; names.len()].join(", "));
     for some in rows.chunks(ROWS_AT_ONCE) {
@@ -257,7 +257,7 @@ async fn insert(own: &mut SqliteConnection, table: &Table, rows: &[Vec<Arg>]) ->
     Ok(())
 }
 
-async fn copy(own: &mut PgConnection, table: &Table, rows: &[Vec<Arg>]) -> Result<(), RecordError> {
+async fn copy(own: &mut PgConnection, table: &Table, rows: &[Vec<Arg>]) -> Result<(), DatabaseError> {
     if rows.is_empty() {
         return Ok(());
     }

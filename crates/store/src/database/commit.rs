@@ -2,19 +2,19 @@
 
 use ade_domain::Moment;
 use ade_domain::approval::Approval;
-use ade_domain::audit::Body;
+use ade_domain::audit::AuditBody;
 use ade_domain::people::UserId;
 use ade_domain::task::{Phase, State};
 
 use super::agents::{InboxMessage, StoredAgent};
 use super::log::Event;
 use super::people::{Session, StoredToken, StoredUser};
-use super::rules::{Thing, ThingKind};
+use super::rules::{DocumentKind, StoredDocument};
 use super::sql::{Arg, Link, json};
 use super::tasks::{Beside, Comment, StoredTask};
 use super::together::{ROWS_OF_ONE, Statement, values};
 use super::work::WorkKind;
-use super::{RecordError, StoredAnswer, agents, people};
+use super::{DatabaseError, StoredResponse, agents, people};
 
 /// Everything that one decision changes.
 #[derive(Debug, Clone, Default)]
@@ -22,15 +22,15 @@ pub struct Commit {
     /// What becomes of the nouns.
     pub writes: Vec<Write>,
     /// What the audit log says about it.
-    pub audit: Vec<Body>,
+    pub audit: Vec<AuditBody>,
     /// Who hears of it.
     pub events: Vec<Event>,
     /// What the request was answered: owner, key, when, answer.
-    pub answer: Option<Answered>,
+    pub answer: Option<KeyedResponse>,
 }
 
 /// What a request was answered: owner, key, when, answer.
-pub type Answered = (String, String, Moment, StoredAnswer);
+pub type KeyedResponse = (String, String, Moment, StoredResponse);
 
 /// One change. `expected` is the revision that was seen; nothing if it is new.
 #[derive(Debug, Clone)]
@@ -106,14 +106,14 @@ pub enum Write {
     /// A policy, a delegation, a registered resource, a setting, a flag.
     Thing {
         /// As it is now.
-        thing: Thing,
+        thing: StoredDocument,
         /// As it was seen.
         expected: Option<u64>,
     },
     /// One of those is deleted.
     DeleteThing {
         /// What kind.
-        kind: ThingKind,
+        kind: DocumentKind,
         /// Which.
         id: String,
         /// As it was seen.
@@ -126,7 +126,7 @@ const MOST_TOGETHER: usize = 4;
 
 impl Commit {
     /// One statement after the other.
-    pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<(), RecordError> {
+    pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<(), DatabaseError> {
         link.run_each(&self.statements()?).await
     }
 
@@ -138,11 +138,11 @@ impl Commit {
     }
 
     /// All in one go; whether it was done. What it leaves behind if not: see [`Link::run_together`].
-    pub(super) async fn apply_together(&self, link: &mut Link<'_>) -> Result<bool, RecordError> {
+    pub(super) async fn apply_together(&self, link: &mut Link<'_>) -> Result<bool, DatabaseError> {
         link.run_together(&self.statements()?).await
     }
 
-    fn statements(&self) -> Result<Vec<Statement>, RecordError> {
+    fn statements(&self) -> Result<Vec<Statement>, DatabaseError> {
         let mut all = Vec::new();
         // First: of two that carry the same request, the later one waits here and is told so, whatever else it would meet.
         all.extend(self.answer.as_ref().map(keep_answer).transpose()?);
@@ -159,7 +159,7 @@ impl Commit {
 }
 
 /// Keeps an answer; not, if there is one already.
-pub(super) fn keep_answer((owner, key, at, answer): &Answered) -> Result<Statement, RecordError> {
+pub(super) fn keep_answer((owner, key, at, answer): &KeyedResponse) -> Result<Statement, DatabaseError> {
     let args = [owner.as_str().into(), key.as_str().into(), (*at).into(), json(answer)?];
     let sql = "INSERT INTO answers (owner, key, made_at, body) VALUES ($1, $2, moment($3), $4::jsonb) \
                ON CONFLICT DO NOTHING";
@@ -167,7 +167,7 @@ pub(super) fn keep_answer((owner, key, at, answer): &Answered) -> Result<Stateme
 }
 
 /// `entry_id, at, actor, action, task_id, body` of an entry without its number.
-pub(super) fn audit_columns(body: &Body) -> Result<Vec<Arg>, RecordError> {
+pub(super) fn audit_columns(body: &AuditBody) -> Result<Vec<Arg>, DatabaseError> {
     Ok(vec![
         body.entry_id.as_str().into(),
         body.at.into(),
@@ -180,13 +180,13 @@ pub(super) fn audit_columns(body: &Body) -> Result<Vec<Arg>, RecordError> {
 }
 
 /// `event_id, body` of an event without its number.
-pub(super) fn event_columns(event: &Event) -> Result<Vec<Arg>, RecordError> {
+pub(super) fn event_columns(event: &Event) -> Result<Vec<Arg>, DatabaseError> {
     Ok(vec![event.event_id.as_str().into(), json(event)?])
 }
 
 /// `task_id, state, type, author_id, revision, approval_ends_at, ended_at, body, work, place, rank, ready_at, attempt,
 /// lease_until, closed_at`.
-pub(super) fn task_columns(task: &StoredTask) -> Result<Vec<Arg>, RecordError> {
+pub(super) fn task_columns(task: &StoredTask) -> Result<Vec<Arg>, DatabaseError> {
     let review = &task.task;
     let ended_at =
         [State::Completed, State::Failed].iter().find_map(|state| review.since.get(state)).copied();
@@ -213,7 +213,7 @@ pub(super) fn task_columns(task: &StoredTask) -> Result<Vec<Arg>, RecordError> {
 }
 
 /// `approval_id, task_id, reviewer_id, status, score, created_at, due_at, responded_at, revision, body`.
-pub(super) fn approval_columns(approval: &Approval) -> Result<Vec<Arg>, RecordError> {
+pub(super) fn approval_columns(approval: &Approval) -> Result<Vec<Arg>, DatabaseError> {
     let status = serde_json::to_value(approval.status).ok();
     let status = status.as_ref().and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
     Ok(vec![
@@ -243,7 +243,7 @@ impl Write {
         }
     }
 
-    fn add(&self, all: &mut Vec<Statement>) -> Result<(), RecordError> {
+    fn add(&self, all: &mut Vec<Statement>) -> Result<(), DatabaseError> {
         all.push(match self {
             Self::Task { task, expected, at } => {
                 return put_task(all, task, *expected, *at);
@@ -295,7 +295,7 @@ fn put_task(
     task: &StoredTask,
     expected: Option<u64>,
     at: Moment,
-) -> Result<(), RecordError> {
+) -> Result<(), DatabaseError> {
     let review = &task.task;
     let id = || Arg::from(review.task_id.as_str());
     let mut args = task_columns(task)?;
@@ -349,7 +349,7 @@ fn put_task(
     Ok(())
 }
 
-fn put_thing(thing: &Thing, expected: Option<u64>) -> Result<Statement, RecordError> {
+fn put_thing(thing: &StoredDocument, expected: Option<u64>) -> Result<Statement, DatabaseError> {
     let mut args: Vec<Arg> =
         vec![thing.kind.word().into(), thing.id.as_str().into(), thing.revision.into(), json(&thing.body)?];
     Ok(match expected {

@@ -4,7 +4,7 @@
 use ade_domain::Moment;
 
 use super::sql::Link;
-use super::{Record, RecordError, Work};
+use super::{Database, DatabaseError, Work};
 
 /// Rows that are deleted at a time.
 const AT_ONCE: u32 = 1_000;
@@ -20,7 +20,7 @@ pub(super) enum Forgetting {
 
 impl Forgetting {
     /// How many there were.
-    pub(super) async fn apply(self, link: &mut Link<'_>) -> Result<u64, RecordError> {
+    pub(super) async fn apply(self, link: &mut Link<'_>) -> Result<u64, DatabaseError> {
         let (sql, moment) = match self {
             Self::Answers(before) => (
                 "DELETE FROM answers WHERE (owner, key) IN \
@@ -38,14 +38,14 @@ impl Forgetting {
     }
 }
 
-impl Record {
+impl Database {
     /// Deletes the oldest answers from before `before`, at most a thousand; how many.
-    pub async fn forget_answers(&self, before: Moment) -> Result<u64, RecordError> {
+    pub async fn forget_answers(&self, before: Moment) -> Result<u64, DatabaseError> {
         self.work(Work::Forget(Forgetting::Answers(before))).await
     }
 
     /// Deletes sessions that have ended, at most a thousand; how many.
-    pub async fn end_old_sessions(&self, now: Moment) -> Result<u64, RecordError> {
+    pub async fn end_old_sessions(&self, now: Moment) -> Result<u64, DatabaseError> {
         self.work(Work::Forget(Forgetting::Sessions(now))).await
     }
 }

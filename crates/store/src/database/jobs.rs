@@ -5,7 +5,7 @@ use ade_domain::Moment;
 use serde::{Deserialize, Serialize};
 
 use super::sql::{Link, json};
-use super::{Record, RecordError, Work};
+use super::{Database, DatabaseError, Work};
 
 /// Bytes of an error that is kept.
 const LONGEST_ERROR: usize = 2_048;
@@ -56,7 +56,7 @@ pub(super) enum JobStep {
 }
 
 impl JobStep {
-    pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
+    pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<u64, DatabaseError> {
         match self {
             Self::Begin { name, holder, now, until } => {
                 let args = [name.as_str().into(), (*now).into(), json(&JobOutcome::default())?];
@@ -90,7 +90,7 @@ impl JobStep {
     }
 }
 
-impl Record {
+impl Database {
     /// Begins a job that is due, unless somebody is at it; whether it was begun.
     pub async fn begin_job(
         &self,
@@ -98,7 +98,7 @@ impl Record {
         holder: &str,
         now: Moment,
         until: Moment,
-    ) -> Result<bool, RecordError> {
+    ) -> Result<bool, DatabaseError> {
         let (name, holder) = (name.to_owned(), holder.to_owned());
         Ok(self.work(Work::Job(JobStep::Begin { name, holder, now, until })).await? > 0)
     }
@@ -110,7 +110,7 @@ impl Record {
         holder: &str,
         due_at: Moment,
         mut outcome: JobOutcome,
-    ) -> Result<(), RecordError> {
+    ) -> Result<(), DatabaseError> {
         if let Some(error) = &mut outcome.error {
             error.truncate(error.floor_char_boundary(LONGEST_ERROR));
         }
@@ -119,23 +119,23 @@ impl Record {
     }
 
     /// A job is due earlier than it was.
-    pub async fn bring_forward(&self, name: &str, due_at: Moment) -> Result<(), RecordError> {
+    pub async fn bring_forward(&self, name: &str, due_at: Moment) -> Result<(), DatabaseError> {
         self.work(Work::Job(JobStep::Bring { name: name.to_owned(), due_at })).await.map(drop)
     }
 
     /// Whoever is at a job has it for itself until then; whether it still had it.
-    pub async fn renew_job(&self, name: &str, holder: &str, until: Moment) -> Result<bool, RecordError> {
+    pub async fn renew_job(&self, name: &str, holder: &str, until: Moment) -> Result<bool, DatabaseError> {
         let (name, holder) = (name.to_owned(), holder.to_owned());
         Ok(self.work(Work::Job(JobStep::Renew { name, holder, until })).await? > 0)
     }
 
     /// Whoever leaves is at no job any more: what it was at is due for others.
-    pub async fn leave_jobs(&self, holder: &str) -> Result<(), RecordError> {
+    pub async fn leave_jobs(&self, holder: &str) -> Result<(), DatabaseError> {
         self.work(Work::Job(JobStep::Leave { holder: holder.to_owned() })).await.map(drop)
     }
 
     /// Every job that was ever begun, by name.
-    pub async fn jobs(&self) -> Result<Vec<JobRow>, RecordError> {
+    pub async fn jobs(&self) -> Result<Vec<JobRow>, DatabaseError> {
         self.read(async |link| {
             let sql =
                 "SELECT name, micros(due_at), holder, micros(until), body::text FROM jobs ORDER BY name";

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::sql::{Arg, Conditions, Link, Row};
 use super::together::{Statement, values};
-use super::{Record, RecordError};
+use super::{Database, DatabaseError};
 
 /// The lease of whoever numbers.
 const SEQUENCER: &str = "sequencer";
@@ -57,7 +57,7 @@ pub struct Numbered {
 }
 
 impl Numbered {
-    fn read(row: &Row) -> Result<Self, RecordError> {
+    fn read(row: &Row) -> Result<Self, DatabaseError> {
         let maybe = |at| row.maybe_text(at).map(|text| text.map(str::to_owned));
         Ok(Self {
             number: row.number(0)?,
@@ -75,7 +75,7 @@ impl Numbered {
     pub fn entry(&self) -> Result<Entry, Broken> {
         let broken = |why: &str| Broken { number: self.number, why: why.to_owned() };
         let unreadable = |_| broken("was changed: it cannot be read any more");
-        let body: ade_domain::audit::Body = serde_json::from_str(&self.body).map_err(unreadable)?;
+        let body: ade_domain::audit::AuditBody = serde_json::from_str(&self.body).map_err(unreadable)?;
         let says_the_same = body.at == self.at
             && body.action == self.action
             && body.task_id == self.task_id
@@ -106,7 +106,7 @@ pub struct AuditFilter {
 
 impl Numbering {
     /// Gives numbers to what has none; how many.
-    pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
+    pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<u64, DatabaseError> {
         let until = self.now.plus_ms(self.lease_ms);
         let lease = [SEQUENCER.into(), self.holder.as_str().into(), until.into(), self.now.into()];
         let sql = "INSERT INTO leases (name, holder, epoch, until) VALUES ($1, $2, 1, moment($3)) \
@@ -119,7 +119,7 @@ impl Numbering {
         Ok(self.number_audit(link).await? + self.number_events(link).await?)
     }
 
-    async fn number_audit(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
+    async fn number_audit(&self, link: &mut Link<'_>) -> Result<u64, DatabaseError> {
         let sql = format!(
             "SELECT entry_id::text, body, micros(at) FROM audit WHERE number IS NULL ORDER BY written LIMIT {}",
             self.most
@@ -131,7 +131,7 @@ impl Numbering {
         let (mut head, mut numbered) = (head(link).await?, Vec::with_capacity(rows.len()));
         for row in &rows {
             let entry =
-                append(head, row.json(1)?).map_err(|error| RecordError::Foreign(error.to_string()))?;
+                append(head, row.json(1)?).map_err(|error| DatabaseError::Foreign(error.to_string()))?;
             head = Head { number: entry.number, entry_hash: entry.entry_hash };
             numbered.push(vec![
                 row.text(0)?.into(),
@@ -152,7 +152,7 @@ impl Numbering {
         number_all(link, &all, rows.len(), "an entry of the audit log").await
     }
 
-    async fn number_events(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
+    async fn number_events(&self, link: &mut Link<'_>) -> Result<u64, DatabaseError> {
         let sql = format!(
             "SELECT event_id::text FROM events WHERE number IS NULL ORDER BY written LIMIT {}",
             self.most
@@ -168,7 +168,7 @@ impl Numbering {
             "WITH given (event_id, number) AS (",
             "(?::uuid, ?::bigint)",
             ") UPDATE events SET number = given.number FROM given WHERE events.event_id = given.event_id",
-            &numbered.collect::<Result<Vec<Vec<Arg>>, RecordError>>()?,
+            &numbered.collect::<Result<Vec<Vec<Arg>>, DatabaseError>>()?,
         );
         number_all(link, &all, rows.len(), "an event").await
     }
@@ -180,7 +180,7 @@ async fn number_all(
     all: &[Statement],
     many: usize,
     what: &str,
-) -> Result<u64, RecordError> {
+) -> Result<u64, DatabaseError> {
     let (mut met, many) = (0, many as u64);
     for statement in all {
         met += link.run(&statement.sql, &statement.args).await?;
@@ -188,25 +188,25 @@ async fn number_all(
     if met == many {
         Ok(many)
     } else {
-        Err(RecordError::Foreign(format!("{what}, which cannot be numbered")))
+        Err(DatabaseError::Foreign(format!("{what}, which cannot be numbered")))
     }
 }
 
-pub(super) async fn last_event(link: &mut Link<'_>) -> Result<u64, RecordError> {
+pub(super) async fn last_event(link: &mut Link<'_>) -> Result<u64, DatabaseError> {
     let last = link.rows("SELECT coalesce(max(number), 0)::bigint FROM events", &[]).await?;
     last.first().map_or(Ok(0), |row| row.number(0))
 }
 
-pub(super) async fn head(link: &mut Link<'_>) -> Result<Head, RecordError> {
+pub(super) async fn head(link: &mut Link<'_>) -> Result<Head, DatabaseError> {
     let sql = "SELECT number, entry_hash FROM audit WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1";
     let rows = link.rows(sql, &[]).await?;
     let Some(row) = rows.first() else { return Ok(Head::origin()) };
     let entry_hash =
-        row.text(1)?.parse().map_err(|_| RecordError::Foreign("a hash of the audit log".to_owned()))?;
+        row.text(1)?.parse().map_err(|_| DatabaseError::Foreign("a hash of the audit log".to_owned()))?;
     Ok(Head { number: row.number(0)?, entry_hash })
 }
 
-impl Record {
+impl Database {
     /// Gives numbers to audit entries and events that have none, unless somebody else does; how many.
     pub async fn number(
         &self,
@@ -214,12 +214,12 @@ impl Record {
         now: Moment,
         lease_ms: u64,
         most: u32,
-    ) -> Result<u64, RecordError> {
+    ) -> Result<u64, DatabaseError> {
         self.work(super::Work::Number(Numbering { holder: holder.to_owned(), now, lease_ms, most })).await
     }
 
     /// Whether something waits for its number.
-    pub async fn has_unnumbered(&self) -> Result<bool, RecordError> {
+    pub async fn has_unnumbered(&self) -> Result<bool, DatabaseError> {
         let sql = "SELECT 1::bigint WHERE EXISTS (SELECT 1 FROM audit WHERE number IS NULL) \
                    OR EXISTS (SELECT 1 FROM events WHERE number IS NULL)";
         self.read(async |link| Ok(!link.rows(sql, &[]).await?.is_empty())).await
@@ -227,7 +227,7 @@ impl Record {
 
     /// Makes the parts of the audit log for the month of `now` and the two that follow; how many of them are still missing.
     /// Entries of such months are kept as well, but together: call it daily. Does nothing where the log has no parts.
-    pub async fn prepare_months(&self, now: Moment) -> Result<u64, RecordError> {
+    pub async fn prepare_months(&self, now: Moment) -> Result<u64, DatabaseError> {
         let super::Backend::Postgres(_) = self.backend else { return Ok(0) };
         self.read(async |link| {
             let rows = link.rows("SELECT audit_prepare_months(moment($1))", &[now.into()]).await?;
@@ -237,7 +237,7 @@ impl Record {
     }
 
     /// Where the audit log ends.
-    pub async fn audit_head(&self) -> Result<Head, RecordError> {
+    pub async fn audit_head(&self) -> Result<Head, DatabaseError> {
         self.read(async |link| head(link).await).await
     }
 
@@ -249,7 +249,7 @@ impl Record {
         filter: &AuditFilter,
         after: u64,
         limit: u32,
-    ) -> Result<Vec<Numbered>, RecordError> {
+    ) -> Result<Vec<Numbered>, DatabaseError> {
         let AuditFilter { task, actor, action, from, to } = filter;
         let searched = actor.is_some() || action.is_some() || from.is_some() || to.is_some();
         let by_time = searched && task.is_none();
@@ -290,7 +290,7 @@ impl Record {
     }
 
     /// Events in order, from the first one after a number.
-    pub async fn events(&self, after: u64, limit: u32) -> Result<Vec<(u64, Event)>, RecordError> {
+    pub async fn events(&self, after: u64, limit: u32) -> Result<Vec<(u64, Event)>, DatabaseError> {
         let sql =
             format!("SELECT number, body::text FROM events WHERE number > $1 ORDER BY number LIMIT {limit}");
         self.read(async |link| {

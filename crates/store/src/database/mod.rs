@@ -30,7 +30,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::{Connection, Database, PgConnection, Postgres, SqlSafeStr};
+use sqlx::{Connection, PgConnection, Postgres, SqlSafeStr};
 use tokio::sync::oneshot;
 
 pub use agents::{InboxMessage, MOST_MESSAGES, StoredAgent};
@@ -38,11 +38,11 @@ pub use archive::{Archive, ArchiveKind, Archived, Leaving, LeftOut};
 pub use bare::{Bare, Place};
 pub use blob_rows::BlobStore;
 pub use bulk::{Chain, Loader, Rows};
-pub use commit::{Answered, Commit, Write};
+pub use commit::{Commit, KeyedResponse, Write};
 pub use jobs::{JobOutcome, JobRow};
 pub use log::{AuditFilter, Event, Numbered};
 pub use people::{Password, Session, StoredToken, StoredUser};
-pub use rules::{Mark, Thing, ThingKind};
+pub use rules::{DocumentKind, RulesVersion, StoredDocument};
 pub use stats::{Counts, Day, UserStats};
 pub use tasks::{ApprovalFilter, AsRead, Comment, StoredTask, TaskFilter};
 pub use work::{LogLine, Renewed, WorkKind};
@@ -59,7 +59,7 @@ use work::Doing;
 
 /// The record; clones are the same one.
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct Database {
     backend: Backend,
 }
 
@@ -71,7 +71,7 @@ enum Backend {
 
 /// Why the record did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RecordError {
+pub enum DatabaseError {
     /// It cannot answer now. What was asked may have happened.
     #[error("the record is not available: {0}")]
     Unavailable(String),
@@ -95,7 +95,7 @@ pub enum RecordError {
     Foreign(String),
 }
 
-impl From<sqlx::Error> for RecordError {
+impl From<sqlx::Error> for DatabaseError {
     fn from(error: sqlx::Error) -> Self {
         match &error {
             sqlx::Error::Database(database) if database.is_unique_violation() => {
@@ -109,7 +109,7 @@ impl From<sqlx::Error> for RecordError {
 
 /// What a request was answered, so that its repetition is answered the same.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct StoredAnswer {
+pub struct StoredResponse {
     /// A digest of what was asked.
     pub asked: String,
     /// The status of the answer.
@@ -141,25 +141,25 @@ fn migrator(steps: Steps) -> Migrator {
     Migrator::with_migrations(steps.into_iter().map(step).collect())
 }
 
-impl Record {
+impl Database {
     /// Opens the record in a data folder, and brings its tables up to date.
-    pub async fn in_folder(folder: &Path) -> Result<Self, RecordError> {
+    pub async fn in_folder(folder: &Path) -> Result<Self, DatabaseError> {
         let sqlite = Sqlite::open(folder, &migrator(SQLITE)).await?;
         Ok(Self { backend: Backend::Sqlite(sqlite) })
     }
 
     /// Opens the record on PostgreSQL, and brings its tables up to date. Any number of processes may do so at once.
-    pub async fn on_postgres(url: &str) -> Result<Self, RecordError> {
+    pub async fn on_postgres(url: &str) -> Result<Self, DatabaseError> {
         let pool = postgres::open(url, &migrator(POSTGRES)).await?;
         Ok(Self { backend: Backend::Postgres(Shelf::new(pool)) })
     }
 
     /// Commits everything that belongs together, or nothing.
-    pub async fn commit(&self, commit: Commit) -> Result<(), RecordError> {
+    pub async fn commit(&self, commit: Commit) -> Result<(), DatabaseError> {
         self.work(Work::Commit(Box::new(commit))).await.map(drop)
     }
 
-    async fn work(&self, work: Work) -> Result<u64, RecordError> {
+    async fn work(&self, work: Work) -> Result<u64, DatabaseError> {
         match &self.backend {
             Backend::Sqlite(sqlite) => sqlite.work(work).await,
             Backend::Postgres(shelf) => {
@@ -171,7 +171,9 @@ impl Record {
                     // Whoever asked may have gone; what was committed is committed.
                     let _ = done.send(with(&shelf, async |link| work_on(link, &work).await).await);
                 });
-                answer.await.unwrap_or_else(|_| Err(RecordError::Unavailable("a commit was lost".to_owned())))
+                answer
+                    .await
+                    .unwrap_or_else(|_| Err(DatabaseError::Unavailable("a commit was lost".to_owned())))
             }
         }
     }
@@ -179,8 +181,8 @@ impl Record {
     /// Reads with a connection of its own.
     async fn read<T: Send>(
         &self,
-        read: impl AsyncFnOnce(&mut Link<'_>) -> Result<T, RecordError>,
-    ) -> Result<T, RecordError> {
+        read: impl AsyncFnOnce(&mut Link<'_>) -> Result<T, DatabaseError>,
+    ) -> Result<T, DatabaseError> {
         match &self.backend {
             Backend::Sqlite(sqlite) => {
                 with(&sqlite.readers, async |link| read(&mut Link::Sqlite(link)).await).await
@@ -191,13 +193,13 @@ impl Record {
 }
 
 /// With a connection at hand. What breaks is not used again, and neither are those that lay beside it.
-async fn with<D: Database, T>(
+async fn with<D: sqlx::Database, T>(
     shelf: &Shelf<D>,
-    work: impl AsyncFnOnce(&mut D::Connection) -> Result<T, RecordError>,
-) -> Result<T, RecordError> {
+    work: impl AsyncFnOnce(&mut D::Connection) -> Result<T, DatabaseError>,
+) -> Result<T, DatabaseError> {
     let mut held = shelf.take().await?;
     let done = work(held.link()).await;
-    if matches!(done, Err(RecordError::Unavailable(_))) {
+    if matches!(done, Err(DatabaseError::Unavailable(_))) {
         drop(held);
         shelf.distrust();
     } else {
@@ -206,7 +208,7 @@ async fn with<D: Database, T>(
     done
 }
 
-async fn work_on(link: &mut PgConnection, work: &Work) -> Result<u64, RecordError> {
+async fn work_on(link: &mut PgConnection, work: &Work) -> Result<u64, DatabaseError> {
     if let Work::Commit(commit) = work
         && commit.fits_together()
         && commit.apply_together(&mut Link::Postgres(link)).await?
@@ -242,7 +244,7 @@ enum Work {
 impl Work {
     /// In the hope that nothing stands against it, which costs least; nothing if it was not done. What it leaves behind then:
     /// see [`Link::run_together`].
-    async fn apply_in_hope(&self, link: &mut Link<'_>) -> Result<Option<u64>, RecordError> {
+    async fn apply_in_hope(&self, link: &mut Link<'_>) -> Result<Option<u64>, DatabaseError> {
         match self {
             Self::Commit(commit) if commit.fits_together() => {
                 Ok(commit.apply_together(link).await?.then_some(0))
@@ -251,7 +253,7 @@ impl Work {
         }
     }
 
-    async fn apply(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
+    async fn apply(&self, link: &mut Link<'_>) -> Result<u64, DatabaseError> {
         match self {
             Self::Commit(commit) => commit.apply(link).await.map(|()| 0),
             Self::Number(numbering) => numbering.apply(link).await,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::sql::{Arg, Row, json};
 use super::together::Statement;
-use super::{Record, RecordError};
+use super::{Database, DatabaseError};
 
 /// A person as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,28 +92,28 @@ const USER: &str = "SELECT body::text, revision, password FROM users";
 const TOKEN: &str = "SELECT body::text, micros(revoked_at) FROM tokens";
 
 /// From its three columns, the first of which is `at`.
-fn user_from(row: &Row, at: usize) -> Result<StoredUser, RecordError> {
+fn user_from(row: &Row, at: usize) -> Result<StoredUser, DatabaseError> {
     let password = row.maybe_text(at + 2)?.map(|_| row.json(at + 2)).transpose()?;
     Ok(StoredUser { user: row.json(at)?, revision: row.number(at + 1)?, password })
 }
 
-fn user(row: &Row) -> Result<StoredUser, RecordError> {
+fn user(row: &Row) -> Result<StoredUser, DatabaseError> {
     user_from(row, 0)
 }
 
-fn token(row: &Row) -> Result<StoredToken, RecordError> {
+fn token(row: &Row) -> Result<StoredToken, DatabaseError> {
     Ok(StoredToken { revoked_at: row.maybe_moment(1)?, ..row.json(0)? })
 }
 
-fn session(row: &Row) -> Result<Session, RecordError> {
+fn session(row: &Row) -> Result<Session, DatabaseError> {
     Ok(Session { last_active: row.moment(1)?, expires_at: row.moment(2)?, ..row.json(0)? })
 }
 
-fn json_text(password: &Password) -> Result<String, RecordError> {
-    serde_json::to_string(password).map_err(|error| RecordError::Foreign(error.to_string()))
+fn json_text(password: &Password) -> Result<String, DatabaseError> {
+    serde_json::to_string(password).map_err(|error| DatabaseError::Foreign(error.to_string()))
 }
 
-pub(super) fn put_user(user: &StoredUser, expected: Option<u64>) -> Result<Statement, RecordError> {
+pub(super) fn put_user(user: &StoredUser, expected: Option<u64>) -> Result<Statement, DatabaseError> {
     let mut args: Vec<Arg> = vec![
         user.user.user_id.as_str().into(),
         u64::from(user.user.active).into(),
@@ -136,7 +136,7 @@ pub(super) fn put_user(user: &StoredUser, expected: Option<u64>) -> Result<State
     })
 }
 
-pub(super) fn put_session(session: &Session) -> Result<Statement, RecordError> {
+pub(super) fn put_session(session: &Session) -> Result<Statement, DatabaseError> {
     let args = [
         session.session_hash.as_str().into(),
         session.user_id.as_str().into(),
@@ -168,7 +168,7 @@ pub(super) fn end_sessions(session_hash: Option<&str>, user_id: &str) -> Stateme
 }
 
 /// What was revoked once stays so.
-pub(super) fn put_token(token: &StoredToken) -> Result<Statement, RecordError> {
+pub(super) fn put_token(token: &StoredToken) -> Result<Statement, DatabaseError> {
     let args = [
         token.token_id.as_str().into(),
         token.token_hash.as_str().into(),
@@ -191,9 +191,9 @@ pub(super) fn end_tokens(user_id: &UserId, at: Moment) -> Statement {
     Statement::new(sql, args)
 }
 
-impl Record {
+impl Database {
     /// Everybody.
-    pub async fn people(&self) -> Result<People, RecordError> {
+    pub async fn people(&self) -> Result<People, DatabaseError> {
         self.read(async |link| {
             let rows = link.rows("SELECT body::text FROM users", &[]).await?;
             rows.iter().map(|row| row.json::<User>(0)).collect()
@@ -202,7 +202,7 @@ impl Record {
     }
 
     /// Somebody.
-    pub async fn user(&self, id: &UserId) -> Result<Option<StoredUser>, RecordError> {
+    pub async fn user(&self, id: &UserId) -> Result<Option<StoredUser>, DatabaseError> {
         let args = [id.as_str().into()];
         self.read(async |link| {
             let rows = link.rows(&format!("{USER} WHERE user_id = $1"), &args).await?;
@@ -212,14 +212,14 @@ impl Record {
     }
 
     /// People by id, from the first one after `after`.
-    pub async fn users(&self, after: Option<&str>, limit: u32) -> Result<Vec<StoredUser>, RecordError> {
+    pub async fn users(&self, after: Option<&str>, limit: u32) -> Result<Vec<StoredUser>, DatabaseError> {
         let args = [after.unwrap_or_default().into()];
         let sql = format!("{USER} WHERE user_id > $1 ORDER BY user_id LIMIT {limit}");
         self.read(async |link| link.rows(&sql, &args).await?.iter().map(user).collect()).await
     }
 
     /// A session by its hash.
-    pub async fn session(&self, hash: &str) -> Result<Option<Session>, RecordError> {
+    pub async fn session(&self, hash: &str) -> Result<Option<Session>, DatabaseError> {
         let args = [hash.into()];
         let sql = "SELECT body::text, micros(last_active), micros(expires_at) FROM sessions WHERE session_hash = $1";
         self.read(async |link| link.rows(sql, &args).await?.first().map(session).transpose()).await
@@ -229,7 +229,7 @@ impl Record {
     pub async fn authority_of_session(
         &self,
         hash: &str,
-    ) -> Result<Option<(Session, StoredUser)>, RecordError> {
+    ) -> Result<Option<(Session, StoredUser)>, DatabaseError> {
         let args = [hash.into()];
         let sql = "SELECT s.body::text, micros(s.last_active), micros(s.expires_at), \
                    u.body::text, u.revision, u.password \
@@ -242,7 +242,7 @@ impl Record {
     }
 
     /// A token by its hash.
-    pub async fn token(&self, hash: &str) -> Result<Option<StoredToken>, RecordError> {
+    pub async fn token(&self, hash: &str) -> Result<Option<StoredToken>, DatabaseError> {
         let args = [hash.into()];
         let sql = format!("{TOKEN} WHERE token_hash = $1");
         self.read(async |link| link.rows(&sql, &args).await?.first().map(token).transpose()).await
@@ -252,7 +252,7 @@ impl Record {
     pub async fn authority_of_token(
         &self,
         hash: &str,
-    ) -> Result<Option<(StoredToken, Option<StoredUser>)>, RecordError> {
+    ) -> Result<Option<(StoredToken, Option<StoredUser>)>, DatabaseError> {
         let args = [hash.into()];
         let sql = "SELECT t.body::text, micros(t.revoked_at), u.body::text, u.revision, u.password \
                    FROM tokens t LEFT JOIN users u ON u.user_id = t.user_id WHERE t.token_hash = $1";
@@ -266,14 +266,14 @@ impl Record {
     }
 
     /// The tokens of somebody, in the order in which they were made.
-    pub async fn tokens_of(&self, user: &UserId) -> Result<Vec<StoredToken>, RecordError> {
+    pub async fn tokens_of(&self, user: &UserId) -> Result<Vec<StoredToken>, DatabaseError> {
         let args = [user.as_str().into()];
         let sql = format!("{TOKEN} WHERE user_id = $1 ORDER BY token_id");
         self.read(async |link| link.rows(&sql, &args).await?.iter().map(token).collect()).await
     }
 
     /// The tokens of an agent, in the order in which they were made.
-    pub async fn tokens_of_agent(&self, agent_id: &str) -> Result<Vec<StoredToken>, RecordError> {
+    pub async fn tokens_of_agent(&self, agent_id: &str) -> Result<Vec<StoredToken>, DatabaseError> {
         let args = [agent_id.into()];
         let sql = format!("{TOKEN} WHERE agent_id = $1 ORDER BY token_id");
         self.read(async |link| link.rows(&sql, &args).await?.iter().map(token).collect()).await

@@ -6,7 +6,7 @@ use sqlx::ConnectOptions;
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
-use super::RecordError;
+use super::DatabaseError;
 
 /// Connections of one server.
 const MOST_CONNECTIONS: u32 = 16;
@@ -16,10 +16,10 @@ const READY: usize = 200;
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Connects, brings the tables up to date, and makes the parts of the audit log for the months to come.
-pub(super) async fn open(url: &str, migrator: &Migrator) -> Result<PgPool, RecordError> {
+pub(super) async fn open(url: &str, migrator: &Migrator) -> Result<PgPool, DatabaseError> {
     // What is wrong with it could quote it: only how it should look is said.
     let options: PgConnectOptions = url.parse().map_err(|_| {
-        RecordError::Unavailable(
+        DatabaseError::Unavailable(
             "its URL cannot be read: write postgres://USER:PASSWORD@HOST:5432/DATABASE, and special characters of the \
              password as %XX"
                 .to_owned(),
@@ -27,7 +27,7 @@ pub(super) async fn open(url: &str, migrator: &Migrator) -> Result<PgPool, Recor
     })?;
     let options = options.statement_cache_capacity(READY);
     let (host, port) = (options.get_host().to_owned(), options.get_port());
-    let failed = |why: String| RecordError::Unavailable(format!("PostgreSQL at {host}:{port}: {why}"));
+    let failed = |why: String| DatabaseError::Unavailable(format!("PostgreSQL at {host}:{port}: {why}"));
     // One connection by itself first: a pool that cannot connect says only that it waited.
     let mut first = tokio::time::timeout(CONNECT_WITHIN, options.connect())
         .await

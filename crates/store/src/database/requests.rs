@@ -7,9 +7,9 @@ use ade_domain::Moment;
 use ade_domain::approval::Approval;
 use ade_domain::people::UserId;
 
-use super::rules::{Thing, ThingKind};
+use super::rules::{DocumentKind, StoredDocument};
 use super::sql::Arg;
-use super::{Record, RecordError};
+use super::{Database, DatabaseError};
 
 /// A list of ids as SQL has it, and its arguments.
 fn listed(ids: &[&str]) -> (String, Vec<Arg>) {
@@ -17,10 +17,10 @@ fn listed(ids: &[&str]) -> (String, Vec<Arg>) {
     (places.join(", "), ids.iter().map(|id| (*id).into()).collect())
 }
 
-impl Record {
+impl Database {
     /// Every setting and every flag that somebody has set.
-    pub async fn settings(&self) -> Result<Vec<Thing>, RecordError> {
-        let kinds = [ThingKind::Setting, ThingKind::Feature];
+    pub async fn settings(&self) -> Result<Vec<StoredDocument>, DatabaseError> {
+        let kinds = [DocumentKind::Setting, DocumentKind::Feature];
         let args = kinds.map(|kind| kind.word().into());
         self.read(async |link| {
             let sql = "SELECT kind, thing_id, revision, body::text FROM things WHERE kind IN ($1, $2) \
@@ -28,9 +28,10 @@ impl Record {
             let mut found = Vec::new();
             for row in link.rows(sql, &args).await? {
                 let word = row.text(0)?;
-                let kind = kinds.into_iter().find(|kind| kind.word() == word).unwrap_or(ThingKind::Setting);
+                let kind =
+                    kinds.into_iter().find(|kind| kind.word() == word).unwrap_or(DocumentKind::Setting);
                 let (id, revision) = (row.text(1)?.to_owned(), row.number(2)?);
-                found.push(Thing { kind, id, revision, body: row.json(3)? });
+                found.push(StoredDocument { kind, id, revision, body: row.json(3)? });
             }
             Ok(found)
         })
@@ -38,13 +39,13 @@ impl Record {
     }
 
     /// One policy, delegation, registered resource, setting or flag.
-    pub async fn thing(&self, kind: ThingKind, id: &str) -> Result<Option<Thing>, RecordError> {
+    pub async fn thing(&self, kind: DocumentKind, id: &str) -> Result<Option<StoredDocument>, DatabaseError> {
         let args = [kind.word().into(), id.into()];
         self.read(async |link| {
             let sql = "SELECT revision, body::text FROM things WHERE kind = $1 AND thing_id = $2";
             let rows = link.rows(sql, &args).await?;
             let thing = |row: &super::sql::Row| {
-                Ok(Thing { kind, id: id.to_owned(), revision: row.number(0)?, body: row.json(1)? })
+                Ok(StoredDocument { kind, id: id.to_owned(), revision: row.number(0)?, body: row.json(1)? })
             };
             rows.first().map(thing).transpose()
         })
@@ -52,7 +53,7 @@ impl Record {
     }
 
     /// The requests of some tasks, in the order of their ids.
-    pub async fn requests_of(&self, task_ids: &[&str]) -> Result<Vec<Approval>, RecordError> {
+    pub async fn requests_of(&self, task_ids: &[&str]) -> Result<Vec<Approval>, DatabaseError> {
         if task_ids.is_empty() {
             return Ok(Vec::new());
         }
@@ -63,7 +64,7 @@ impl Record {
     }
 
     /// What some tasks are about: the description of each.
-    pub async fn descriptions(&self, task_ids: &[&str]) -> Result<BTreeMap<String, String>, RecordError> {
+    pub async fn descriptions(&self, task_ids: &[&str]) -> Result<BTreeMap<String, String>, DatabaseError> {
         if task_ids.is_empty() {
             return Ok(BTreeMap::new());
         }
@@ -79,7 +80,7 @@ impl Record {
     }
 
     /// Whether more than so many requests wait for an answer.
-    pub async fn more_pending_than(&self, most: u64) -> Result<bool, RecordError> {
+    pub async fn more_pending_than(&self, most: u64) -> Result<bool, DatabaseError> {
         let sql = format!(
             "SELECT count(*)::bigint FROM \
              (SELECT 1 FROM approvals WHERE status = 'PENDING' LIMIT {}) AS pending",
@@ -94,7 +95,11 @@ impl Record {
 
     /// Requests that wait for an answer and passed another quarter of their time since they were last raised: each with its
     /// task. Those that are as urgent as can be are left out.
-    pub async fn to_be_raised(&self, now: Moment, limit: u32) -> Result<Vec<(String, String)>, RecordError> {
+    pub async fn to_be_raised(
+        &self,
+        now: Moment,
+        limit: u32,
+    ) -> Result<Vec<(String, String)>, DatabaseError> {
         let sql = format!(
             "SELECT approval_id::text, task_id::text FROM approvals \
              WHERE status = 'PENDING' AND body->>'priority' <> 'URGENT' \
@@ -111,7 +116,7 @@ impl Record {
     }
 
     /// Tasks in which an answer is waited for of somebody who left, and of whom.
-    pub async fn left_behind(&self, limit: u32) -> Result<Vec<(String, UserId)>, RecordError> {
+    pub async fn left_behind(&self, limit: u32) -> Result<Vec<(String, UserId)>, DatabaseError> {
         let sql = format!(
             "SELECT DISTINCT a.task_id::text, a.reviewer_id FROM users u \
              JOIN approvals a ON a.reviewer_id = u.user_id \

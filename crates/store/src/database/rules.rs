@@ -4,11 +4,11 @@
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Record, RecordError, StoredAnswer};
+use super::{Database, DatabaseError, StoredResponse};
 
 /// What kind of thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ThingKind {
+pub enum DocumentKind {
     /// Who must agree.
     Policy,
     /// Who stands in for whom.
@@ -21,7 +21,7 @@ pub enum ThingKind {
     Feature,
 }
 
-impl ThingKind {
+impl DocumentKind {
     /// As it is stored.
     #[must_use]
     pub const fn word(self) -> &'static str {
@@ -37,9 +37,9 @@ impl ThingKind {
 
 /// One of them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Thing {
+pub struct StoredDocument {
     /// What kind.
-    pub kind: ThingKind,
+    pub kind: DocumentKind,
     /// Which.
     pub id: String,
     /// Grows with every change.
@@ -48,47 +48,52 @@ pub struct Thing {
     pub body: Value,
 }
 
-impl Thing {
+impl StoredDocument {
     /// What it says.
-    pub fn read<T: DeserializeOwned>(&self) -> Result<T, RecordError> {
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, DatabaseError> {
         serde_json::from_value(self.body.clone())
-            .map_err(|error| RecordError::Foreign(format!("{} {}: {error}", self.kind.word(), self.id)))
+            .map_err(|error| DatabaseError::Foreign(format!("{} {}: {error}", self.kind.word(), self.id)))
     }
 }
 
 /// What the record is marked with: another one after every change of people, policies, delegations, resources, settings or flags,
 /// by whichever process. It is changed by the database itself, in the transaction of what it marks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mark(String);
+pub struct RulesVersion(String);
 
-impl From<&str> for Mark {
+impl From<&str> for RulesVersion {
     fn from(text: &str) -> Self {
         Self(text.to_owned())
     }
 }
 
-pub(super) fn without_mark() -> RecordError {
-    RecordError::Foreign("the table facts, which is empty".to_owned())
+pub(super) fn without_mark() -> DatabaseError {
+    DatabaseError::Foreign("the table facts, which is empty".to_owned())
 }
 
-impl Record {
+impl Database {
     /// The mark that it has now.
-    pub async fn mark(&self) -> Result<Mark, RecordError> {
+    pub async fn mark(&self) -> Result<RulesVersion, DatabaseError> {
         self.read(async |link| {
             let rows = link.rows("SELECT mark FROM facts", &[]).await?;
-            rows.first().ok_or_else(without_mark)?.text(0).map(Mark::from)
+            rows.first().ok_or_else(without_mark)?.text(0).map(RulesVersion::from)
         })
         .await
     }
 
     /// All of a kind, by id.
-    pub async fn things(&self, kind: ThingKind) -> Result<Vec<Thing>, RecordError> {
+    pub async fn things(&self, kind: DocumentKind) -> Result<Vec<StoredDocument>, DatabaseError> {
         let args = [kind.word().into()];
         self.read(async |link| {
             let sql = "SELECT thing_id, revision, body::text FROM things WHERE kind = $1 ORDER BY thing_id";
             let rows = link.rows(sql, &args).await?;
             let thing = |row: &super::sql::Row| {
-                Ok(Thing { kind, id: row.text(0)?.to_owned(), revision: row.number(1)?, body: row.json(2)? })
+                Ok(StoredDocument {
+                    kind,
+                    id: row.text(0)?.to_owned(),
+                    revision: row.number(1)?,
+                    body: row.json(2)?,
+                })
             };
             rows.iter().map(thing).collect()
         })
@@ -96,7 +101,7 @@ impl Record {
     }
 
     /// What a request was answered before.
-    pub async fn answer(&self, owner: &str, key: &str) -> Result<Option<StoredAnswer>, RecordError> {
+    pub async fn answer(&self, owner: &str, key: &str) -> Result<Option<StoredResponse>, DatabaseError> {
         let args = [owner.into(), key.into()];
         self.read(async |link| {
             let sql = "SELECT body::text FROM answers WHERE owner = $1 AND key = $2";

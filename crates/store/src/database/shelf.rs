@@ -12,7 +12,7 @@ use sqlx::{Database, Pool};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
-use super::RecordError;
+use super::DatabaseError;
 
 /// How long a connection lies before somebody looks whether it is still good.
 const FRESH: Duration = Duration::from_secs(1);
@@ -76,9 +76,9 @@ impl<D: Database> Shelf<D> {
     }
 
     /// A connection.
-    pub(super) async fn take(&self) -> Result<Held<D>, RecordError> {
+    pub(super) async fn take(&self) -> Result<Held<D>, DatabaseError> {
         let waited = timeout(self.pool.options().get_acquire_timeout(), self.places.clone().acquire_owned());
-        let busy = || RecordError::Unavailable("all connections to the record are in use".to_owned());
+        let busy = || DatabaseError::Unavailable("all connections to the record are in use".to_owned());
         let place = waited.await.map_err(|_| busy())?.map_err(|_| busy())?;
         let now = Instant::now();
         let last = self.lying.0.lock().unwrap_or_else(PoisonError::into_inner).pop();

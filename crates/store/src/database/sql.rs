@@ -12,7 +12,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{AssertSqlSafe, Column, Row as _, TypeInfo, ValueRef};
 
-use super::RecordError;
+use super::DatabaseError;
 
 /// The end of a statement that passes by what another transaction is at.
 pub(super) const SKIP_LOCKED: &str = " FOR UPDATE SKIP LOCKED";
@@ -73,8 +73,8 @@ impl From<u64> for Arg {
 }
 
 /// A value as JSON text.
-pub(super) fn json(value: &impl Serialize) -> Result<Arg, RecordError> {
-    let text = serde_json::to_string(value).map_err(|error| RecordError::Foreign(error.to_string()))?;
+pub(super) fn json(value: &impl Serialize) -> Result<Arg, DatabaseError> {
+    let text = serde_json::to_string(value).map_err(|error| DatabaseError::Foreign(error.to_string()))?;
     Ok(Arg::Text(if text.contains("\\u0000") { escapes_without_nul(&text) } else { text }))
 }
 
@@ -106,39 +106,39 @@ enum Cell {
 }
 
 impl Row {
-    fn foreign(&self, at: usize) -> RecordError {
-        RecordError::Foreign(format!("column {at} of {self:?} is not what was written there"))
+    fn foreign(&self, at: usize) -> DatabaseError {
+        DatabaseError::Foreign(format!("column {at} of {self:?} is not what was written there"))
     }
 
-    pub(super) fn text(&self, at: usize) -> Result<&str, RecordError> {
+    pub(super) fn text(&self, at: usize) -> Result<&str, DatabaseError> {
         match self.0.get(at) {
             Some(Cell::Text(text)) => Ok(text),
             _ => Err(self.foreign(at)),
         }
     }
 
-    pub(super) fn maybe_text(&self, at: usize) -> Result<Option<&str>, RecordError> {
+    pub(super) fn maybe_text(&self, at: usize) -> Result<Option<&str>, DatabaseError> {
         if matches!(self.0.get(at), Some(Cell::Null)) { Ok(None) } else { self.text(at).map(Some) }
     }
 
-    pub(super) fn number(&self, at: usize) -> Result<u64, RecordError> {
+    pub(super) fn number(&self, at: usize) -> Result<u64, DatabaseError> {
         match self.0.get(at) {
             Some(Cell::Int(number)) => u64::try_from(*number).map_err(|_| self.foreign(at)),
             _ => Err(self.foreign(at)),
         }
     }
 
-    pub(super) fn moment(&self, at: usize) -> Result<Moment, RecordError> {
+    pub(super) fn moment(&self, at: usize) -> Result<Moment, DatabaseError> {
         self.number(at).map(Moment::from_micros)
     }
 
-    pub(super) fn maybe_moment(&self, at: usize) -> Result<Option<Moment>, RecordError> {
+    pub(super) fn maybe_moment(&self, at: usize) -> Result<Option<Moment>, DatabaseError> {
         if matches!(self.0.get(at), Some(Cell::Null)) { Ok(None) } else { self.moment(at).map(Some) }
     }
 
-    pub(super) fn json<T: DeserializeOwned>(&self, at: usize) -> Result<T, RecordError> {
+    pub(super) fn json<T: DeserializeOwned>(&self, at: usize) -> Result<T, DatabaseError> {
         serde_json::from_str(self.text(at)?)
-            .map_err(|error| RecordError::Foreign(format!("column {at} of {self:?}: {error}")))
+            .map_err(|error| DatabaseError::Foreign(format!("column {at} of {self:?}: {error}")))
     }
 }
 
@@ -195,7 +195,7 @@ pub(super) enum Link<'c> {
 
 impl Link<'_> {
     /// Changes something; how many rows.
-    pub(super) async fn run(&mut self, sql: &str, args: &[Arg]) -> Result<u64, RecordError> {
+    pub(super) async fn run(&mut self, sql: &str, args: &[Arg]) -> Result<u64, DatabaseError> {
         let spelled = AssertSqlSafe(self.spell(sql).into_owned());
         let done = match self {
             Self::Sqlite(link) => {
@@ -209,7 +209,7 @@ impl Link<'_> {
     }
 
     /// Finds something.
-    pub(super) async fn rows(&mut self, sql: &str, args: &[Arg]) -> Result<Vec<Row>, RecordError> {
+    pub(super) async fn rows(&mut self, sql: &str, args: &[Arg]) -> Result<Vec<Row>, DatabaseError> {
         let spelled = AssertSqlSafe(self.spell(sql).into_owned());
         match self {
             Self::Sqlite(link) => {
@@ -273,7 +273,7 @@ fn spell(
     Cow::Owned(spelled)
 }
 
-fn sqlite_row(row: &SqliteRow) -> Result<Row, RecordError> {
+fn sqlite_row(row: &SqliteRow) -> Result<Row, DatabaseError> {
     let cell = |at: usize| {
         let raw = row.try_get_raw(at)?;
         if raw.is_null() {
@@ -288,7 +288,7 @@ fn sqlite_row(row: &SqliteRow) -> Result<Row, RecordError> {
     Ok(Row(cells?))
 }
 
-fn postgres_row(row: &PgRow) -> Result<Row, RecordError> {
+fn postgres_row(row: &PgRow) -> Result<Row, DatabaseError> {
     let cell = |at: usize| {
         let raw = row.try_get_raw(at)?;
         if raw.is_null() {

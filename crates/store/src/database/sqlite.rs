@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::shelf::Shelf;
 use super::sql::Link;
-use super::{RecordError, Work};
+use super::{DatabaseError, Work};
 
 /// The file in the data folder.
 pub(super) const FILE: &str = "record.sqlite3";
@@ -27,7 +27,7 @@ const CHECKPOINT_PAGES: &str = "8000";
 const READY: usize = 200;
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
-type Done = oneshot::Sender<Result<u64, RecordError>>;
+type Done = oneshot::Sender<Result<u64, DatabaseError>>;
 
 #[derive(Debug, Clone)]
 pub(super) struct Sqlite {
@@ -36,7 +36,7 @@ pub(super) struct Sqlite {
 }
 
 impl Sqlite {
-    pub(super) async fn open(folder: &Path, migrator: &Migrator) -> Result<Self, RecordError> {
+    pub(super) async fn open(folder: &Path, migrator: &Migrator) -> Result<Self, DatabaseError> {
         let options = SqliteConnectOptions::new()
             .filename(folder.join(FILE))
             .create_if_missing(true)
@@ -48,7 +48,7 @@ impl Sqlite {
             .statement_cache_capacity(READY)
             .busy_timeout(BUSY);
         let mut own = options.connect().await?;
-        migrator.run(&mut own).await.map_err(|error| RecordError::Unavailable(error.to_string()))?;
+        migrator.run(&mut own).await.map_err(|error| DatabaseError::Unavailable(error.to_string()))?;
         let readers =
             SqlitePoolOptions::new().max_connections(READERS).connect_with(options.read_only(true)).await?;
         let (writer, waiting) = mpsc::channel(QUEUE);
@@ -56,8 +56,8 @@ impl Sqlite {
         Ok(Self { readers: Shelf::new(readers), writer })
     }
 
-    pub(super) async fn work(&self, work: Work) -> Result<u64, RecordError> {
-        let gone = || RecordError::Unavailable("the writer of the record has ended".to_owned());
+    pub(super) async fn work(&self, work: Work) -> Result<u64, DatabaseError> {
+        let gone = || DatabaseError::Unavailable("the writer of the record has ended".to_owned());
         let (done, answer) = oneshot::channel();
         self.writer.send((work, done)).await.map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
@@ -75,7 +75,7 @@ async fn write(mut own: SqliteConnection, mut waiting: mpsc::Receiver<(Work, Don
         {
             let answer = match (&committed, outcome) {
                 (Ok(()), Some(outcome)) => outcome,
-                (Ok(()), None) => Err(RecordError::Unavailable("a commit was lost".to_owned())),
+                (Ok(()), None) => Err(DatabaseError::Unavailable("a commit was lost".to_owned())),
                 (Err(error), _) => Err(error.clone()),
             };
             // Whoever asked may have gone; what was committed is committed.
@@ -91,8 +91,8 @@ async fn write(mut own: SqliteConnection, mut waiting: mpsc::Receiver<(Work, Don
 async fn write_some(
     own: &mut SqliteConnection,
     some: &[(Work, Done)],
-    outcomes: &mut Vec<Result<u64, RecordError>>,
-) -> Result<(), RecordError> {
+    outcomes: &mut Vec<Result<u64, DatabaseError>>,
+) -> Result<(), DatabaseError> {
     let mut together = own.begin_with("BEGIN IMMEDIATE").await?;
     for (work, _) in some {
         match work.apply_in_hope(&mut Link::Sqlite(&mut together)).await {
@@ -112,8 +112,8 @@ async fn write_some(
 async fn write_each(
     own: &mut SqliteConnection,
     some: &[(Work, Done)],
-    outcomes: &mut Vec<Result<u64, RecordError>>,
-) -> Result<(), RecordError> {
+    outcomes: &mut Vec<Result<u64, DatabaseError>>,
+) -> Result<(), DatabaseError> {
     let mut together = own.begin_with("BEGIN IMMEDIATE").await?;
     for (work, _) in some {
         let mut one = together.begin().await?;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use ade_domain::Moment;
-use ade_domain::approval::RequestStatus;
+use ade_domain::approval::ApprovalStatus;
 use ade_domain::people::UserId;
 use ade_domain::task::State;
 use serde::de::DeserializeOwned;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::sql::{Link, Row};
-use super::{Record, RecordError};
+use super::{Database, DatabaseError};
 
 /// Answers that the time to answer is told of.
 const LAST_ANSWERS: u32 = 200;
@@ -36,7 +36,7 @@ pub struct UserStats {
     /// Its tasks by state, those included that are archived.
     pub tasks: BTreeMap<State, u64>,
     /// The requests to it by what became of them, those included that are archived.
-    pub requests: BTreeMap<RequestStatus, u64>,
+    pub requests: BTreeMap<ApprovalStatus, u64>,
     /// How many answers the times are of: its last ones that are not archived.
     pub answered: u32,
     /// Seconds from request to answer on average.
@@ -63,9 +63,9 @@ pub struct Day {
 }
 
 /// A word of ours.
-fn word<T: DeserializeOwned>(row: &Row) -> Result<T, RecordError> {
+fn word<T: DeserializeOwned>(row: &Row) -> Result<T, DatabaseError> {
     let text = row.text(0)?;
-    serde_json::from_value(Value::from(text)).map_err(|_| RecordError::Foreign(format!("the word {text}")))
+    serde_json::from_value(Value::from(text)).map_err(|_| DatabaseError::Foreign(format!("the word {text}")))
 }
 
 /// How often each word stands there.
@@ -73,7 +73,7 @@ async fn grouped<T: DeserializeOwned + Ord>(
     link: &mut Link<'_>,
     sql: &str,
     args: &[super::sql::Arg],
-) -> Result<BTreeMap<T, u64>, RecordError> {
+) -> Result<BTreeMap<T, u64>, DatabaseError> {
     let rows = link.rows(sql, args).await?;
     rows.iter().map(|row| Ok((word(row)?, row.number(1)?))).collect()
 }
@@ -97,9 +97,9 @@ fn middle(micros: &mut [u64]) -> Option<(f64, f64)> {
     Some((mean, f64::midpoint(seconds(lower), seconds(upper))))
 }
 
-impl Record {
+impl Database {
     /// How much there is of everything.
-    pub async fn counts(&self) -> Result<Counts, RecordError> {
+    pub async fn counts(&self) -> Result<Counts, DatabaseError> {
         self.read(async |link| {
             let sql = "SELECT state, count(*)::bigint FROM tasks GROUP BY state";
             let mut tasks = grouped(link, sql, &[]).await?;
@@ -117,7 +117,7 @@ impl Record {
     }
 
     /// The days that were counted, the newest first.
-    pub async fn days(&self, limit: u32) -> Result<Vec<Day>, RecordError> {
+    pub async fn days(&self, limit: u32) -> Result<Vec<Day>, DatabaseError> {
         let sql = format!("SELECT day, body::text FROM days ORDER BY day DESC LIMIT {limit}");
         self.read(async |link| {
             let rows = link.rows(&sql, &[]).await?;
@@ -127,7 +127,7 @@ impl Record {
     }
 
     /// When the first of the tasks came to an end that are still there.
-    pub async fn first_end(&self) -> Result<Option<Moment>, RecordError> {
+    pub async fn first_end(&self) -> Result<Option<Moment>, DatabaseError> {
         self.read(async |link| {
             let sql =
                 "SELECT micros(closed_at) FROM tasks WHERE closed_at IS NOT NULL ORDER BY closed_at LIMIT 1";
@@ -137,7 +137,7 @@ impl Record {
     }
 
     /// What somebody proposed, and how it reviews.
-    pub async fn user_stats(&self, user: &UserId) -> Result<UserStats, RecordError> {
+    pub async fn user_stats(&self, user: &UserId) -> Result<UserStats, DatabaseError> {
         let args = [user.as_str().into()];
         let times = format!(
             "SELECT micros(created_at), micros(responded_at) FROM approvals \
@@ -155,7 +155,7 @@ impl Record {
             add(&mut requests, &grouped(link, sql, &args).await?);
             let rows = link.rows(&times, &args).await?;
             let took = |row: &Row| Ok(row.moment(1)?.micros().saturating_sub(row.moment(0)?.micros()));
-            let mut took = rows.iter().map(took).collect::<Result<Vec<u64>, RecordError>>()?;
+            let mut took = rows.iter().map(took).collect::<Result<Vec<u64>, DatabaseError>>()?;
             let (mean_seconds, median_seconds) = middle(&mut took).unzip();
             let answered = u32::try_from(took.len()).unwrap_or(u32::MAX);
             Ok(UserStats { tasks, requests, answered, mean_seconds, median_seconds })

@@ -5,15 +5,15 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_domain::approval::{Approval, RequestStatus};
+use ade_domain::approval::{Approval, ApprovalStatus};
 use ade_domain::people::UserId;
 use ade_domain::risk::History;
-use ade_domain::task::{Remembered, State, Task};
+use ade_domain::task::{ArchivedApprovals, State, Task};
 use serde::{Deserialize, Serialize};
 
-use super::rules::{self, Mark};
+use super::rules::{self, RulesVersion};
 use super::sql::{Arg, Conditions, Row};
-use super::{Record, RecordError};
+use super::{Database, DatabaseError};
 
 /// A task as it was loaded, with what a commit needs to write only what differs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ pub struct AsRead {
 struct Seen {
     revision: u64,
     beside: Beside,
-    mark: Mark,
+    mark: RulesVersion,
 }
 
 impl PartialEq for AsRead {
@@ -67,7 +67,7 @@ impl PartialEq for AsRead {
 }
 
 impl AsRead {
-    fn new(task: &StoredTask, mark: Mark) -> Self {
+    fn new(task: &StoredTask, mark: RulesVersion) -> Self {
         let approvals = task.approvals.iter().map(|one| (one.approval_id.clone(), one.revision));
         let beside = Beside { marks: task.marks(), approvals: approvals.collect() };
         let seen = Seen { revision: task.revision, beside, mark };
@@ -81,7 +81,7 @@ impl AsRead {
 
     /// The mark that the record had at the same moment.
     #[must_use]
-    pub fn mark(&self) -> Option<&Mark> {
+    pub fn mark(&self) -> Option<&RulesVersion> {
         self.seen.as_deref().map(|seen| &seen.mark)
     }
 }
@@ -160,7 +160,7 @@ pub struct ApprovalFilter {
     /// To this person.
     pub reviewer: Option<UserId>,
     /// In this state.
-    pub status: Option<RequestStatus>,
+    pub status: Option<ApprovalStatus>,
     /// Behind this one in the list: its score and its id.
     pub after: Option<(u32, String)>,
 }
@@ -181,22 +181,22 @@ macro_rules! whole {
 }
 
 /// What is remembered of requests that are archived.
-fn remembered(row: &Row, at: usize) -> Result<Option<Remembered>, RecordError> {
+fn remembered(row: &Row, at: usize) -> Result<Option<ArchivedApprovals>, DatabaseError> {
     row.maybe_text(at)?.map(|_| row.json(at)).transpose()
 }
 
-impl Record {
+impl Database {
     /// One task.
-    pub async fn task(&self, task_id: &str) -> Result<Option<StoredTask>, RecordError> {
+    pub async fn task(&self, task_id: &str) -> Result<Option<StoredTask>, DatabaseError> {
         self.whole(whole!("$1::uuid"), task_id).await
     }
 
     /// The task that a request is about.
-    pub async fn task_with(&self, approval_id: &str) -> Result<Option<StoredTask>, RecordError> {
+    pub async fn task_with(&self, approval_id: &str) -> Result<Option<StoredTask>, DatabaseError> {
         self.whole(whole!("(SELECT task_id FROM approvals WHERE approval_id = $1::uuid)"), approval_id).await
     }
 
-    async fn whole(&self, sql: &str, id: &str) -> Result<Option<StoredTask>, RecordError> {
+    async fn whole(&self, sql: &str, id: &str) -> Result<Option<StoredTask>, DatabaseError> {
         let args = [id.into()];
         self.read(async |link| {
             let rows = link.rows(sql, &args).await?;
@@ -215,7 +215,7 @@ impl Record {
     }
 
     /// Which task a request is about.
-    pub async fn task_of_approval(&self, approval_id: &str) -> Result<Option<String>, RecordError> {
+    pub async fn task_of_approval(&self, approval_id: &str) -> Result<Option<String>, DatabaseError> {
         let args = [approval_id.into()];
         self.read(async |link| {
             let sql = "SELECT task_id::text FROM approvals WHERE approval_id = $1::uuid";
@@ -231,7 +231,7 @@ impl Record {
         filter: &TaskFilter,
         before: Option<&str>,
         limit: u32,
-    ) -> Result<Vec<StoredTask>, RecordError> {
+    ) -> Result<Vec<StoredTask>, DatabaseError> {
         let person = filter.visible_to.as_ref().map(ToString::to_string);
         let mut marks: Vec<(&str, &str)> =
             [("resource", &filter.resource), ("tag", &filter.tag), ("person", &person)]
@@ -290,7 +290,11 @@ impl Record {
     }
 
     /// Requests, the highest score first.
-    pub async fn approvals(&self, filter: &ApprovalFilter, limit: u32) -> Result<Vec<Approval>, RecordError> {
+    pub async fn approvals(
+        &self,
+        filter: &ApprovalFilter,
+        limit: u32,
+    ) -> Result<Vec<Approval>, DatabaseError> {
         let mut wanted = Conditions::new("SELECT body::text FROM approvals");
         if let Some(reviewer) = &filter.reviewer {
             wanted.and("reviewer_id = ?", [reviewer.as_str().into()]);
@@ -314,7 +318,7 @@ impl Record {
     }
 
     /// Requests that nobody answered in time, the longest waiting first: each with its task.
-    pub async fn overdue(&self, now: Moment, limit: u32) -> Result<Vec<(String, String)>, RecordError> {
+    pub async fn overdue(&self, now: Moment, limit: u32) -> Result<Vec<(String, String)>, DatabaseError> {
         let sql = format!(
             "SELECT approval_id::text, task_id::text FROM approvals \
              WHERE status = 'PENDING' AND due_at <= moment($1) ORDER BY due_at LIMIT {limit}"
@@ -327,7 +331,7 @@ impl Record {
     }
 
     /// Tasks whose approval has ended.
-    pub async fn expired(&self, now: Moment, limit: u32) -> Result<Vec<String>, RecordError> {
+    pub async fn expired(&self, now: Moment, limit: u32) -> Result<Vec<String>, DatabaseError> {
         let sql = format!(
             "SELECT task_id::text FROM tasks WHERE approval_ends_at <= moment($1) \
              ORDER BY approval_ends_at LIMIT {limit}"
@@ -340,7 +344,11 @@ impl Record {
     }
 
     /// How the last finished tasks of a type ended, and the mark of the record: both as they were at one moment.
-    pub async fn history(&self, task_type: &str, most: u32) -> Result<(Mark, History), RecordError> {
+    pub async fn history(
+        &self,
+        task_type: &str,
+        most: u32,
+    ) -> Result<(RulesVersion, History), DatabaseError> {
         let sql = format!(
             "SELECT facts.mark, ended.finished, ended.failed FROM facts CROSS JOIN \
              (SELECT count(*)::bigint AS finished, count(CASE WHEN state = 'FAILED' THEN 1 END)::bigint AS failed FROM \
@@ -358,7 +366,7 @@ impl Record {
     }
 
     /// What was said about a task, in order.
-    pub async fn comments(&self, task_id: &str) -> Result<Vec<Comment>, RecordError> {
+    pub async fn comments(&self, task_id: &str) -> Result<Vec<Comment>, DatabaseError> {
         let args = [task_id.into()];
         self.read(async |link| {
             let sql = "SELECT body::text FROM comments WHERE task_id = $1::uuid ORDER BY comment_id";

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use futures_util::TryStreamExt;
 use sqlx::{AssertSqlSafe, Either, Executor};
 
-use super::RecordError;
+use super::DatabaseError;
 use super::sql::{Arg, Link, bind, without_nul};
 
 /// A statement that belongs to others, and what must come of it.
@@ -46,10 +46,10 @@ impl Statement {
         Self { must: Must::Answer, ..self }
     }
 
-    fn check(&self, rows: u64) -> Result<(), RecordError> {
+    fn check(&self, rows: u64) -> Result<(), DatabaseError> {
         match &self.must {
-            Must::Meet(what) if rows != 1 => Err(RecordError::Conflict { what: what.clone() }),
-            Must::Answer if rows != 1 => Err(RecordError::AnsweredAlready),
+            Must::Meet(what) if rows != 1 => Err(DatabaseError::Conflict { what: what.clone() }),
+            Must::Answer if rows != 1 => Err(DatabaseError::AnsweredAlready),
             _ => Ok(()),
         }
     }
@@ -86,7 +86,7 @@ pub(super) fn values(before: &str, row: &str, after: &str, rows: &[Vec<Arg>]) ->
 
 impl Link<'_> {
     /// One after the other, up to the first that does not go as it must.
-    pub(super) async fn run_each(&mut self, statements: &[Statement]) -> Result<(), RecordError> {
+    pub(super) async fn run_each(&mut self, statements: &[Statement]) -> Result<(), DatabaseError> {
         for statement in statements {
             statement.check(self.run(&statement.sql, &statement.args).await?)?;
         }
@@ -96,7 +96,7 @@ impl Link<'_> {
     /// All in one go; whether everything went as it must. If not, nothing has happened on PostgreSQL, and on SQLite the
     /// transaction around it must be rolled back. None may go by what another one writes, nor by which comes
     /// first: PostgreSQL shows all of them the record as it was before, and begins with those that must meet something.
-    pub(super) async fn run_together(&mut self, statements: &[Statement]) -> Result<bool, RecordError> {
+    pub(super) async fn run_together(&mut self, statements: &[Statement]) -> Result<bool, DatabaseError> {
         let args = statements.iter().flat_map(|statement| &statement.args);
         let spelled: Vec<String> = self.numbered_through(statements);
         let done = match self {

@@ -10,9 +10,9 @@ use ade_domain::task::Task;
 use ade_domain::task::{Phase, PreviewStatus, State};
 use serde::{Deserialize, Serialize};
 
-use super::commit::{Answered, keep_answer};
+use super::commit::{KeyedResponse, keep_answer};
 use super::sql::{Arg, Link, ROW_BY_ROW, SKIP_LOCKED};
-use super::{Record, RecordError, StoredTask, Work};
+use super::{Database, DatabaseError, StoredTask, Work};
 
 /// Bytes of what is said about one task that the record keeps for those who follow; all of it is a blob.
 const MOST_LOGGED: u64 = 1_048_576;
@@ -112,11 +112,11 @@ pub(super) enum Doing {
     Claim { places: Vec<String>, types: Vec<String>, by: String, now: Moment, until: Moment, most: u32 },
     PutOff { task_id: String, by: String, until: Moment },
     Renew { task_id: String, attempt: u64, until: Moment },
-    Log { task_id: String, attempt: u64, at: Moment, text: String, answer: Option<Answered> },
+    Log { task_id: String, attempt: u64, at: Moment, text: String, answer: Option<KeyedResponse> },
 }
 
 impl Doing {
-    pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
+    pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<u64, DatabaseError> {
         match self {
             Self::Claim { places, types, by, now, until, most } => {
                 claim(link, (places, types), by, *now, *until, *most).await
@@ -142,7 +142,7 @@ async fn ready(
     now: Moment,
     most: u32,
     then: &str,
-) -> Result<Vec<String>, RecordError> {
+) -> Result<Vec<String>, DatabaseError> {
     let of_type = match types.len() {
         0 => String::new(),
         many => {
@@ -176,7 +176,7 @@ async fn claim(
     now: Moment,
     until: Moment,
     most: u32,
-) -> Result<u64, RecordError> {
+) -> Result<u64, DatabaseError> {
     let mut claimed = 0;
     for task_id in ready(link, of, now, most, SKIP_LOCKED).await? {
         let args = [task_id.into(), by.into(), until.into()];
@@ -186,7 +186,12 @@ async fn claim(
     Ok(claimed)
 }
 
-async fn renew(link: &mut Link<'_>, task_id: &str, attempt: u64, until: Moment) -> Result<u64, RecordError> {
+async fn renew(
+    link: &mut Link<'_>,
+    task_id: &str,
+    attempt: u64,
+    until: Moment,
+) -> Result<u64, DatabaseError> {
     let args = [task_id.into(), attempt.into(), until.into()];
     let sql = "UPDATE tasks SET lease_until = CASE WHEN lease_until > moment($3) THEN lease_until \
                ELSE moment($3) END \
@@ -206,8 +211,8 @@ async fn log(
     attempt: u64,
     at: Moment,
     text: &str,
-    answer: Option<&Answered>,
-) -> Result<u64, RecordError> {
+    answer: Option<&KeyedResponse>,
+) -> Result<u64, DatabaseError> {
     // Of two who speak at once, one waits here for the number that the other takes.
     let present = format!(
         "SELECT 1::bigint FROM tasks WHERE task_id = $1::uuid AND attempt = $2 AND lease_until IS NOT NULL{ROW_BY_ROW}"
@@ -221,7 +226,7 @@ async fn log(
                   WHERE task_id = $1::uuid";
     let rows = link.rows(so_far, &[task_id.into()]).await?;
     let (last, long) =
-        rows.first().map_or(Ok::<_, RecordError>((0, 0)), |row| Ok((row.number(0)?, row.number(1)?)))?;
+        rows.first().map_or(Ok::<_, DatabaseError>((0, 0)), |row| Ok((row.number(0)?, row.number(1)?)))?;
     if long >= MOST_LOGGED {
         return Ok(2);
     }
@@ -233,7 +238,7 @@ async fn log(
     link.run(sql, &args).await.map(|_| 1)
 }
 
-impl Record {
+impl Database {
     /// Claims tasks of some types, or of any if none is named, that have work in some places until `until`: the highest rank first, the oldest first among equals. Which.
     pub async fn claim(
         &self,
@@ -243,7 +248,7 @@ impl Record {
         now: Moment,
         until: Moment,
         most: u32,
-    ) -> Result<Vec<String>, RecordError> {
+    ) -> Result<Vec<String>, DatabaseError> {
         let (places, types, by) = (places.to_vec(), types.to_vec(), by.to_owned());
         let claimed =
             self.work(Work::Do(Doing::Claim { places, types, by: by.clone(), now, until, most })).await?;
@@ -265,18 +270,18 @@ impl Record {
         places: &[String],
         types: &[String],
         now: Moment,
-    ) -> Result<Option<String>, RecordError> {
+    ) -> Result<Option<String>, DatabaseError> {
         self.read(async |link| Ok(ready(link, (places, types), now, 1, "").await?.into_iter().next())).await
     }
 
     /// Whoever claimed a task tries it again not before `until`, and neither does anybody else; whether it has it still.
-    pub async fn put_off(&self, task_id: &str, by: &str, until: Moment) -> Result<bool, RecordError> {
+    pub async fn put_off(&self, task_id: &str, by: &str, until: Moment) -> Result<bool, DatabaseError> {
         let (task_id, by) = (task_id.to_owned(), by.to_owned());
         Ok(self.work(Work::Do(Doing::PutOff { task_id, by, until })).await? > 0)
     }
 
     /// Whoever carries a task out is alive until `until`.
-    pub async fn renew(&self, task_id: &str, attempt: u64, until: Moment) -> Result<Renewed, RecordError> {
+    pub async fn renew(&self, task_id: &str, attempt: u64, until: Moment) -> Result<Renewed, DatabaseError> {
         let task_id = task_id.to_owned();
         let renewed = self.work(Work::Do(Doing::Renew { task_id, attempt, until })).await?;
         Ok(match renewed {
@@ -287,7 +292,7 @@ impl Record {
     }
 
     /// Whether somebody wants an attempt to end that is the present one.
-    pub async fn is_stopped(&self, task_id: &str, attempt: u64) -> Result<bool, RecordError> {
+    pub async fn is_stopped(&self, task_id: &str, attempt: u64) -> Result<bool, DatabaseError> {
         let sql = "SELECT 1::bigint FROM tasks WHERE task_id = $1::uuid AND attempt = $2 \
                    AND body->'execution'->>'stop' IS NOT NULL";
         let args = [task_id.into(), attempt.into()];
@@ -295,7 +300,7 @@ impl Record {
     }
 
     /// Until when whoever carries a task out counts as alive; nothing if nobody does.
-    pub async fn lease_of(&self, task_id: &str) -> Result<Option<Moment>, RecordError> {
+    pub async fn lease_of(&self, task_id: &str) -> Result<Option<Moment>, DatabaseError> {
         let sql = "SELECT micros(lease_until) FROM tasks WHERE task_id = $1::uuid";
         self.read(async |link| {
             let rows = link.rows(sql, &[task_id.into()]).await?;
@@ -311,14 +316,14 @@ impl Record {
         attempt: u64,
         at: Moment,
         text: &str,
-        answer: Option<Answered>,
-    ) -> Result<bool, RecordError> {
+        answer: Option<KeyedResponse>,
+    ) -> Result<bool, DatabaseError> {
         let (task_id, text) = (task_id.to_owned(), text.to_owned());
         Ok(self.work(Work::Do(Doing::Log { task_id, attempt, at, text, answer })).await? > 0)
     }
 
     /// What was said while a task was carried out, from the first line after `after`.
-    pub async fn said(&self, task_id: &str, after: u64, limit: u32) -> Result<Vec<LogLine>, RecordError> {
+    pub async fn said(&self, task_id: &str, after: u64, limit: u32) -> Result<Vec<LogLine>, DatabaseError> {
         let sql = format!(
             "SELECT number, attempt, micros(at), text FROM task_logs WHERE task_id = $1::uuid AND number > $2 \
              ORDER BY number LIMIT {limit}"
@@ -343,7 +348,7 @@ impl Record {
         now: Moment,
         after: Option<&(Moment, String)>,
         limit: u32,
-    ) -> Result<Vec<(Moment, String)>, RecordError> {
+    ) -> Result<Vec<(Moment, String)>, DatabaseError> {
         let sql = format!(
             "SELECT micros(lease_until), task_id::text FROM tasks WHERE lease_until <= moment($1) \
              AND (lease_until > moment($2) OR (lease_until = moment($2) AND task_id > $3::uuid)) \
@@ -359,7 +364,7 @@ impl Record {
     }
 
     /// How many tasks have work, by place; the places with most first.
-    pub async fn waiting_work(&self, limit: u32) -> Result<Vec<(String, u64)>, RecordError> {
+    pub async fn waiting_work(&self, limit: u32) -> Result<Vec<(String, u64)>, DatabaseError> {
         let sql = format!(
             "SELECT place, count(*)::bigint AS many FROM tasks WHERE work IS NOT NULL GROUP BY place \
              ORDER BY many DESC, place LIMIT {limit}"

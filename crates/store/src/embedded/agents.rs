@@ -5,7 +5,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use ade_domain::Moment;
 use ade_domain::agent::{Agent, Profile};
 
-use super::Embedded;
+use super::EmbeddedCoordination;
 use super::state::{Other, State};
 use crate::coordination::{AgentUpdate, AgentView, Agents, Reply};
 
@@ -14,7 +14,7 @@ const HEARD_US: u64 = 5_000_000;
 /// Agents that were only named are removed when idle for so long.
 const IDLE_MS: u64 = 86_400_000;
 
-impl Agents for Embedded {
+impl Agents for EmbeddedCoordination {
     fn put(&self, agent_id: String, update: AgentUpdate, create: bool) -> Reply<'_, Option<AgentView>> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;

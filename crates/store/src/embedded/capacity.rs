@@ -7,17 +7,17 @@
 use ade_domain::Moment;
 use ade_domain::agent::NoCapacity;
 
-use super::Embedded;
+use super::EmbeddedCoordination;
 use super::state::Other;
-use crate::coordination::{Capacity, Claimed, Reply};
+use crate::coordination::{Capacity, CapacityClaim, Reply};
 
-impl Capacity for Embedded {
-    fn claim(&self, agent_id: String, task_id: String, until: Moment) -> Reply<'_, Claimed> {
+impl Capacity for EmbeddedCoordination {
+    fn claim(&self, agent_id: String, task_id: String, until: Moment) -> Reply<'_, CapacityClaim> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             if !state.agents.contains_key(&agent_id) {
                 if state.named >= self.inner.options.max_named_agents {
-                    return Ok(Claimed::Unknown);
+                    return Ok(CapacityClaim::Unknown);
                 }
                 state.name_agent(agent_id.clone(), now);
             }
@@ -25,11 +25,11 @@ impl Capacity for Embedded {
             {
                 Some(Ok(())) => {
                     state.make(Other::Claimed(agent_id, task_id, until));
-                    Claimed::Yes
+                    CapacityClaim::Yes
                 }
-                Some(Err(NoCapacity::Full { .. })) => Claimed::Full,
-                Some(Err(NoCapacity::Draining)) => Claimed::Draining,
-                None => Claimed::Unknown,
+                Some(Err(NoCapacity::Full { .. })) => CapacityClaim::Full,
+                Some(Err(NoCapacity::Draining)) => CapacityClaim::Draining,
+                None => CapacityClaim::Unknown,
             };
             self.commit(&mut state, now)?;
             Ok(claimed)

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::Embedded;
+use super::EmbeddedCoordination;
 use super::journal::JournalError;
 use super::state::State;
 
@@ -105,7 +105,7 @@ fn sync((work, changed): &(Mutex<Work>, Condvar)) {
     }
 }
 
-impl Embedded {
+impl EmbeddedCoordination {
     /// Starts to replace the journal by a snapshot. The state is copied at once and written by a thread.
     pub(super) fn snapshot(&self, state: &mut State) {
         let (snapshot, records) = match state.begin_snapshot() {

@@ -13,10 +13,10 @@ use ade_keyspace::ade::ids::QueueName;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::Embedded;
+use super::EmbeddedCoordination;
 use crate::coordination::{
-    Call, Job, Jobs, LONGEST_WAIT, MOST_AT_ONCE, MOST_SCHEDULED, MOST_WAITING, Moved, Reply, Unavailable,
-    When, checked_lock, job_named, queue_named, queues_named,
+    CoordinationError, Job, Jobs, LONGEST_WAIT, MOST_AT_ONCE, MOST_SCHEDULED, MOST_WAITING, Moved, Reply,
+    WakeAt, WakeUp, checked_lock, job_named, queue_named, queues_named,
 };
 
 /// Where calls are put up and taken from.
@@ -91,7 +91,7 @@ impl Calls {
         }
     }
 
-    fn push_due(&mut self) -> Result<Moved, Unavailable> {
+    fn push_due(&mut self) -> Result<Moved, CoordinationError> {
         let mut moved = 0;
         while moved < MOST_AT_ONCE && self.by_moment.first().is_some_and(|(at, _)| *at <= self.now) {
             let Some((_, call)) = self.by_moment.pop_first() else { break };
@@ -127,30 +127,30 @@ impl Calls {
     }
 }
 
-impl Embedded {
+impl EmbeddedCoordination {
     fn calls(&self) -> MutexGuard<'_, Calls> {
         self.inner.board.calls(self.inner.now())
     }
 }
 
-impl Jobs for Embedded {
-    fn call(&self, made: Vec<Call>) -> Reply<'_, usize> {
+impl Jobs for EmbeddedCoordination {
+    fn call(&self, made: Vec<WakeUp>) -> Reply<'_, usize> {
         Box::pin(async move {
             let named = made.into_iter().map(|call| Ok((queue_named(&call.queue)?, call.about, call.when)));
-            let named = named.collect::<Result<Vec<_>, Unavailable>>()?;
+            let named = named.collect::<Result<Vec<_>, CoordinationError>>()?;
             let mut without_room = 0;
             {
                 let mut calls = self.calls();
                 for (queue, about, when) in named {
                     match when {
-                        When::At(at) if at > calls.now => {
+                        WakeAt::At(at) if at > calls.now => {
                             without_room += usize::from(!calls.schedule(at, (queue.as_written(), about)));
                         }
-                        When::Now | When::At(_) => {
+                        WakeAt::Now | WakeAt::At(_) => {
                             calls.unschedule((queue.as_written(), about.clone()));
                             calls.push(queue, about);
                         }
-                        When::NotAnyMore => calls.unschedule((queue.as_written(), about)),
+                        WakeAt::NotAnyMore => calls.unschedule((queue.as_written(), about)),
                     }
                 }
             }

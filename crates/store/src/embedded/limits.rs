@@ -8,8 +8,8 @@ use ade_domain::Moment;
 use ade_keyspace::IdentifierError;
 use ade_keyspace::ade::ids;
 
-use super::Embedded;
-use crate::coordination::{Counted, Limits, Reply, Unavailable};
+use super::EmbeddedCoordination;
+use crate::coordination::{CoordinationError, Limits, RateCount, Reply};
 
 /// How long requests are counted together.
 const MINUTE_MS: u64 = 60_000;
@@ -29,7 +29,7 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    fn count(&mut self, pair: Pair, most: u32, clock: Moment) -> Counted {
+    fn count(&mut self, pair: Pair, most: u32, clock: Moment) -> RateCount {
         self.now = self.now.max(clock);
         let now = self.now;
         while self.oldest().is_some_and(|began| began.plus_ms(MINUTE_MS) <= now) {
@@ -49,7 +49,7 @@ impl Windows {
             *count = asked;
         }
         let reset_at = began.plus_ms(MINUTE_MS);
-        Counted { allowed, most, remaining: most.saturating_sub(asked), reset_at }
+        RateCount { allowed, most, remaining: most.saturating_sub(asked), reset_at }
     }
 
     fn oldest(&self) -> Option<Moment> {
@@ -64,12 +64,12 @@ impl Windows {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn uncountable(error: IdentifierError) -> Unavailable {
-    Unavailable(format!("no key can be made: {error}"))
+fn uncountable(error: IdentifierError) -> CoordinationError {
+    CoordinationError(format!("no key can be made: {error}"))
 }
 
-impl Limits for Embedded {
-    fn count(&self, endpoint: String, who: String, most: u32) -> Reply<'_, Counted> {
+impl Limits for EmbeddedCoordination {
+    fn count(&self, endpoint: String, who: String, most: u32) -> Reply<'_, RateCount> {
         Box::pin(async move {
             let endpoint = ids::Endpoint::new(&endpoint).map_err(uncountable)?;
             ids::UserId::new(&who).map_err(uncountable)?;

@@ -5,12 +5,16 @@ use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_domain::agent::OFFLINE_AFTER_MS;
-use ade_domain::lock::{Answer, Command, Deadlock, End, Holder, Lock, LockName, RequestKey, Rules, Table};
+use ade_domain::lock::{
+    Answer, Deadlock, End, Holder, Lock, LockCommand, LockLimits, LockName, RequestKey, Table,
+};
 use tokio::sync::broadcast;
 
-use super::Embedded;
+use super::EmbeddedCoordination;
 use super::state::State;
-use crate::coordination::{Counts, Filter, Happening, LockView, Locks, Reply, Unavailable, WaitView, Watch};
+use crate::coordination::{
+    CoordinationError, Counts, Filter, LockEvent, LockView, Locks, Reply, Subscription, WaitView,
+};
 
 /// Commands that one call carries out before others have their turn.
 const BATCH: usize = 100;
@@ -25,8 +29,8 @@ const CHECKED_PER_ROUND: usize = 1;
 /// How often what is over is forgotten.
 const TIDY_MS: u64 = 60_000;
 
-impl Embedded {
-    fn run(&self, commands: &[(LockName, Command)]) -> Result<Vec<Answer>, Unavailable> {
+impl EmbeddedCoordination {
+    fn run(&self, commands: &[(LockName, LockCommand)]) -> Result<Vec<Answer>, CoordinationError> {
         let mut answers = Vec::with_capacity(commands.len());
         for batch in commands.chunks(BATCH) {
             let (mut state, now) = self.enter()?;
@@ -41,7 +45,7 @@ impl Embedded {
         Ok(answers)
     }
 
-    fn do_sweep(&self) -> Result<Vec<Deadlock>, Unavailable> {
+    fn do_sweep(&self) -> Result<Vec<Deadlock>, CoordinationError> {
         loop {
             let (mut state, now) = self.enter()?;
             let State { table, changes, .. } = &mut *state;
@@ -49,7 +53,7 @@ impl Embedded {
             while done < BATCH
                 && let Some(name) = table.first_due(now)
             {
-                ended.extend(table.command(&name, &Command::Sweep, now, changes).deadlocks);
+                ended.extend(table.command(&name, &LockCommand::Sweep, now, changes).deadlocks);
                 done += 1;
             }
             state.owe(ended);
@@ -73,7 +77,7 @@ impl Embedded {
 /// Waits of agents that went silent are cancelled; a few waits are searched for cycles; what is over is forgotten.
 fn keep_house(state: &mut State, now: Moment) {
     for (name, holder, request) in silent_waits(&state.table, state, now) {
-        let command = Command::Cancel { holder, request, why: End::AgentOffline, begun: false };
+        let command = LockCommand::Cancel { holder, request, why: End::AgentOffline, begun: false };
         let ended = state.table.command(&name, &command, now, &mut state.changes).deadlocks;
         state.owe(ended);
     }
@@ -110,8 +114,8 @@ fn silent_waits(table: &Table, state: &State, now: Moment) -> Vec<(LockName, Hol
     table.all_waiting().filter(|(holder, _)| is_silent(holder)).filter_map(ticket).collect()
 }
 
-impl Locks for Embedded {
-    fn commands(&self, commands: Vec<(LockName, Command)>) -> Reply<'_, Vec<Answer>> {
+impl Locks for EmbeddedCoordination {
+    fn commands(&self, commands: Vec<(LockName, LockCommand)>) -> Reply<'_, Vec<Answer>> {
         Box::pin(async move { self.run(&commands) })
     }
 
@@ -120,7 +124,7 @@ impl Locks for Embedded {
             let (mut state, now) = self.enter()?;
             let State { table, changes, .. } = &mut *state;
             if table.lock(&lock).is_some() {
-                let ended = table.command(&lock, &Command::Tick, now, changes).deadlocks;
+                let ended = table.command(&lock, &LockCommand::Tick, now, changes).deadlocks;
                 state.owe(ended);
             }
             let view = LockView::of(&lock, state.table.lock(&lock), usize::MAX);
@@ -197,15 +201,15 @@ impl Locks for Embedded {
         Box::pin(async move { self.do_sweep() })
     }
 
-    fn watch(&self, request: RequestKey) -> Watch {
+    fn watch(&self, request: RequestKey) -> Subscription {
         self.inner.watchers.watch(request)
     }
 
-    fn events(&self) -> broadcast::Receiver<Arc<Happening>> {
+    fn events(&self) -> broadcast::Receiver<Arc<LockEvent>> {
         self.inner.events.subscribe()
     }
 
-    fn rules(&self) -> &Rules {
+    fn rules(&self) -> &LockLimits {
         &self.inner.options.rules
     }
 

@@ -19,11 +19,11 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use ade_domain::lock::Rules;
+use ade_domain::lock::LockLimits;
 use ade_domain::{Clock, Moment};
 use tokio::sync::broadcast;
 
-use crate::coordination::{Happening, Unavailable, Watchers};
+use crate::coordination::{CoordinationError, LockEvent, Subscriptions};
 use crate::folder::{DataFolder, FolderError};
 use housekeeping::Syncer;
 use journal::Journal;
@@ -50,7 +50,7 @@ pub enum OpenError {
 #[derive(Debug, Clone)]
 pub struct Options {
     /// What locks go by.
-    pub rules: Rules,
+    pub rules: LockLimits,
     /// A journal is replaced by a snapshot when it is longer than this and than four snapshots.
     pub snapshot_after_bytes: u64,
     /// Agents that are known by their name only.
@@ -59,13 +59,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { rules: Rules::default(), snapshot_after_bytes: 64 << 20, max_named_agents: 10_000 }
+        Self { rules: LockLimits::default(), snapshot_after_bytes: 64 << 20, max_named_agents: 10_000 }
     }
 }
 
 /// The backend; clones are the same one.
 #[derive(Clone)]
-pub struct Embedded {
+pub struct EmbeddedCoordination {
     inner: Arc<Inner>,
 }
 
@@ -77,13 +77,13 @@ struct Inner {
     state: Mutex<State>,
     windows: Mutex<limits::Windows>,
     board: jobs::Board,
-    watchers: Watchers,
-    events: broadcast::Sender<Arc<Happening>>,
+    watchers: Subscriptions,
+    events: broadcast::Sender<Arc<LockEvent>>,
     syncer: Syncer,
     _folder: DataFolder,
 }
 
-impl Embedded {
+impl EmbeddedCoordination {
     /// Opens a data folder, alone, and brings back what its journal holds. Time that passed since counts against leases.
     pub fn open(data: &Path, options: Options, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let folder = DataFolder::claim(data)?;
@@ -100,7 +100,7 @@ impl Embedded {
         let syncer = Syncer::start(&state.journal_file())
             .map_err(|source| FolderError::Unusable { path: data.to_owned(), source })?;
         let (events, _) = broadcast::channel(EVENT_BACKLOG);
-        let (state, watchers) = (Mutex::new(state), Watchers::default());
+        let (state, watchers) = (Mutex::new(state), Subscriptions::default());
         Ok(Self {
             inner: Arc::new(Inner {
                 options,
@@ -118,11 +118,12 @@ impl Embedded {
     }
 
     /// The state, and the moment at which it is used: never earlier than before, whatever the clock says.
-    fn enter(&self) -> Result<(MutexGuard<'_, State>, Moment), Unavailable> {
+    fn enter(&self) -> Result<(MutexGuard<'_, State>, Moment), CoordinationError> {
         if let Some(why) = self.inner.syncer.failure() {
-            return Err(Unavailable(format!("the journal could not be synced: {why}")));
+            return Err(CoordinationError(format!("the journal could not be synced: {why}")));
         }
-        let poisoned = |_| Unavailable("a bug stopped a command half-way; restart the server".to_owned());
+        let poisoned =
+            |_| CoordinationError("a bug stopped a command half-way; restart the server".to_owned());
         let mut state = self.inner.state.lock().map_err(poisoned)?;
         // What could not be written so far was answered to nobody, and nobody may see it before it is written.
         if state.flush().map_err(unwritten)? {
@@ -139,7 +140,7 @@ impl Embedded {
     }
 
     /// Writes what was changed, then tells those who wait or listen. Nothing may be answered before.
-    fn commit(&self, state: &mut State, now: Moment) -> Result<(), Unavailable> {
+    fn commit(&self, state: &mut State, now: Moment) -> Result<(), CoordinationError> {
         let Some((requests, happenings)) = state.commit(now).map_err(unwritten)? else { return Ok(()) };
         if state.wants_snapshot(self.inner.options.snapshot_after_bytes) {
             self.snapshot(state);
@@ -159,9 +160,9 @@ impl Embedded {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn unwritten(error: io::Error) -> Unavailable {
+fn unwritten(error: io::Error) -> CoordinationError {
     tracing::error!(%error, "the journal cannot be written");
-    Unavailable(format!("the journal cannot be written: {error}"))
+    CoordinationError(format!("the journal cannot be written: {error}"))
 }
 
 impl Inner {
@@ -174,7 +175,7 @@ const fn ahead_of(moment: Moment, micros: u64) -> Moment {
     Moment::from_micros(moment.micros().saturating_add(micros))
 }
 
-impl std::fmt::Debug for Embedded {
+impl std::fmt::Debug for EmbeddedCoordination {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Embedded").finish_non_exhaustive()
     }
@@ -182,7 +183,7 @@ impl std::fmt::Debug for Embedded {
 
 #[cfg(test)]
 mod tests {
-    use ade_domain::lock::{Acquire, Command, Holder, LockName, Mode, RequestKey};
+    use ade_domain::lock::{Acquire, Holder, LockCommand, LockName, Mode, RequestKey};
     use ade_testkit::ManualClock;
 
     use super::*;
@@ -192,7 +193,7 @@ mod tests {
     async fn nothing_is_answered_until_what_could_not_be_written_is() {
         let folder = tempfile::tempdir().expect("folder");
         let clock = ManualClock::new(Moment::from_micros(1_000_000).timestamp());
-        let open = || Embedded::open(folder.path(), Options::default(), Arc::new(clock.clone()));
+        let open = || EmbeddedCoordination::open(folder.path(), Options::default(), Arc::new(clock.clone()));
         let backend = open().expect("opened");
         let lock: LockName = "task:1".parse().expect("valid");
         let holder = Holder::new("ann", None).expect("valid");
@@ -208,7 +209,7 @@ mod tests {
                 purpose: "".into(),
                 priority: 0,
             };
-            backend.commands(vec![(lock.clone(), Command::Acquire(wish))])
+            backend.commands(vec![(lock.clone(), LockCommand::Acquire(wish))])
         };
         let swap = |file| backend.inner.state.lock().expect("whole").swap_journal_file(file);
         let read_only = std::fs::File::open(folder.path().join("in-use")).expect("readable");

@@ -3,31 +3,31 @@
 use ade_domain::Moment;
 use ade_domain::lock::RequestKey;
 
-use super::Embedded;
+use super::EmbeddedCoordination;
 use super::state::{Other, Remembered, State};
-use crate::coordination::{Memory, Reply, Requests, Ticket};
+use crate::coordination::{Registration, Reply, Requests, Ticket};
 
 /// Requests that are remembered at most; beyond, those that would be forgotten first are forgotten early.
 const MAX_REMEMBERED: usize = 200_000;
 
-impl Requests for Embedded {
+impl Requests for EmbeddedCoordination {
     fn remember(
         &self,
         key: RequestKey,
         digest: u128,
         ticket: Option<Ticket>,
         until: Moment,
-    ) -> Reply<'_, Memory> {
+    ) -> Reply<'_, Registration> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             let digest = format!("{digest:032x}");
             if let Some(known) = state.requests.get(&key).filter(|known| known.until > now) {
-                return Ok(if known.digest == digest { Memory::Same } else { Memory::Other });
+                return Ok(if known.digest == digest { Registration::Same } else { Registration::Other });
             }
             let ticket = ticket.map(|ticket| (ticket.request, ticket.deadline));
             state.make(Other::Remembered(key, Remembered { digest, until, ticket }));
             self.commit(&mut state, now)?;
-            Ok(Memory::New)
+            Ok(Registration::New)
         })
     }
 

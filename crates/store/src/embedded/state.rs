@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_domain::agent::{Agent, RateWindow};
-use ade_domain::lock::{Change, Deadlock, Entry, Request, RequestKey, Rules, Table};
+use ade_domain::lock::{Change, Deadlock, Entry, LockLimits, LockRequest, RequestKey, Table};
 use serde::{Deserialize, Serialize};
 
 use super::journal::{Journal, JournalError, Snapshot};
-use crate::coordination::{Event, Happening, Ticket};
+use crate::coordination::{LockEvent, LockEventKind, Ticket};
 
 /// A line of the journal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ pub(super) struct Remembered {
     pub(super) digest: String,
     pub(super) until: Moment,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) ticket: Option<(Request, Moment)>,
+    pub(super) ticket: Option<(LockRequest, Moment)>,
 }
 
 impl Remembered {
@@ -96,7 +96,7 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(rules: Rules) -> Self {
+    pub(super) fn new(rules: LockLimits) -> Self {
         Self {
             table: Table::new(rules),
             requests: BTreeMap::new(),
@@ -222,7 +222,7 @@ impl State {
     }
 
     /// Writes what was changed, if anything was. Afterwards: the requests that may want to know, and what happened.
-    pub(super) fn commit(&mut self, now: Moment) -> io::Result<Option<(Vec<RequestKey>, Vec<Happening>)>> {
+    pub(super) fn commit(&mut self, now: Moment) -> io::Result<Option<(Vec<RequestKey>, Vec<LockEvent>)>> {
         if self.changes.is_empty() && self.others.is_empty() {
             return Ok(None);
         }
@@ -236,8 +236,8 @@ impl State {
                     Change::Left { request, .. } => self.unwoken.push(*request),
                     _ => {}
                 }
-                let event = Event::of(change);
-                happenings.extend(event.map(|event| Happening { lock: name.clone(), at: now, event }));
+                let event = LockEventKind::of(change);
+                happenings.extend(event.map(|event| LockEvent { lock: name.clone(), at: now, event }));
             }
         }
         let others = std::mem::take(&mut self.others);

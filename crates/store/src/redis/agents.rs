@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::encoding::Foreign;
 use super::keys::AgentKeys;
-use super::{Inner, OnRedis, foreign, locked, step};
-use crate::coordination::{AgentUpdate, AgentView, Agents, Reply, Unavailable};
+use super::{Inner, RedisCoordination, foreign, locked, step};
+use crate::coordination::{AgentUpdate, AgentView, Agents, CoordinationError, Reply};
 
 /// How often it is written down that an agent is alive.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -21,13 +21,13 @@ const MAX_TOLD: usize = 50_000;
 const MAX_LISTED: usize = 10_000;
 
 /// What is written of an agent that says nothing about itself.
-fn nameless(agent_id: &str) -> Result<String, Unavailable> {
+fn nameless(agent_id: &str) -> Result<String, CoordinationError> {
     write(&Profile { name: agent_id.to_owned(), ..Profile::default() })
 }
 
-fn write(profile: &Profile) -> Result<String, Unavailable> {
+fn write(profile: &Profile) -> Result<String, CoordinationError> {
     serde_json::to_string(profile)
-        .map_err(|error| Unavailable(format!("a profile cannot be written down: {error}")))
+        .map_err(|error| CoordinationError(format!("a profile cannot be written down: {error}")))
 }
 
 /// An agent from the fields of its two hashes; `None` if there are none.
@@ -71,7 +71,7 @@ fn command(verb: &str, key: &ade_keyspace::RedisKey, args: &[&str]) -> (ade_keys
 }
 
 impl Inner {
-    async fn fetch_agent(&self, agent_id: &str) -> Result<Option<AgentView>, Unavailable> {
+    async fn fetch_agent(&self, agent_id: &str) -> Result<Option<AgentView>, CoordinationError> {
         let keys = self.agent_keys(agent_id)?;
         let questions = vec![command("HGETALL", &keys.profile, &[]), command("HGETALL", &keys.capacity, &[])];
         let answers = self.ask_each(questions).await?;
@@ -85,7 +85,7 @@ impl Inner {
     }
 
     /// Writes that an agent was heard of. Whether it is known, or there was room for it.
-    pub(super) async fn hear(&self, agent_id: &str) -> Result<bool, Unavailable> {
+    pub(super) async fn hear(&self, agent_id: &str) -> Result<bool, CoordinationError> {
         let keys = self.agent_keys(agent_id)?;
         let mut known = self.hear_on(&keys, agent_id, false).await?;
         if known == 0 {
@@ -111,7 +111,12 @@ impl Inner {
         Ok(true)
     }
 
-    async fn hear_on(&self, keys: &AgentKeys, agent_id: &str, room: bool) -> Result<usize, Unavailable> {
+    async fn hear_on(
+        &self,
+        keys: &AgentKeys,
+        agent_id: &str,
+        room: bool,
+    ) -> Result<usize, CoordinationError> {
         let args = [
             self.clock.now().to_string(),
             if room { "1" } else { "0" }.to_owned(),
@@ -128,7 +133,7 @@ impl Inner {
         script: &super::link::Script,
         keys: &AgentKeys,
         args: &[String],
-    ) -> Result<Value, Unavailable> {
+    ) -> Result<Value, CoordinationError> {
         let args: Vec<&[u8]> = args.iter().map(String::as_bytes).collect();
         let value = self.link.call(script, &[keys.profile.clone(), keys.capacity.clone()], &args).await?;
         if let Some(now) = step::list(&value).map_err(foreign)?.first() {
@@ -138,7 +143,7 @@ impl Inner {
     }
 
     /// Removes everything that is known of an agent; whether anything was.
-    pub(super) async fn remove_agent(&self, agent_id: &str) -> Result<bool, Unavailable> {
+    pub(super) async fn remove_agent(&self, agent_id: &str) -> Result<bool, CoordinationError> {
         let keys = self.agent_keys(agent_id)?;
         let removed = self
             .ask_each(vec![
@@ -154,7 +159,7 @@ impl Inner {
     }
 }
 
-impl Agents for OnRedis {
+impl Agents for RedisCoordination {
     fn put(&self, agent_id: String, update: AgentUpdate, create: bool) -> Reply<'_, Option<AgentView>> {
         Box::pin(async move {
             let inner = &self.inner;

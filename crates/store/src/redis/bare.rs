@@ -7,7 +7,7 @@ use redis::Value;
 
 use super::link::{self, Link, Script};
 use super::{RedisUrl, foreign, step};
-use crate::coordination::Unavailable;
+use crate::coordination::CoordinationError;
 
 const TTL_MS: u64 = 30_000;
 
@@ -20,7 +20,7 @@ pub struct Bare {
 
 impl Bare {
     /// Connects.
-    pub async fn open(url: &RedisUrl) -> Result<Self, Unavailable> {
+    pub async fn open(url: &RedisUrl) -> Result<Self, CoordinationError> {
         let link = Link::open(url, link::Options::default()).await?;
         let delete =
             "if redis.call('GET', KEYS[1]) == ARGV[2] then return redis.call('DEL', KEYS[1]) end return 0";
@@ -28,8 +28,8 @@ impl Bare {
     }
 
     /// Takes a lock and gives it back; whether both succeeded.
-    pub async fn pair(&self, lock: &str, value: &str) -> Result<bool, Unavailable> {
-        let id = ids::JobId::new(lock).map_err(|error| Unavailable(error.to_string()))?;
+    pub async fn pair(&self, lock: &str, value: &str) -> Result<bool, CoordinationError> {
+        let id = ids::JobId::new(lock).map_err(|error| CoordinationError(error.to_string()))?;
         let key = job::lock(&id).in_layout(self.link.layout());
         let mut take = redis::cmd("SET");
         take.arg(key.as_str()).arg(value).arg("NX").arg("PX").arg(TTL_MS);
@@ -39,27 +39,27 @@ impl Bare {
     }
 
     /// Processor time that the servers have used so far, in seconds.
-    pub async fn cpu_seconds(&self) -> Result<f64, Unavailable> {
+    pub async fn cpu_seconds(&self) -> Result<f64, CoordinationError> {
         self.info("cpu", &["used_cpu_user", "used_cpu_sys"]).await
     }
 
     /// Memory that the servers use for data, in bytes.
-    pub async fn memory_bytes(&self) -> Result<f64, Unavailable> {
+    pub async fn memory_bytes(&self) -> Result<f64, CoordinationError> {
         self.info("memory", &["used_memory"]).await
     }
 
     /// Whether there is no key at all.
-    pub async fn is_empty(&self) -> Result<bool, Unavailable> {
+    pub async fn is_empty(&self) -> Result<bool, CoordinationError> {
         let sizes = self.link.each_primary(redis::cmd("DBSIZE")).await?;
         Ok(sizes.iter().all(|size| *size == Value::Int(0)))
     }
 
     /// Removes every key there is.
-    pub async fn clear(&self) -> Result<(), Unavailable> {
+    pub async fn clear(&self) -> Result<(), CoordinationError> {
         self.link.each_primary(redis::cmd("FLUSHDB")).await.map(drop)
     }
 
-    async fn info(&self, section: &str, fields: &[&str]) -> Result<f64, Unavailable> {
+    async fn info(&self, section: &str, fields: &[&str]) -> Result<f64, CoordinationError> {
         let mut info = redis::cmd("INFO");
         info.arg(section);
         let mut sum = 0.0;

@@ -5,8 +5,8 @@ use ade_domain::Moment;
 use ade_domain::agent::DEFAULT_MAX_TASKS;
 
 use super::encoding::Foreign;
-use super::{Inner, OnRedis, foreign, step};
-use crate::coordination::{Capacity, Claimed, Reply, Unavailable};
+use super::{Inner, RedisCoordination, foreign, step};
+use crate::coordination::{Capacity, CapacityClaim, CoordinationError, Reply};
 
 /// How often an agent may be removed between being named and claiming, before that is an error.
 const ATTEMPTS: usize = 3;
@@ -18,7 +18,7 @@ impl Inner {
         agent_id: &str,
         task_id: &str,
         until: Moment,
-    ) -> Result<Option<Claimed>, Unavailable> {
+    ) -> Result<Option<CapacityClaim>, CoordinationError> {
         let keys = self.agent_keys(agent_id)?;
         // Up to the next millisecond: a claim never ends earlier than was asked for.
         let ends = until.micros().div_ceil(1000).to_string();
@@ -28,27 +28,27 @@ impl Inner {
             return Err(foreign(Foreign::new("no answer", format!("{value:?}"))));
         };
         match step::text(word).map_err(foreign)? {
-            "yes" => Ok(Some(Claimed::Yes)),
-            "full" => Ok(Some(Claimed::Full)),
-            "draining" => Ok(Some(Claimed::Draining)),
+            "yes" => Ok(Some(CapacityClaim::Yes)),
+            "full" => Ok(Some(CapacityClaim::Full)),
+            "draining" => Ok(Some(CapacityClaim::Draining)),
             "unknown" => Ok(None),
             other => Err(foreign(Foreign::new("no answer", other))),
         }
     }
 }
 
-impl Capacity for OnRedis {
-    fn claim(&self, agent_id: String, task_id: String, until: Moment) -> Reply<'_, Claimed> {
+impl Capacity for RedisCoordination {
+    fn claim(&self, agent_id: String, task_id: String, until: Moment) -> Reply<'_, CapacityClaim> {
         Box::pin(async move {
             for _ in 0..ATTEMPTS {
                 if let Some(claimed) = self.inner.claim_task(&agent_id, &task_id, until).await? {
                     return Ok(claimed);
                 }
                 if !self.inner.hear(&agent_id).await? {
-                    return Ok(Claimed::Unknown);
+                    return Ok(CapacityClaim::Unknown);
                 }
             }
-            Err(Unavailable(format!("the agent {agent_id} is removed as often as it is named")))
+            Err(CoordinationError(format!("the agent {agent_id} is removed as often as it is named")))
         })
     }
 

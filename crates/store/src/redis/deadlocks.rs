@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_domain::lock::graph::{self, Candidate};
-use ade_domain::lock::{Command, Cycle, Deadlock, Entry, Holder, LockName, Outcome, Table};
+use ade_domain::lock::{Cycle, Deadlock, Entry, Holder, LockCommand, LockName, Outcome, Table};
 use futures_util::future::try_join_all;
 use redis::Value;
 
 use super::step::Changed;
 use super::{Inner, encoding, foreign, locked, step};
-use crate::coordination::Unavailable;
+use crate::coordination::CoordinationError;
 
 /// Searches for one holder before it is left to the next round.
 const MOST_SEARCHES: usize = 10;
@@ -37,7 +37,7 @@ impl Inner {
         through: &Holder,
         name: &LockName,
         is_last: bool,
-    ) -> Result<Vec<Deadlock>, Unavailable> {
+    ) -> Result<Vec<Deadlock>, CoordinationError> {
         let mut ended = Vec::new();
         if !self.rules().deadlock_detection {
             return Ok(ended);
@@ -64,7 +64,7 @@ impl Inner {
         &self,
         table: &Table,
         ended: &mut Vec<Deadlock>,
-    ) -> Result<bool, Unavailable> {
+    ) -> Result<bool, CoordinationError> {
         let mut is_clear = true;
         let waiting = table.all_waiting().map(|(holder, _)| holder);
         for holder in graph::suspects(table, waiting) {
@@ -77,7 +77,12 @@ impl Inner {
         Ok(is_clear)
     }
 
-    async fn end_one(&self, through: &Holder, name: &LockName, is_last: bool) -> Result<Search, Unavailable> {
+    async fn end_one(
+        &self,
+        through: &Holder,
+        name: &LockName,
+        is_last: bool,
+    ) -> Result<Search, CoordinationError> {
         let Some((first, cycle)) = self.find_cycle(through, name, is_last).await? else {
             return Ok(Search::Free);
         };
@@ -85,16 +90,16 @@ impl Inner {
     }
 
     /// Ends a cycle that was found in a reading, if a second one shows the same.
-    async fn end_found(&self, first: &Table, cycle: Cycle) -> Result<Search, Unavailable> {
+    async fn end_found(&self, first: &Table, cycle: Cycle) -> Result<Search, CoordinationError> {
         let Some(second) = self.read_again(first, &cycle).await? else { return Ok(Search::Again) };
         Ok(self.abort_one(second, cycle).await?.map_or(Search::Again, Search::Ended))
     }
 
     /// Lets happen what is due at the locks of a cycle, and reads them again with all that its holders hold. `None` if
     /// anything is not as it was.
-    async fn read_again(&self, first: &Table, cycle: &Cycle) -> Result<Option<Table>, Unavailable> {
+    async fn read_again(&self, first: &Table, cycle: &Cycle) -> Result<Option<Table>, CoordinationError> {
         let own: BTreeSet<LockName> = cycle.iter().map(|edge| edge.waits_for.clone()).collect();
-        try_join_all(own.iter().map(|name| self.step(name, &Command::Tick))).await?;
+        try_join_all(own.iter().map(|name| self.step(name, &LockCommand::Tick))).await?;
         let held = try_join_all(cycle.iter().map(|edge| self.held_by(&edge.holder))).await?;
         let held: BTreeSet<LockName> =
             held.into_iter().flatten().filter(|name| !own.contains(name)).collect();
@@ -110,7 +115,7 @@ impl Inner {
     }
 
     /// Ends the wait and the holds of whoever gives way; `None` if it stopped waiting meanwhile.
-    async fn abort_one(&self, mut seen: Table, cycle: Cycle) -> Result<Option<Deadlock>, Unavailable> {
+    async fn abort_one(&self, mut seen: Table, cycle: Cycle) -> Result<Option<Deadlock>, CoordinationError> {
         let now = self.clock.now();
         let ages = try_join_all(cycle.iter().map(|edge| self.age(&edge.holder))).await?;
         for (edge, age) in cycle.iter().zip(ages) {
@@ -121,7 +126,7 @@ impl Inner {
         let Some(Candidate { holder, oldest_grant, .. }) = seen.victim(&cycle, now) else { return Ok(None) };
         let Some(edge) = cycle.iter().find(|edge| edge.holder == holder).cloned() else { return Ok(None) };
         let cycle = Arc::new(cycle);
-        let abort = |waits_by| Command::Abort { holder: holder.clone(), waits_by, cycle: cycle.clone() };
+        let abort = |waits_by| LockCommand::Abort { holder: holder.clone(), waits_by, cycle: cycle.clone() };
         if let Some(since) = oldest_grant {
             self.keep_age(&holder, since, now).await?;
         }
@@ -154,7 +159,7 @@ impl Inner {
     }
 
     /// Since when a holder counts as old, and until when, if it gave way before.
-    async fn age(&self, holder: &Holder) -> Result<Option<(Moment, Moment)>, Unavailable> {
+    async fn age(&self, holder: &Holder) -> Result<Option<(Moment, Moment)>, CoordinationError> {
         let mut ask = redis::cmd("HGET");
         ask.arg(self.keys.ages.as_str()).arg(encoding::who(holder));
         let value = self.ask(&self.keys.ages, ask).await?;
@@ -166,7 +171,7 @@ impl Inner {
         Ok(encoding::moment(since).zip(encoding::moment(until)))
     }
 
-    async fn keep_age(&self, holder: &Holder, since: Moment, now: Moment) -> Result<(), Unavailable> {
+    async fn keep_age(&self, holder: &Holder, since: Moment, now: Moment) -> Result<(), CoordinationError> {
         let repeat_ms = self.rules().repeat_ms;
         let (mut set, mut expire) = (redis::cmd("HSET"), redis::cmd("PEXPIRE"));
         let age = format!("{} {}", since.micros(), now.plus_ms(repeat_ms).micros());
@@ -191,7 +196,7 @@ impl Inner {
     }
 
     /// Learns who gave way lately, wherever that was decided, and forgets those for whom it does not count any more.
-    pub(super) async fn learn_ages(&self) -> Result<(), Unavailable> {
+    pub(super) async fn learn_ages(&self) -> Result<(), CoordinationError> {
         let mut ask = redis::cmd("HGETALL");
         ask.arg(self.keys.ages.as_str());
         let ages = super::locks::texts(&self.ask(&self.keys.ages, ask).await?)?;

@@ -9,27 +9,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_domain::lock::{
-    Acquire, Change, Command, Edge, End, Holder, Lock, LockName, Mode, RequestKey, Rules, Token, Wait,
+    Acquire, Change, Edge, End, Holder, Lock, LockCommand, LockLimits, LockName, Mode, RequestKey, Token,
+    Wait,
 };
 use ade_testkit::effort::{rounds, seed};
 use ade_testkit::{Dice, Redis, RedisCluster, RedisSentinel};
 use redis::Value;
 
 use super::step::{list, plain, text};
-use super::{Inner, OnRedis, Options, encoding};
-use crate::coordination::Event;
+use super::{Inner, Options, RedisCoordination, encoding};
+use crate::coordination::LockEventKind;
 
 const AGENTS: [&str; 9] = ["ann", "ben", "cid", "d\u{0}\"e", "eve", "fay", "gus", "hal", "ida"];
 /// Commands to one lock before the next one is tried.
 const STEPS: usize = 60;
 
 /// Many at once, few in a batch: what is due takes several steps.
-fn wide() -> Rules {
-    Rules { max_queue: 20, max_holders: 30, batch: 2, max_repeats: 1_000, crowded_after: 100, ..narrow() }
+fn wide() -> LockLimits {
+    LockLimits {
+        max_queue: 20,
+        max_holders: 30,
+        batch: 2,
+        max_repeats: 1_000,
+        crowded_after: 100,
+        ..narrow()
+    }
 }
 
-fn narrow() -> Rules {
-    Rules {
+fn narrow() -> LockLimits {
+    LockLimits {
         max_queue: 4,
         max_holders: 3,
         ticket_claim_ms: 8,
@@ -42,7 +50,7 @@ fn narrow() -> Rules {
         crowded_for_ms: 10,
         batch: 4,
         deadlock_detection: false,
-        ..Rules::default()
+        ..LockLimits::default()
     }
 }
 
@@ -79,7 +87,7 @@ impl Trial<'_> {
         }
     }
 
-    fn command(&mut self, dice: &mut Dice) -> Command {
+    fn command(&mut self, dice: &mut Dice) -> LockCommand {
         let ms = [1, 4, 15, 1_000][dice.below(4) as usize];
         // Whoever is at the lock already is the more interesting one.
         let known: Vec<Holder> = self.machine.holds().iter().map(|hold| hold.holder.clone()).collect();
@@ -97,7 +105,7 @@ impl Trial<'_> {
                     ms: [2, 10, 500, 2_500][dice.below(4) as usize],
                     served_by: (!one_in(dice, 3)).then_some(server),
                 });
-                Command::Acquire(Acquire {
+                LockCommand::Acquire(Acquire {
                     request: self.request(&holder, dice),
                     holder,
                     remember: one_in(dice, 2),
@@ -109,31 +117,31 @@ impl Trial<'_> {
                     priority: dice.below(5) as i32 - 2,
                 })
             }
-            9 | 10 => Command::Claim { holder, request, ttl_ms: ms },
-            11 => Command::Keep { holder, request, ms },
-            12 | 13 => Command::Extend { holder, token, ms },
-            14 | 15 => Command::Release { holder, token },
-            16 => Command::Downgrade { holder, token },
-            17 => Command::Verify { token },
-            18 => Command::Inquire { holder, request },
+            9 | 10 => LockCommand::Claim { holder, request, ttl_ms: ms },
+            11 => LockCommand::Keep { holder, request, ms },
+            12 | 13 => LockCommand::Extend { holder, token, ms },
+            14 | 15 => LockCommand::Release { holder, token },
+            16 => LockCommand::Downgrade { holder, token },
+            17 => LockCommand::Verify { token },
+            18 => LockCommand::Inquire { holder, request },
             19 => {
                 let why = [End::Cancelled, End::Refused, End::TimedOut, End::AgentOffline]
                     [dice.below(4) as usize]
                     .clone();
-                Command::Cancel { holder, request, why, begun: one_in(dice, 2) }
+                LockCommand::Cancel { holder, request, why, begun: one_in(dice, 2) }
             }
-            20 => Command::HangUp { holder, request, server, begun: one_in(dice, 2) },
-            21 if one_in(dice, 3) => Command::Break,
+            20 => LockCommand::HangUp { holder, request, server, begun: one_in(dice, 2) },
+            21 if one_in(dice, 3) => LockCommand::Break,
             21 => {
                 let edge = Edge { holder: holder.clone(), waits_for: self.name.clone(), request };
-                Command::Abort {
+                LockCommand::Abort {
                     holder,
                     waits_by: one_in(dice, 2).then_some(request),
                     cycle: Arc::new(vec![edge]),
                 }
             }
-            22 => Command::Mark { server },
-            _ => [Command::Tick, Command::Sweep][dice.below(2) as usize].clone(),
+            22 => LockCommand::Mark { server },
+            _ => [LockCommand::Tick, LockCommand::Sweep][dice.below(2) as usize].clone(),
         }
     }
 
@@ -144,8 +152,8 @@ impl Trial<'_> {
         let step = self.machine.step(&command, said.now, &rules);
         let what = format!("{} {command:?}", said.now);
         assert_eq!(said.outcome, step.outcome, "{what}");
-        let happened: Vec<Event> = step.changes.iter().filter_map(Event::of).collect();
-        let told: Vec<Event> = said.changed.iter().filter_map(super::step::Changed::event).collect();
+        let happened: Vec<LockEventKind> = step.changes.iter().filter_map(LockEventKind::of).collect();
+        let told: Vec<LockEventKind> = said.changed.iter().filter_map(super::step::Changed::event).collect();
         assert_eq!(sorted(&told), sorted(&happened), "{what}");
         self.tokens.extend(
             self.machine
@@ -250,9 +258,9 @@ fn sorted<T: std::fmt::Debug>(all: &[T]) -> BTreeSet<String> {
     all.iter().map(|one| format!("{one:?}")).collect()
 }
 
-async fn compare(url: &str, rules: Rules, locks: u64) {
+async fn compare(url: &str, rules: LockLimits, locks: u64) {
     let options = Options { rules, max_clock_skew: Duration::ZERO, ..Options::default() };
-    let backend = OnRedis::open(&url.parse().expect("a URL"), options).await.expect("connects");
+    let backend = RedisCoordination::open(&url.parse().expect("a URL"), options).await.expect("connects");
     let seed = seed();
     let mut outcomes = 0;
     for number in 0..locks {

@@ -11,7 +11,7 @@ use ade_keyspace::ChannelName;
 
 use super::link::{Hint, Link};
 use super::locked;
-use crate::coordination::Watchers;
+use crate::coordination::Subscriptions;
 
 /// Messages name an agent, not a request: of an agent that waits many times for one lock, those who came first are woken. Who
 /// came later asks by itself.
@@ -21,7 +21,7 @@ const WOKEN_AT_ONCE: usize = 4;
 #[derive(Clone)]
 pub(super) struct Hearing {
     link: Link,
-    watchers: Watchers,
+    watchers: Subscriptions,
     followed: Arc<Mutex<HashMap<String, Followed>>>,
     numbers: Arc<AtomicU64>,
 }
@@ -50,7 +50,7 @@ impl Followed {
 }
 
 impl Hearing {
-    pub(super) fn new(link: Link, watchers: Watchers) -> Self {
+    pub(super) fn new(link: Link, watchers: Subscriptions) -> Self {
         Self { link, watchers, followed: Arc::default(), numbers: Arc::default() }
     }
 

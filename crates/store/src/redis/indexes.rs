@@ -11,7 +11,7 @@ use redis::Cmd;
 use super::keys::{self, AgentKeys, LockKeys};
 use super::step::{self, Changed, Said};
 use super::{Inner, encoding, foreign};
-use crate::coordination::Unavailable;
+use crate::coordination::CoordinationError;
 
 impl Inner {
     /// What the function left to us: on a cluster every index, elsewhere those of agents other than the caller's.
@@ -20,7 +20,7 @@ impl Inner {
         keys: &LockKeys,
         agent: Option<&str>,
         changed: &[Changed],
-    ) -> Result<Vec<(RedisKey, Cmd)>, Unavailable> {
+    ) -> Result<Vec<(RedisKey, Cmd)>, CoordinationError> {
         let mut updates = Vec::new();
         let (lock, ttl) = (keys.lock(), step::index_ms(self.rules()));
         for (number, change) in changed.iter().enumerate() {
@@ -59,7 +59,7 @@ impl Inner {
 
     /// Agents are found to hold these locks for as long again, and the locks by their types. Who gives one back at the same
     /// time may have been first: what is not held any more leaves its index again.
-    pub(super) async fn list_held(&self, held: &[(LockName, Holder)]) -> Result<(), Unavailable> {
+    pub(super) async fn list_held(&self, held: &[(LockName, Holder)]) -> Result<(), CoordinationError> {
         let ttl = step::index_ms(self.rules());
         let (mut entries, mut questions) = (Vec::new(), Vec::with_capacity(held.len()));
         for (name, holder) in held {
@@ -79,7 +79,7 @@ impl Inner {
         Ok(())
     }
 
-    async fn unlist(&self, name: &LockName, agent: &str) -> Result<(), Unavailable> {
+    async fn unlist(&self, name: &LockName, agent: &str) -> Result<(), CoordinationError> {
         let (seen, keys) = (self.see(name, 0).await?, self.lock_keys(name)?);
         let mut gone = Vec::new();
         if !seen.is_held_by(agent) {
@@ -99,7 +99,7 @@ impl Inner {
         keys: &LockKeys,
         agent: Option<&AgentKeys>,
         wish: &Acquire,
-    ) -> Result<(), Unavailable> {
+    ) -> Result<(), CoordinationError> {
         let mut first = Vec::new();
         if keys::is_long(name, keys) {
             first.push(self.remember_name(name, keys));
@@ -134,7 +134,7 @@ impl Inner {
         agent: Option<&AgentKeys>,
         wish: &Acquire,
         said: &Said,
-    ) -> Result<(), Unavailable> {
+    ) -> Result<(), CoordinationError> {
         if keys::is_long(name, keys) && !said.changed.is_empty() {
             let (key, remember) = self.remember_name(name, keys);
             self.ask(&key, remember).await?;
@@ -164,7 +164,7 @@ impl Inner {
         }
     }
 
-    pub(super) async fn enlist(&self, lock: &RedisKey, due: Moment) -> Result<(), Unavailable> {
+    pub(super) async fn enlist(&self, lock: &RedisKey, due: Moment) -> Result<(), CoordinationError> {
         let args = [lock.as_str().to_owned(), seconds(due)];
         let args: Vec<&[u8]> = args.iter().map(String::as_bytes).collect();
         self.link.call(&self.scripts.enlist, std::slice::from_ref(&self.keys.registry), &args).await.map(drop)

@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 
 use super::encoding::Foreign;
-use super::{OnRedis, foreign, keys, step};
+use super::{RedisCoordination, foreign, keys, step};
 use crate::coordination::{
-    Call, Job, Jobs, LONGEST_WAIT, Moved, Reply, Unavailable, When, checked_lock, job_named, queue_named,
-    queues_named,
+    CoordinationError, Job, Jobs, LONGEST_WAIT, Moved, Reply, WakeAt, WakeUp, checked_lock, job_named,
+    queue_named, queues_named,
 };
 
 /// Waiters with a connection at the same time; further ones wait until one of those is done.
@@ -36,10 +36,10 @@ struct Written {
     target: String,
 }
 
-fn write(queue: QueueName, about: String) -> Result<String, Unavailable> {
+fn write(queue: QueueName, about: String) -> Result<String, CoordinationError> {
     let call = Written { queue: queue.as_written().to_owned(), target: about };
     serde_json::to_string(&call)
-        .map_err(|error| Unavailable(format!("a call cannot be written down: {error}")))
+        .map_err(|error| CoordinationError(format!("a call cannot be written down: {error}")))
 }
 
 /// A call that was taken from one of the queues; what somebody else put there is told as it stands.
@@ -58,18 +58,18 @@ fn read(value: &Value, queues: &[(QueueName, RedisKey)]) -> Result<Option<Job>, 
 }
 
 /// When a call is made, as the script reads it: in Unix seconds, at once if there is nothing, or never.
-fn spelled(when: When) -> String {
+fn spelled(when: WakeAt) -> String {
     match when {
-        When::Now => String::new(),
-        When::At(at) => {
+        WakeAt::Now => String::new(),
+        WakeAt::At(at) => {
             let ms = at.micros().div_ceil(1000);
             format!("{}.{:03}", ms / 1000, ms % 1000)
         }
-        When::NotAnyMore => "never".to_owned(),
+        WakeAt::NotAnyMore => "never".to_owned(),
     }
 }
 
-impl OnRedis {
+impl RedisCoordination {
     /// What is scheduled, then every queue in the order of the catalog.
     fn schedule_and_queues(&self) -> Vec<RedisKey> {
         let inner = &self.inner;
@@ -78,8 +78,8 @@ impl OnRedis {
     }
 }
 
-impl Jobs for OnRedis {
-    fn call(&self, calls: Vec<Call>) -> Reply<'_, usize> {
+impl Jobs for RedisCoordination {
+    fn call(&self, calls: Vec<WakeUp>) -> Reply<'_, usize> {
         Box::pin(async move {
             let inner = &self.inner;
             let mut words = Vec::with_capacity(3 * calls.len());
@@ -108,7 +108,7 @@ impl Jobs for OnRedis {
             let at_most = at_most.min(LONGEST_WAIT);
             let deadline = Instant::now() + at_most;
             let Ok(listener) = timeout(at_most, inner.listeners.acquire()).await else { return Ok(None) };
-            let _listener = listener.map_err(|error| Unavailable(error.to_string()))?;
+            let _listener = listener.map_err(|error| CoordinationError(error.to_string()))?;
             loop {
                 let left = deadline.saturating_duration_since(Instant::now());
                 let slice = left.clamp(SHORTEST_SLICE, SLICE);

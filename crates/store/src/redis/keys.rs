@@ -12,7 +12,7 @@ use ade_keyspace::ade::{self as keys, ids};
 use ade_keyspace::{ChannelName, IdentifierError, Layout, RedisKey};
 
 use super::locked;
-use crate::coordination::Unavailable;
+use crate::coordination::CoordinationError;
 
 /// Every key that belongs to one lock, all in one slot.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ pub(super) struct LockKeys {
 }
 
 impl LockKeys {
-    pub(super) fn of(name: &LockName, layout: Layout) -> Result<Self, Unavailable> {
+    pub(super) fn of(name: &LockName, layout: Layout) -> Result<Self, CoordinationError> {
         Self::build(name, layout).map_err(unspeakable)
     }
 
@@ -94,7 +94,7 @@ pub(super) struct AgentKeys {
 }
 
 impl AgentKeys {
-    pub(super) fn of(agent_id: &str, layout: Layout) -> Result<Self, Unavailable> {
+    pub(super) fn of(agent_id: &str, layout: Layout) -> Result<Self, CoordinationError> {
         let id = &ids::AgentId::new(agent_id).map_err(unspeakable)?;
         Ok(Self {
             by_agent: keys::lock::by_agent(id).in_layout(layout),
@@ -126,8 +126,8 @@ impl<N: Eq + Hash, K> Built<N, K> {
     pub(super) fn get<Q>(
         &self,
         name: &Q,
-        build: impl FnOnce() -> Result<K, Unavailable>,
-    ) -> Result<Arc<K>, Unavailable>
+        build: impl FnOnce() -> Result<K, CoordinationError>,
+    ) -> Result<Arc<K>, CoordinationError>
     where
         N: Borrow<Q>,
         Q: Eq + Hash + ToOwned<Owned = N> + ?Sized,
@@ -171,17 +171,21 @@ impl SingleKeys {
     }
 }
 
-pub(super) fn by_type(of_type: &str, layout: Layout) -> Result<RedisKey, Unavailable> {
+pub(super) fn by_type(of_type: &str, layout: Layout) -> Result<RedisKey, CoordinationError> {
     let of_type = ids::ResourceType::new(of_type).map_err(unspeakable)?;
     Ok(keys::lock::by_resource_type(&of_type).in_layout(layout))
 }
 
-pub(super) fn request(key: RequestKey, layout: Layout) -> Result<RedisKey, Unavailable> {
+pub(super) fn request(key: RequestKey, layout: Layout) -> Result<RedisKey, CoordinationError> {
     let id = ids::RequestKey::new(&key.to_string()).map_err(unspeakable)?;
     Ok(keys::lock::request(&id).in_layout(layout))
 }
 
-pub(super) fn endpoint_rate(endpoint: &str, who: &str, layout: Layout) -> Result<RedisKey, Unavailable> {
+pub(super) fn endpoint_rate(
+    endpoint: &str,
+    who: &str,
+    layout: Layout,
+) -> Result<RedisKey, CoordinationError> {
     let endpoint = ids::Endpoint::new(endpoint).map_err(unspeakable)?;
     let who = ids::UserId::new(who).map_err(unspeakable)?;
     Ok(keys::ratelimit::endpoint(&endpoint, &who).in_layout(layout))
@@ -199,8 +203,8 @@ pub(super) fn job_lock(id: &ids::JobId, layout: Layout) -> RedisKey {
 
 /// Names are never empty, and that is the only thing a builder refuses.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn unspeakable(error: IdentifierError) -> Unavailable {
-    Unavailable(format!("no key can be made: {error}"))
+fn unspeakable(error: IdentifierError) -> CoordinationError {
+    CoordinationError(format!("no key can be made: {error}"))
 }
 
 /// What a lock's key says of its name.

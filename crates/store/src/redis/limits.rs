@@ -3,11 +3,11 @@
 use ade_domain::Moment;
 
 use super::encoding::Foreign;
-use super::{OnRedis, foreign, keys, step};
-use crate::coordination::{Counted, Limits, Reply};
+use super::{RedisCoordination, foreign, keys, step};
+use crate::coordination::{Limits, RateCount, Reply};
 
-impl Limits for OnRedis {
-    fn count(&self, endpoint: String, who: String, most: u32) -> Reply<'_, Counted> {
+impl Limits for RedisCoordination {
+    fn count(&self, endpoint: String, who: String, most: u32) -> Reply<'_, RateCount> {
         Box::pin(async move {
             let inner = &self.inner;
             let rate = keys::endpoint_rate(&endpoint, &who, inner.layout())?;
@@ -20,7 +20,7 @@ impl Limits for OnRedis {
             let allowed = step::number(allowed).map_err(foreign)? == 1;
             let remaining = u32::try_from(step::number(remaining).map_err(foreign)?).unwrap_or(u32::MAX);
             let ends = step::number(ends).map_err(foreign)? as u64;
-            Ok(Counted { allowed, most, remaining, reset_at: Moment::default().plus_ms(ends) })
+            Ok(RateCount { allowed, most, remaining, reset_at: Moment::default().plus_ms(ends) })
         })
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ade_domain::Moment;
-use ade_domain::lock::{Answer, Change, Command, Deadlock, Hold, Lock, LockName, RequestKey, Rules, Waiter};
+use ade_domain::lock::{
+    Answer, Change, Deadlock, Hold, Lock, LockCommand, LockLimits, LockName, RequestKey, Waiter,
+};
 use ade_keyspace::RedisKey;
 use futures_util::future::try_join_all;
 use redis::Value;
@@ -15,8 +17,10 @@ use tokio::time::Instant;
 use super::encoding::{self, Foreign};
 use super::indexes::remove_from_index;
 use super::keys::{self, Named};
-use super::{Inner, OnRedis, foreign, locked, step};
-use crate::coordination::{Counts, Filter, Happening, LockView, Locks, Reply, Unavailable, WaitView, Watch};
+use super::{Inner, RedisCoordination, foreign, locked, step};
+use crate::coordination::{
+    CoordinationError, Counts, Filter, LockEvent, LockView, Locks, Reply, Subscription, WaitView,
+};
 
 /// Holders and waiters of each lock in a list.
 const SHOWN_IN_LIST: usize = 20;
@@ -91,13 +95,13 @@ impl Seen {
         self.waiters.iter().any(|waiter| waiter.holder.agent_id() == agent)
     }
 
-    pub(super) fn lock(&self, rules: &Rules) -> Lock {
+    pub(super) fn lock(&self, rules: &LockLimits) -> Lock {
         let mut lock = Lock::default();
         self.changes().for_each(|change| lock.apply(&change, rules));
         lock
     }
 
-    fn view(&self, name: &LockName, rules: &Rules, most: usize) -> LockView {
+    fn view(&self, name: &LockName, rules: &LockLimits, most: usize) -> LockView {
         let view = LockView::of(name, Some(&self.lock(rules)), most);
         LockView { queue_length: self.waiting, ..view }
     }
@@ -105,7 +109,7 @@ impl Seen {
 
 impl Inner {
     /// A lock as it is, with so many of its waiters.
-    pub(super) async fn see(&self, name: &LockName, most: usize) -> Result<Seen, Unavailable> {
+    pub(super) async fn see(&self, name: &LockName, most: usize) -> Result<Seen, CoordinationError> {
         let keys = self.lock_keys(name)?;
         let last = match most {
             0 => String::new(),
@@ -119,7 +123,11 @@ impl Inner {
         Ok(seen)
     }
 
-    pub(super) async fn see_all(&self, names: &[LockName], most: usize) -> Result<Vec<Seen>, Unavailable> {
+    pub(super) async fn see_all(
+        &self,
+        names: &[LockName],
+        most: usize,
+    ) -> Result<Vec<Seen>, CoordinationError> {
         let mut all = Vec::with_capacity(names.len());
         for some in names.chunks(READ_AT_ONCE) {
             all.extend(try_join_all(some.iter().map(|name| self.see(name, most))).await?);
@@ -131,7 +139,7 @@ impl Inner {
     pub(super) async fn resolve(
         &self,
         lock_keys: Vec<String>,
-    ) -> Result<Vec<(String, LockName)>, Unavailable> {
+    ) -> Result<Vec<(String, LockName)>, CoordinationError> {
         let mut names = Vec::with_capacity(lock_keys.len());
         let mut long = Vec::new();
         for key in lock_keys {
@@ -154,7 +162,7 @@ impl Inner {
         Ok(names)
     }
 
-    pub(super) async fn members(&self, index: &RedisKey) -> Result<Vec<LockName>, Unavailable> {
+    pub(super) async fn members(&self, index: &RedisKey) -> Result<Vec<LockName>, CoordinationError> {
         let mut ask = redis::cmd("SMEMBERS");
         ask.arg(index.as_str());
         let members = texts(&self.ask(index, ask).await?)?;
@@ -166,7 +174,7 @@ impl Inner {
         &self,
         index: &RedisKey,
         belongs: impl Fn(&Seen) -> bool,
-    ) -> Result<Vec<LockName>, Unavailable> {
+    ) -> Result<Vec<LockName>, CoordinationError> {
         let names = self.members(index).await?;
         let (mut found, mut stale) = (Vec::new(), Vec::new());
         for (name, seen) in names.iter().zip(self.see_all(&names, usize::MAX).await?) {
@@ -181,7 +189,7 @@ impl Inner {
     }
 
     /// Every lock in the registry.
-    async fn registered(&self) -> Result<Vec<LockName>, Unavailable> {
+    async fn registered(&self) -> Result<Vec<LockName>, CoordinationError> {
         let mut names = Vec::new();
         for page in 0.. {
             let mut ask = redis::cmd("ZRANGE");
@@ -201,7 +209,7 @@ impl Inner {
         filter: &Filter,
         after: Option<&LockName>,
         limit: usize,
-    ) -> Result<Vec<LockView>, Unavailable> {
+    ) -> Result<Vec<LockView>, CoordinationError> {
         let names = match (&filter.agent, &filter.resource_type) {
             (Some(agent), _) => {
                 let keys = self.agent_keys(agent)?;
@@ -234,7 +242,7 @@ impl Inner {
         Ok(views)
     }
 
-    async fn all_waits(&self, limit: usize) -> Result<Vec<WaitView>, Unavailable> {
+    async fn all_waits(&self, limit: usize) -> Result<Vec<WaitView>, CoordinationError> {
         let mut views = Vec::new();
         for some in self.registered().await?.chunks(READ_AT_ONCE) {
             let waited_for = self.with_queue(some).await?;
@@ -261,13 +269,13 @@ impl Inner {
     }
 
     /// Those of the locks that somebody waits for.
-    pub(super) async fn with_queue(&self, names: &[LockName]) -> Result<Vec<LockName>, Unavailable> {
+    pub(super) async fn with_queue(&self, names: &[LockName]) -> Result<Vec<LockName>, CoordinationError> {
         let lengths = self.queue_lengths(names).await?;
         let waited_for = names.iter().zip(lengths).filter(|(_, length)| *length > 0);
         Ok(waited_for.map(|(name, _)| name.clone()).collect())
     }
 
-    pub(super) async fn queue_lengths(&self, names: &[LockName]) -> Result<Vec<usize>, Unavailable> {
+    pub(super) async fn queue_lengths(&self, names: &[LockName]) -> Result<Vec<usize>, CoordinationError> {
         let mut questions = Vec::with_capacity(names.len());
         for name in names {
             let queue = self.lock_keys(name)?.queue().clone();
@@ -279,7 +287,7 @@ impl Inner {
         answers.iter().map(|answer| step::number(answer).map_err(foreign)).collect()
     }
 
-    async fn count(&self) -> Result<Counts, Unavailable> {
+    async fn count(&self) -> Result<Counts, CoordinationError> {
         if let Some((counts, at)) = locked(&self.rounds).counted
             && at.elapsed() < COUNTED_FOR
         {
@@ -310,20 +318,20 @@ impl Inner {
     }
 }
 
-pub(super) fn texts(value: &Value) -> Result<Vec<String>, Unavailable> {
+pub(super) fn texts(value: &Value) -> Result<Vec<String>, CoordinationError> {
     let parts = step::list(value).map_err(foreign)?;
     parts.iter().map(|part| Ok(step::text(part).map_err(foreign)?.to_owned())).collect()
 }
 
-impl Locks for OnRedis {
-    fn commands(&self, commands: Vec<(LockName, Command)>) -> Reply<'_, Vec<Answer>> {
+impl Locks for RedisCoordination {
+    fn commands(&self, commands: Vec<(LockName, LockCommand)>) -> Reply<'_, Vec<Answer>> {
         Box::pin(async move { self.inner.run(commands).await })
     }
 
     fn look(&self, lock: LockName) -> Reply<'_, LockView> {
         Box::pin(async move {
             // What is due happens first, so that nobody is shown who holds no more.
-            let Answer { deadlocks, .. } = self.inner.command(&lock, &Command::Tick).await?;
+            let Answer { deadlocks, .. } = self.inner.command(&lock, &LockCommand::Tick).await?;
             locked(&self.inner.rounds).untold.extend(deadlocks);
             let seen = self.inner.see(&lock, usize::MAX).await?;
             Ok(seen.view(&lock, self.inner.rules(), usize::MAX))
@@ -356,15 +364,15 @@ impl Locks for OnRedis {
         })
     }
 
-    fn watch(&self, request: RequestKey) -> Watch {
+    fn watch(&self, request: RequestKey) -> Subscription {
         self.inner.watchers.watch(request)
     }
 
-    fn events(&self) -> broadcast::Receiver<Arc<Happening>> {
+    fn events(&self) -> broadcast::Receiver<Arc<LockEvent>> {
         self.inner.events.subscribe()
     }
 
-    fn rules(&self) -> &Rules {
+    fn rules(&self) -> &LockLimits {
         self.inner.rules()
     }
 

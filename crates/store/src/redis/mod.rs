@@ -32,7 +32,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ade_domain::Moment;
-use ade_domain::lock::{Answer, Command, Deadlock, End, Holder, LockName, Outcome, Refusal, Rules, Standing};
+use ade_domain::lock::{
+    Answer, Deadlock, End, Holder, LockCommand, LockLimits, LockName, LockRefusal, Outcome, Standing,
+};
 use ade_keyspace::{Layout, RedisKey};
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
@@ -43,7 +45,7 @@ use tokio::time::Instant;
 pub use bare::Bare;
 pub use url::{InvalidUrl, RedisUrl};
 
-use crate::coordination::{Happening, Unavailable, Watchers};
+use crate::coordination::{CoordinationError, LockEvent, Subscriptions};
 use clock::StoreClock;
 use encoding::Foreign;
 use hearing::Hearing;
@@ -66,7 +68,7 @@ const ACKS_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct Options {
     /// What locks go by.
-    pub rules: Rules,
+    pub rules: LockLimits,
     /// Agents that are known by their name only.
     pub max_named_agents: usize,
     /// Replicas that must confirm a grant; zero does not ask.
@@ -78,7 +80,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            rules: Rules::default(),
+            rules: LockLimits::default(),
             max_named_agents: 10_000,
             min_replica_acks: 0,
             max_clock_skew: Duration::from_millis(250),
@@ -88,7 +90,7 @@ impl Default for Options {
 
 /// The backend; clones are the same one.
 #[derive(Clone)]
-pub struct OnRedis {
+pub struct RedisCoordination {
     inner: Arc<Inner>,
     _listening: Arc<Listening>,
 }
@@ -110,9 +112,9 @@ struct Inner {
     of_locks: Built<LockName, LockKeys>,
     of_agents: Built<String, AgentKeys>,
     clock: StoreClock,
-    watchers: Watchers,
+    watchers: Subscriptions,
     hearing: Hearing,
-    events: broadcast::Sender<Arc<Happening>>,
+    events: broadcast::Sender<Arc<LockEvent>>,
     /// Agents that were heard of here: when that was last written, and when it last was.
     told: Mutex<HashMap<String, (Instant, Moment)>>,
     /// Digests of holders that gave way in a deadlock and count as older than they look.
@@ -124,14 +126,14 @@ struct Inner {
     listeners: Semaphore,
 }
 
-impl OnRedis {
+impl RedisCoordination {
     /// Connects, and begins to listen.
-    pub async fn open(url: &RedisUrl, options: Options) -> Result<Self, Unavailable> {
+    pub async fn open(url: &RedisUrl, options: Options) -> Result<Self, CoordinationError> {
         let link_options =
             link::Options { max_clock_skew: options.max_clock_skew, ..link::Options::default() };
         let link = Link::open(url, link_options).await?;
         let (events, _) = broadcast::channel(EVENT_BACKLOG);
-        let watchers = Watchers::default();
+        let watchers = Subscriptions::default();
         let hearing = Hearing::new(link.clone(), watchers.clone());
         let inner = Inner {
             scripts: Scripts::new(&options.rules),
@@ -171,19 +173,19 @@ impl Inner {
         self.layout() == Layout::Cluster
     }
 
-    fn rules(&self) -> &Rules {
+    fn rules(&self) -> &LockLimits {
         &self.options.rules
     }
 
-    fn lock_keys(&self, name: &LockName) -> Result<Arc<LockKeys>, Unavailable> {
+    fn lock_keys(&self, name: &LockName) -> Result<Arc<LockKeys>, CoordinationError> {
         self.of_locks.get(name, || LockKeys::of(name, self.layout()))
     }
 
-    fn agent_keys(&self, agent_id: &str) -> Result<Arc<AgentKeys>, Unavailable> {
+    fn agent_keys(&self, agent_id: &str) -> Result<Arc<AgentKeys>, CoordinationError> {
         self.of_agents.get(agent_id, || AgentKeys::of(agent_id, self.layout()))
     }
 
-    async fn ask_time(&self) -> Result<(), Unavailable> {
+    async fn ask_time(&self) -> Result<(), CoordinationError> {
         let value = self.ask(&self.keys.registry, redis::cmd("TIME")).await?;
         let parts = step::list(&value).map_err(foreign)?;
         let [seconds, micros] = parts else {
@@ -198,7 +200,7 @@ impl Inner {
     }
 
     /// A lock that Redis throws away to make room is free although somebody holds it.
-    async fn look_at_eviction(&self) -> Result<(), Unavailable> {
+    async fn look_at_eviction(&self) -> Result<(), CoordinationError> {
         let mut info = redis::cmd("INFO");
         info.arg("memory");
         let answer = self.link.ask(&self.keys.registry, info).await?;
@@ -219,12 +221,12 @@ impl Inner {
     }
 
     /// One command to one lock, and everything that follows from it, except the search for deadlocks.
-    async fn step(&self, name: &LockName, command: &Command) -> Result<Said, Unavailable> {
+    async fn step(&self, name: &LockName, command: &LockCommand) -> Result<Said, CoordinationError> {
         let keys = self.lock_keys(name)?;
         let agent = command.holder().map(|holder| holder.agent_id());
         let of_agent = agent.map(|agent| self.agent_keys(agent)).transpose()?;
         let mut announced = false;
-        if let Command::Acquire(wish) = command
+        if let LockCommand::Acquire(wish) = command
             && !self.hearing.knows(&keys.channel, wish.request)
         {
             self.announce(name, &keys, of_agent.as_deref(), wish).await?;
@@ -243,7 +245,7 @@ impl Inner {
         let args = step::arguments(name, keys.channel.as_str(), command);
         let args: Vec<&[u8]> = args.iter().map(|arg| arg.as_bytes()).collect();
         let must_ack = self.options.min_replica_acks > 0
-            && matches!(command, Command::Acquire(_) | Command::Claim { .. });
+            && matches!(command, LockCommand::Acquire(_) | LockCommand::Claim { .. });
         let said = if must_ack {
             self.step_acked(name, command, &all, &args).await?
         } else {
@@ -256,7 +258,7 @@ impl Inner {
                 tracing::debug!(%error, "an index of locks cannot be written; the next sign of life does");
             }
         }
-        if let Command::Acquire(wish) = command {
+        if let LockCommand::Acquire(wish) = command {
             let of_agent = of_agent.as_deref();
             let done = if announced {
                 self.announced(name, &keys, of_agent, wish, &said).await
@@ -280,10 +282,10 @@ impl Inner {
     async fn step_acked(
         &self,
         name: &LockName,
-        command: &Command,
+        command: &LockCommand,
         keys: &[RedisKey],
         args: &[&[u8]],
-    ) -> Result<Said, Unavailable> {
+    ) -> Result<Said, CoordinationError> {
         let wanted = self.options.min_replica_acks;
         let script = self.scripts.of(command);
         let (value, acks) = self.link.call_acked(script, keys, args, wanted, ACKS_WITHIN).await?;
@@ -294,17 +296,17 @@ impl Inner {
             return Ok(said);
         }
         let (holder, request) = match command {
-            Command::Acquire(wish) => (wish.holder.clone(), wish.request),
-            Command::Claim { holder, request, .. } => (holder.clone(), *request),
+            LockCommand::Acquire(wish) => (wish.holder.clone(), wish.request),
+            LockCommand::Claim { holder, request, .. } => (holder.clone(), *request),
             _ => return Ok(said),
         };
         let why = End::Refused;
         let given_back =
-            Box::pin(self.step(name, &Command::Cancel { holder, request, why, begun: true })).await?;
+            Box::pin(self.step(name, &LockCommand::Cancel { holder, request, why, begun: true })).await?;
         tracing::warn!(lock = %name, acks, wanted, "too few replicas had a grant in time; it was given back");
         let outcome = match command {
-            Command::Acquire(_) => {
-                Outcome::Standing(Standing::Refused(Refusal::Unconfirmed { acks, wanted }))
+            LockCommand::Acquire(_) => {
+                Outcome::Standing(Standing::Refused(LockRefusal::Unconfirmed { acks, wanted }))
             }
             _ => Outcome::Lost,
         };
@@ -325,7 +327,7 @@ impl Inner {
             if self.events.receiver_count() > 0
                 && let Some(event) = change.event()
             {
-                let happening = Happening { lock: name.clone(), at: said.now, event };
+                let happening = LockEvent { lock: name.clone(), at: said.now, event };
                 // Nobody listens any more: then nobody misses it.
                 let _ = self.events.send(Arc::new(happening));
             }
@@ -345,26 +347,26 @@ impl Inner {
         }
     }
 
-    async fn ask(&self, key: &RedisKey, command: Cmd) -> Result<Value, Unavailable> {
+    async fn ask(&self, key: &RedisKey, command: Cmd) -> Result<Value, CoordinationError> {
         self.link.ask(key, command).await.map(step::plain)
     }
 
     /// Asks all at once; the first failure is the answer.
-    async fn ask_each(&self, questions: Vec<(RedisKey, Cmd)>) -> Result<Vec<Value>, Unavailable> {
+    async fn ask_each(&self, questions: Vec<(RedisKey, Cmd)>) -> Result<Vec<Value>, CoordinationError> {
         self.link.ask_all(questions).await.into_iter().map(|answer| answer.map(step::plain)).collect()
     }
 
     /// Commands to locks: those of one lock one after the other, different locks at once.
-    async fn run(&self, commands: Vec<(LockName, Command)>) -> Result<Vec<Answer>, Unavailable> {
+    async fn run(&self, commands: Vec<(LockName, LockCommand)>) -> Result<Vec<Answer>, CoordinationError> {
         if let [(name, command)] = commands.as_slice() {
             return Ok(vec![self.command(name, command).await?]);
         }
-        let mut by_lock: HashMap<&LockName, Vec<(usize, &Command)>> = HashMap::new();
+        let mut by_lock: HashMap<&LockName, Vec<(usize, &LockCommand)>> = HashMap::new();
         for (number, (name, command)) in commands.iter().enumerate() {
             by_lock.entry(name).or_default().push((number, command));
         }
         let mut answers = Vec::with_capacity(commands.len());
-        let searches = |(_, command): &(LockName, Command)| matches!(command, Command::Acquire(_));
+        let searches = |(_, command): &(LockName, LockCommand)| matches!(command, LockCommand::Acquire(_));
         let at_once = if commands.iter().any(searches) { FEW_AT_ONCE } else { MANY_AT_ONCE };
         let mut failed = None;
         let mut by_lock = by_lock.into_iter();
@@ -392,8 +394,8 @@ impl Inner {
     async fn in_order(
         &self,
         name: &LockName,
-        commands: Vec<(usize, &Command)>,
-    ) -> Result<Vec<(usize, Answer)>, Unavailable> {
+        commands: Vec<(usize, &LockCommand)>,
+    ) -> Result<Vec<(usize, Answer)>, CoordinationError> {
         let mut answers = Vec::with_capacity(commands.len());
         for (number, command) in commands {
             answers.push((number, self.command(name, command).await?));
@@ -402,8 +404,8 @@ impl Inner {
     }
 
     /// Whether whatever happens to this acquisition from now on will be heard of.
-    fn hears_of(&self, name: &LockName, command: &Command) -> Result<bool, Unavailable> {
-        let Command::Acquire(wish) = command else { return Ok(false) };
+    fn hears_of(&self, name: &LockName, command: &LockCommand) -> Result<bool, CoordinationError> {
+        let LockCommand::Acquire(wish) = command else { return Ok(false) };
         if wish.wait.is_none() {
             return Ok(false);
         }
@@ -412,7 +414,7 @@ impl Inner {
     }
 
     /// A command to one lock, and the end of every cycle that its waiting closed.
-    async fn command(&self, name: &LockName, command: &Command) -> Result<Answer, Unavailable> {
+    async fn command(&self, name: &LockName, command: &LockCommand) -> Result<Answer, CoordinationError> {
         let heard = self.hears_of(name, command)?;
         let said = self.step(name, command).await?;
         let mut outcome = said.outcome;
@@ -431,12 +433,13 @@ impl Inner {
                 }
             }
         }
-        let acquires = matches!(command, Command::Acquire(_));
+        let acquires = matches!(command, LockCommand::Acquire(_));
         if acquires && !deadlocks.is_empty() {
             // Somebody gave way: the request may hold the lock by now, or have been the one that gave way.
             outcome = self.step(name, command).await?.outcome;
         }
-        if let (Command::Acquire(wish), Outcome::Standing(Standing::Waiting { .. })) = (command, &outcome) {
+        if let (LockCommand::Acquire(wish), Outcome::Standing(Standing::Waiting { .. })) = (command, &outcome)
+        {
             let keys = self.lock_keys(name)?;
             if heard {
                 self.hearing.stays(&keys.channel, wish.request);
@@ -445,10 +448,10 @@ impl Inner {
                 outcome = self.step(name, command).await?.outcome;
             }
         }
-        if let (Command::Extend { .. }, Outcome::Kept(_)) = (command, &outcome) {
+        if let (LockCommand::Extend { .. }, Outcome::Kept(_)) = (command, &outcome) {
             locked(&self.rounds).alive.extend(command.holder().map(|holder| (name.clone(), holder.clone())));
         }
-        if let (Command::Release { holder, .. }, Outcome::Done) = (command, &outcome) {
+        if let (LockCommand::Release { holder, .. }, Outcome::Done) = (command, &outcome) {
             self.forget_age(holder).await;
         }
         Ok(Answer { outcome, deadlocks })
@@ -457,10 +460,12 @@ impl Inner {
 
 /// Whether a command is of a request that holds this lock already while it waits for another: what it holds must be found by
 /// whoever searches for deadlocks, and whoever granted it may not have been able to write it down.
-fn holds_while_it_waits(command: &Command, said: &Said) -> bool {
+fn holds_while_it_waits(command: &LockCommand, said: &Said) -> bool {
     match (command, &said.outcome) {
-        (Command::Acquire(wish), Outcome::Standing(Standing::Held(grant))) => !wish.claimed && !grant.claimed,
-        (Command::Keep { .. }, Outcome::Kept(_)) => true,
+        (LockCommand::Acquire(wish), Outcome::Standing(Standing::Held(grant))) => {
+            !wish.claimed && !grant.claimed
+        }
+        (LockCommand::Keep { .. }, Outcome::Kept(_)) => true,
         _ => false,
     }
 }
@@ -471,15 +476,15 @@ fn took_a_place(changed: &[Changed], holder: &Holder) -> bool {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn foreign(error: Foreign) -> Unavailable {
-    Unavailable(error.to_string())
+fn foreign(error: Foreign) -> CoordinationError {
+    CoordinationError(error.to_string())
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl std::fmt::Debug for OnRedis {
+impl std::fmt::Debug for RedisCoordination {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OnRedis").finish_non_exhaustive()
     }

@@ -8,14 +8,14 @@ use std::collections::hash_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use ade_domain::lock::graph;
-use ade_domain::lock::{Cycle, Entry, Holder, LockName, Place, Rules, Table};
+use ade_domain::lock::{Cycle, Entry, Holder, LockLimits, LockName, Place, Table};
 use ade_keyspace::RedisKey;
 use futures_util::future::{try_join, try_join_all};
 use redis::Value;
 
 use super::keys::{AgentKeys, LockKeys};
 use super::{Inner, encoding, foreign, step};
-use crate::coordination::Unavailable;
+use crate::coordination::CoordinationError;
 
 /// Locks that one search reads; what is beyond is not searched.
 const MOST_LOCKS: usize = 5_000;
@@ -60,7 +60,7 @@ impl End {
 }
 
 impl Graph {
-    fn new(rules: &Rules) -> Self {
+    fn new(rules: &LockLimits) -> Self {
         let table = Table::new(rules.clone());
         Self { table, read: HashSet::new(), followed: HashMap::new(), preceded: HashMap::new() }
     }
@@ -117,7 +117,7 @@ impl Inner {
         through: &Holder,
         name: &LockName,
         is_last: bool,
-    ) -> Result<Option<(Table, Cycle)>, Unavailable> {
+    ) -> Result<Option<(Table, Cycle)>, CoordinationError> {
         let start = std::slice::from_ref(through);
         let here = HashSet::from([name.clone()]);
         // It may hold what it waits for, in the other mode.
@@ -175,7 +175,10 @@ impl Inner {
 
     /// Everything that can be reached from the waits of an agent: its waits, the agents of all who hold or wait there, what
     /// they wait for, and so on; and whether that is everything.
-    pub(super) async fn reach(&self, agent: &str) -> Result<(Table, BTreeSet<String>, bool), Unavailable> {
+    pub(super) async fn reach(
+        &self,
+        agent: &str,
+    ) -> Result<(Table, BTreeSet<String>, bool), CoordinationError> {
         let mut graph = Graph::new(self.rules());
         let mut agents = BTreeSet::from([agent.to_owned()]);
         let mut next = agents.clone();
@@ -199,7 +202,7 @@ impl Inner {
         Ok((graph.table, agents, next.is_empty()))
     }
 
-    async fn read_on(&self, graph: &mut Graph, mut names: Vec<LockName>) -> Result<(), Unavailable> {
+    async fn read_on(&self, graph: &mut Graph, mut names: Vec<LockName>) -> Result<(), CoordinationError> {
         names.truncate(MOST_LOCKS.saturating_sub(graph.read.len()));
         for (name, seen) in names.iter().zip(self.see_all(&names, usize::MAX).await?) {
             seen.changes().for_each(|change| graph.table.apply(&Entry::Lock(name.clone(), change)));
@@ -213,7 +216,7 @@ impl Inner {
         &self,
         holders: &[Holder],
         read: &HashSet<LockName>,
-    ) -> Result<Vec<LockName>, Unavailable> {
+    ) -> Result<Vec<LockName>, CoordinationError> {
         let waits = self.of_their_agents(holders, read, |keys| &keys.waitfor).await?;
         self.where_found(waits, |keys| (keys.waiting(), "")).await
     }
@@ -223,7 +226,7 @@ impl Inner {
         &self,
         holders: &[Holder],
         read: &HashSet<LockName>,
-    ) -> Result<Vec<LockName>, Unavailable> {
+    ) -> Result<Vec<LockName>, CoordinationError> {
         let both = try_join(self.wanted_from(holders, read), self.not_alone_at(holders, read)).await?;
         let found: BTreeSet<LockName> = both.0.into_iter().chain(both.1).collect();
         Ok(found.into_iter().collect())
@@ -233,7 +236,7 @@ impl Inner {
         &self,
         holders: &[Holder],
         read: &HashSet<LockName>,
-    ) -> Result<Vec<LockName>, Unavailable> {
+    ) -> Result<Vec<LockName>, CoordinationError> {
         let held = self.of_their_agents(holders, read, |keys| &keys.by_agent).await?;
         self.with_queue(&self.where_held(held).await?).await
     }
@@ -242,21 +245,24 @@ impl Inner {
         &self,
         holders: &[Holder],
         read: &HashSet<LockName>,
-    ) -> Result<Vec<LockName>, Unavailable> {
+    ) -> Result<Vec<LockName>, CoordinationError> {
         let waits = self.where_they_wait(holders, read).await?;
         let lengths = self.queue_lengths(&waits).await?;
         Ok(waits.into_iter().zip(lengths).filter(|(_, length)| *length > 1).map(|(name, _)| name).collect())
     }
 
     /// Locks that a holder itself holds, and not only somebody else of its agent.
-    pub(super) async fn held_by(&self, holder: &Holder) -> Result<Vec<LockName>, Unavailable> {
+    pub(super) async fn held_by(&self, holder: &Holder) -> Result<Vec<LockName>, CoordinationError> {
         let holders = std::slice::from_ref(holder);
         self.where_held(self.of_their_agents(holders, &HashSet::new(), |keys| &keys.by_agent).await?).await
     }
 
     /// Locks that a holder itself holds or waits for, or that cannot tell now. Waits are looked up first: what is granted
     /// meanwhile is found by either of both.
-    pub(super) async fn all_of_holder(&self, holder: &Holder) -> Result<BTreeSet<LockName>, Unavailable> {
+    pub(super) async fn all_of_holder(
+        &self,
+        holder: &Holder,
+    ) -> Result<BTreeSet<LockName>, CoordinationError> {
         let keys = self.agent_keys(holder.agent_id())?;
         let mut names = self.members(&keys.waitfor).await?;
         names.extend(self.members(&keys.by_agent).await?);
@@ -270,7 +276,7 @@ impl Inner {
                 questions.push((key.clone(), ask));
             }
         }
-        let is_there = |answer: &Result<Value, Unavailable>| {
+        let is_there = |answer: &Result<Value, CoordinationError>| {
             answer.as_ref().map_or(true, |found| !matches!(found, Value::Int(0) | Value::Boolean(false)))
         };
         let answers = self.link.ask_all(questions).await;
@@ -279,11 +285,14 @@ impl Inner {
         Ok(found.map(|(name, _)| name).collect())
     }
 
-    async fn where_held(&self, held: BTreeMap<LockName, Vec<&Holder>>) -> Result<Vec<LockName>, Unavailable> {
+    async fn where_held(
+        &self,
+        held: BTreeMap<LockName, Vec<&Holder>>,
+    ) -> Result<Vec<LockName>, CoordinationError> {
         self.where_found(held, |keys| (keys.lock(), "h:")).await
     }
 
-    async fn waited_for_by(&self, agent: &str) -> Result<Vec<LockName>, Unavailable> {
+    async fn waited_for_by(&self, agent: &str) -> Result<Vec<LockName>, CoordinationError> {
         self.members(&self.agent_keys(agent)?.waitfor).await
     }
 
@@ -293,7 +302,7 @@ impl Inner {
         holders: &'a [Holder],
         read: &HashSet<LockName>,
         index: impl Fn(&AgentKeys) -> &RedisKey,
-    ) -> Result<BTreeMap<LockName, Vec<&'a Holder>>, Unavailable> {
+    ) -> Result<BTreeMap<LockName, Vec<&'a Holder>>, CoordinationError> {
         let mut by_agent: BTreeMap<&str, Vec<&Holder>> = BTreeMap::new();
         for holder in holders {
             by_agent.entry(holder.agent_id()).or_default().push(holder);
@@ -301,7 +310,7 @@ impl Inner {
         let indexes: Vec<RedisKey> = by_agent
             .keys()
             .map(|agent| Ok(index(&*self.agent_keys(agent)?).clone()))
-            .collect::<Result<_, Unavailable>>()?;
+            .collect::<Result<_, CoordinationError>>()?;
         let members = try_join_all(indexes.iter().map(|index| self.members(index))).await?;
         let mut found: BTreeMap<LockName, Vec<&Holder>> = BTreeMap::new();
         for (names, holders) in members.into_iter().zip(by_agent.into_values()) {
@@ -317,7 +326,7 @@ impl Inner {
         &self,
         candidates: BTreeMap<LockName, Vec<&Holder>>,
         hash: impl Fn(&LockKeys) -> (&RedisKey, &'static str),
-    ) -> Result<Vec<LockName>, Unavailable> {
+    ) -> Result<Vec<LockName>, CoordinationError> {
         let (mut found, mut asked, mut questions) = (Vec::new(), Vec::new(), Vec::new());
         for (name, holders) in candidates {
             if holders.len() > FEW {

@@ -1,24 +1,24 @@
 //! Requests that may be repeated, on Redis: one key each, which ends by itself.
 
 use ade_domain::Moment;
-use ade_domain::lock::{Request, RequestKey};
+use ade_domain::lock::{LockRequest, RequestKey};
 use redis::Value;
 use serde::{Deserialize, Serialize};
 
 use super::encoding::Foreign;
-use super::{Inner, OnRedis, foreign, keys, step};
-use crate::coordination::{Memory, Reply, Requests, Ticket, Unavailable};
+use super::{Inner, RedisCoordination, foreign, keys, step};
+use crate::coordination::{CoordinationError, Registration, Reply, Requests, Ticket};
 
 /// What is remembered of a request.
 #[derive(Debug, Serialize, Deserialize)]
 struct Remembered {
     digest: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    ticket: Option<(Request, Moment)>,
+    ticket: Option<(LockRequest, Moment)>,
 }
 
 impl Inner {
-    async fn remembered(&self, key: RequestKey) -> Result<Option<Remembered>, Unavailable> {
+    async fn remembered(&self, key: RequestKey) -> Result<Option<Remembered>, CoordinationError> {
         let key = keys::request(key, self.layout())?;
         let mut get = redis::cmd("GET");
         get.arg(key.as_str());
@@ -32,32 +32,32 @@ impl Inner {
     }
 }
 
-impl Requests for OnRedis {
+impl Requests for RedisCoordination {
     fn remember(
         &self,
         key: RequestKey,
         digest: u128,
         ticket: Option<Ticket>,
         until: Moment,
-    ) -> Reply<'_, Memory> {
+    ) -> Reply<'_, Registration> {
         Box::pin(async move {
             let digest = format!("{digest:032x}");
             let ticket = ticket.map(|ticket| (ticket.request, ticket.deadline));
             let remembered = Remembered { digest: digest.clone(), ticket };
             let text = serde_json::to_string(&remembered)
-                .map_err(|error| Unavailable(format!("a request cannot be written down: {error}")))?;
+                .map_err(|error| CoordinationError(format!("a request cannot be written down: {error}")))?;
             let at = keys::request(key, self.inner.layout())?;
             let ttl_ms = until.ms_since(self.inner.clock.now()).max(1);
             let mut set = redis::cmd("SET");
             set.arg(at.as_str()).arg(text).arg("NX").arg("PX").arg(ttl_ms);
             if self.inner.ask(&at, set).await? == Value::Okay {
-                return Ok(Memory::New);
+                return Ok(Registration::New);
             }
             Ok(match self.inner.remembered(key).await? {
                 // It ended between the two questions, which is as good as an end between this and the next one.
-                None => Memory::Same,
-                Some(known) if known.digest == digest => Memory::Same,
-                Some(_) => Memory::Other,
+                None => Registration::Same,
+                Some(known) if known.digest == digest => Registration::Same,
+                Some(_) => Registration::Other,
             })
         })
     }

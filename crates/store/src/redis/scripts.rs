@@ -1,6 +1,6 @@
 //! The functions of the library, by name. Each is registered under the same name in `scripts/*.lua`.
 
-use ade_domain::lock::{Command, Rules};
+use ade_domain::lock::{LockCommand, LockLimits};
 
 use super::link::Script;
 use super::step;
@@ -13,7 +13,7 @@ macro_rules! functions {
         }
 
         impl Scripts {
-            pub(super) fn new(rules: &Rules) -> Self {
+            pub(super) fn new(rules: &LockLimits) -> Self {
                 let [$($name),+] = Script::library(&step::library(rules), [$(stringify!($name)),+]);
                 Self { $($name),+ }
             }
@@ -43,7 +43,7 @@ functions!(
 
 impl Scripts {
     /// Taking a lock is refused when Redis is short of memory, everything else is not.
-    pub(super) const fn of(&self, command: &Command) -> &Script {
-        if matches!(command, Command::Acquire(_)) { &self.acquire } else { &self.step }
+    pub(super) const fn of(&self, command: &LockCommand) -> &Script {
+        if matches!(command, LockCommand::Acquire(_)) { &self.acquire } else { &self.step }
     }
 }

@@ -6,13 +6,13 @@ use std::fmt::Write;
 use ade_domain::Moment;
 use ade_domain::agent::MAX_QUEUED_TASKS;
 use ade_domain::lock::{
-    Command, End, Hold, Holder, LONGER_MS, LockName, MAX_REQUESTS, Mode, Outcome, Refusal, RequestKey, Rules,
-    SHOWN_HOLDERS, Standing, Token,
+    End, Hold, Holder, LONGER_MS, LockCommand, LockLimits, LockName, LockRefusal, MAX_REQUESTS, Mode,
+    Outcome, RequestKey, SHOWN_HOLDERS, Standing, Token,
 };
 use redis::Value;
 
 use super::encoding::{self, Foreign};
-use crate::coordination::{Event, MOST_AT_ONCE, MOST_SCHEDULED, MOST_WAITING};
+use crate::coordination::{LockEventKind, MOST_AT_ONCE, MOST_SCHEDULED, MOST_WAITING};
 
 const STATE: &str = include_str!("scripts/state.lua");
 const DUE: &str = include_str!("scripts/due.lua");
@@ -37,7 +37,7 @@ const SEEN_SHARERS: usize = 64;
 const LISTED_HOLDERS: usize = 100;
 
 /// The library with the machine of one lock, under these rules, and the rest.
-pub(super) fn library(rules: &Rules) -> String {
+pub(super) fn library(rules: &LockLimits) -> String {
     let index_ms = index_ms(rules);
     let constants: [(&str, u64); 24] = [
         ("QUEUE_MS", QUEUE_MS),
@@ -75,12 +75,16 @@ pub(super) fn library(rules: &Rules) -> String {
 }
 
 /// How long the entries of an index live without a sign of life: as long as the longest lease, and the backstop.
-pub(super) const fn index_ms(rules: &Rules) -> u64 {
+pub(super) const fn index_ms(rules: &LockLimits) -> u64 {
     rules.max_ttl_ms + BACKSTOP_MS
 }
 
 /// The arguments of a command.
-pub(super) fn arguments<'a>(name: &'a LockName, channel: &'a str, command: &'a Command) -> Vec<Cow<'a, str>> {
+pub(super) fn arguments<'a>(
+    name: &'a LockName,
+    channel: &'a str,
+    command: &'a LockCommand,
+) -> Vec<Cow<'a, str>> {
     let holder = command.holder();
     let mut args: Vec<Cow<'a, str>> = Vec::with_capacity(18);
     args.push(word(command).into());
@@ -90,7 +94,7 @@ pub(super) fn arguments<'a>(name: &'a LockName, channel: &'a str, command: &'a C
     args.push(holder.map_or("", encoding::holder_id).into());
     args.push(channel.into());
     match command {
-        Command::Acquire(wish) => {
+        LockCommand::Acquire(wish) => {
             let wait = wish.wait.as_ref();
             args.extend([
                 wish.request.to_string().into(),
@@ -105,27 +109,31 @@ pub(super) fn arguments<'a>(name: &'a LockName, channel: &'a str, command: &'a C
                 wait.map_or_else(String::new, |wait| encoding::card(wish, wait.ms)).into(),
             ]);
         }
-        Command::Claim { request, ttl_ms: ms, .. } | Command::Keep { request, ms, .. } => {
+        LockCommand::Claim { request, ttl_ms: ms, .. } | LockCommand::Keep { request, ms, .. } => {
             args.extend([request.to_string().into(), ms.to_string().into()]);
         }
-        Command::Extend { token, ms, .. } => args.extend([token.to_string().into(), ms.to_string().into()]),
-        Command::Release { token, .. } | Command::Downgrade { token, .. } | Command::Verify { token } => {
+        LockCommand::Extend { token, ms, .. } => {
+            args.extend([token.to_string().into(), ms.to_string().into()])
+        }
+        LockCommand::Release { token, .. }
+        | LockCommand::Downgrade { token, .. }
+        | LockCommand::Verify { token } => {
             args.push(token.to_string().into());
         }
-        Command::Inquire { request, .. } => args.push(request.to_string().into()),
-        Command::Cancel { request, why, begun, .. } => {
+        LockCommand::Inquire { request, .. } => args.push(request.to_string().into()),
+        LockCommand::Cancel { request, why, begun, .. } => {
             args.extend([request.to_string().into(), encoding::write_end(why).into(), flag(*begun)]);
         }
-        Command::HangUp { request, server, begun, .. } => {
+        LockCommand::HangUp { request, server, begun, .. } => {
             args.extend([request.to_string().into(), "hung_up".into(), flag(*begun), (&**server).into()]);
         }
-        Command::Abort { waits_by, cycle, .. } => {
+        LockCommand::Abort { waits_by, cycle, .. } => {
             let why = End::Deadlock(cycle.clone());
             let waits_by = waits_by.map_or_else(String::new, |request| request.to_string());
             args.extend([waits_by.into(), encoding::write_end(&why).into()]);
         }
-        Command::Mark { server } => args.push((&**server).into()),
-        Command::Break | Command::Tick | Command::Sweep => {}
+        LockCommand::Mark { server } => args.push((&**server).into()),
+        LockCommand::Break | LockCommand::Tick | LockCommand::Sweep => {}
     }
     args
 }
@@ -134,23 +142,23 @@ const fn flag(yes: bool) -> Cow<'static, str> {
     Cow::Borrowed(if yes { "1" } else { "0" })
 }
 
-const fn word(command: &Command) -> &'static str {
+const fn word(command: &LockCommand) -> &'static str {
     match command {
-        Command::Acquire(_) => "acquire",
-        Command::Claim { .. } => "claim",
-        Command::Keep { .. } => "keep",
-        Command::Extend { .. } => "extend",
-        Command::Release { .. } => "release",
-        Command::Downgrade { .. } => "downgrade",
-        Command::Verify { .. } => "verify",
-        Command::Inquire { .. } => "inquire",
-        Command::Cancel { .. } => "cancel",
-        Command::HangUp { .. } => "hang_up",
-        Command::Break => "break",
-        Command::Abort { .. } => "abort",
-        Command::Mark { .. } => "mark",
-        Command::Tick => "tick",
-        Command::Sweep => "sweep",
+        LockCommand::Acquire(_) => "acquire",
+        LockCommand::Claim { .. } => "claim",
+        LockCommand::Keep { .. } => "keep",
+        LockCommand::Extend { .. } => "extend",
+        LockCommand::Release { .. } => "release",
+        LockCommand::Downgrade { .. } => "downgrade",
+        LockCommand::Verify { .. } => "verify",
+        LockCommand::Inquire { .. } => "inquire",
+        LockCommand::Cancel { .. } => "cancel",
+        LockCommand::HangUp { .. } => "hang_up",
+        LockCommand::Break => "break",
+        LockCommand::Abort { .. } => "abort",
+        LockCommand::Mark { .. } => "mark",
+        LockCommand::Tick => "tick",
+        LockCommand::Sweep => "sweep",
     }
 }
 
@@ -195,13 +203,13 @@ impl Changed {
         matches!(self, Self::Queued { holder } | Self::Granted { holder, .. } if holder == who)
     }
 
-    pub(super) fn event(&self) -> Option<Event> {
+    pub(super) fn event(&self) -> Option<LockEventKind> {
         Some(match self {
-            Self::Granted { holder, token, .. } => Event::Acquired(holder.clone(), *token),
-            Self::Freed { holder, token, why, .. } => Event::Freed(holder.clone(), *token, why),
-            Self::Queued { holder } => Event::Queued(holder.clone()),
-            Self::Left { holder, why, .. } => Event::Left(holder.clone(), why),
-            Self::Full => Event::QueueFull,
+            Self::Granted { holder, token, .. } => LockEventKind::Acquired(holder.clone(), *token),
+            Self::Freed { holder, token, why, .. } => LockEventKind::Freed(holder.clone(), *token, why),
+            Self::Queued { holder } => LockEventKind::Queued(holder.clone()),
+            Self::Left { holder, why, .. } => LockEventKind::Left(holder.clone(), why),
+            Self::Full => LockEventKind::QueueFull,
             Self::Back { .. } | Self::Claimed { .. } => return None,
         })
     }
@@ -250,10 +258,10 @@ fn read_outcome(parts: &[Value]) -> Result<Outcome, Foreign> {
             Outcome::Standing(Standing::Waiting { position: number(position)?, deadline: moment(deadline)? })
         }
         ("refused", [queue_length, holders @ ..]) => {
-            refused(Refusal::Held { holders: held_by(holders)?, queue_length: number(queue_length)? })
+            refused(LockRefusal::Held { holders: held_by(holders)?, queue_length: number(queue_length)? })
         }
-        ("full", [queue_length]) => refused(Refusal::QueueFull { queue_length: number(queue_length)? }),
-        ("contention", [at]) => refused(Refusal::Contention { retry_at: moment(at)? }),
+        ("full", [queue_length]) => refused(LockRefusal::QueueFull { queue_length: number(queue_length)? }),
+        ("contention", [at]) => refused(LockRefusal::Contention { retry_at: moment(at)? }),
         ("kept", [hold]) => Outcome::Kept(grant(hold)?),
         ("valid", [hold]) => Outcome::Valid(encoding::hold(text(hold)?)?.held_by()),
         ("broken", holders) => Outcome::Broken(held_by(holders)?),

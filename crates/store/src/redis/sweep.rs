@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::agent::OFFLINE_AFTER_MS;
-use ade_domain::lock::{Command, Deadlock, End, Holder, LockName, RequestKey, Waiter};
+use ade_domain::lock::{Deadlock, End, Holder, LockCommand, LockName, RequestKey, Waiter};
 use ade_keyspace::RedisKey;
 use futures_util::future::{join_all, try_join_all};
 use redis::{Cmd, Value};
@@ -16,7 +16,7 @@ use super::indexes::{add_to_index, remove_from_index, seconds};
 use super::locks::texts;
 use super::step::Changed;
 use super::{Inner, foreign, keys, locked, step};
-use crate::coordination::{Counts, Unavailable};
+use crate::coordination::{CoordinationError, Counts};
 
 /// Locks of the registry that are looked at together.
 const BATCH: usize = 100;
@@ -80,7 +80,7 @@ fn is_due(last: Option<Instant>, every: Duration) -> bool {
 }
 
 impl Inner {
-    pub(super) async fn sweep(&self) -> Result<Vec<Deadlock>, Unavailable> {
+    pub(super) async fn sweep(&self) -> Result<Vec<Deadlock>, CoordinationError> {
         self.hearing.tidy();
         if is_due(locked(&self.rounds).housekept, HOUSEKEEPING) {
             locked(&self.rounds).housekept = Some(Instant::now());
@@ -90,7 +90,7 @@ impl Inner {
             let due = self.due().await?;
             let visits =
                 due.iter().map(|(key, score, name)| self.visit_or_put_off(key, score, name.as_ref()));
-            let failed: Vec<Unavailable> = join_all(visits).await.into_iter().flatten().collect();
+            let failed: Vec<CoordinationError> = join_all(visits).await.into_iter().flatten().collect();
             self.tell_failure(&failed);
             if due.len() < BATCH {
                 break;
@@ -100,7 +100,7 @@ impl Inner {
     }
 
     /// What fails the same way again and again is said once.
-    fn tell_failure(&self, failed: &[Unavailable]) {
+    fn tell_failure(&self, failed: &[CoordinationError]) {
         let now = failed.first().map(ToString::to_string);
         let mut rounds = locked(&self.rounds);
         if let Some(error) = now.as_ref().filter(|_| now != rounds.failure) {
@@ -127,7 +127,12 @@ impl Inner {
     }
 
     /// A lock that cannot be swept is tried again later: it must not stand in the way of those behind it.
-    async fn visit_or_put_off(&self, key: &str, score: &str, name: Option<&LockName>) -> Option<Unavailable> {
+    async fn visit_or_put_off(
+        &self,
+        key: &str,
+        score: &str,
+        name: Option<&LockName>,
+    ) -> Option<CoordinationError> {
         let error = self.visit(key, score, name).await.err()?;
         let later = seconds(self.clock.now().plus_ms(PUT_OFF_MS));
         if let Err(error) = self.revise(&self.keys.registry, key, score, &later).await {
@@ -137,7 +142,7 @@ impl Inner {
     }
 
     /// Locks at which something may be due, with their scores.
-    async fn due(&self) -> Result<Vec<(String, String, Option<LockName>)>, Unavailable> {
+    async fn due(&self) -> Result<Vec<(String, String, Option<LockName>)>, CoordinationError> {
         let mut ask = redis::cmd("ZRANGEBYSCORE");
         ask.arg(self.keys.registry.as_str()).arg("-inf").arg(seconds(self.clock.now()));
         ask.arg("WITHSCORES").arg("LIMIT").arg(0).arg(BATCH);
@@ -148,13 +153,13 @@ impl Inner {
         Ok(pairs.iter().map(|[key, score]| (key.clone(), score.clone(), names.remove(key))).collect())
     }
 
-    async fn visit(&self, key: &str, score: &str, name: Option<&LockName>) -> Result<(), Unavailable> {
+    async fn visit(&self, key: &str, score: &str, name: Option<&LockName>) -> Result<(), CoordinationError> {
         let Some(name) = name else {
             // Nobody could do anything with it.
             self.revise(&self.keys.registry, key, score, "").await?;
             return Ok(());
         };
-        let said = self.step(name, &Command::Sweep).await?;
+        let said = self.step(name, &LockCommand::Sweep).await?;
         if said.due.is_none() {
             return self.leave_registry(key, score, name).await;
         }
@@ -177,7 +182,7 @@ impl Inner {
 
     /// An idle lock leaves the registry. On a cluster somebody may just be about to take it, who put it there before: it
     /// leaves if it is idle again a while later, and nobody touched its entry meanwhile.
-    async fn leave_registry(&self, key: &str, score: &str, name: &LockName) -> Result<(), Unavailable> {
+    async fn leave_registry(&self, key: &str, score: &str, name: &LockName) -> Result<(), CoordinationError> {
         if self.in_cluster() {
             if !was_idle(score) {
                 let again = self.clock.now().plus_ms(IDLE_AGAIN_MS);
@@ -189,14 +194,14 @@ impl Inner {
     }
 
     /// Ends the cycles through a holder. Whatever else fails, they are told of.
-    async fn search(&self, holder: &Holder, name: &LockName) -> Result<(), Unavailable> {
+    async fn search(&self, holder: &Holder, name: &LockName) -> Result<(), CoordinationError> {
         let ended = self.end_deadlocks(holder, name, false).await?;
         locked(&self.rounds).untold.extend(ended);
         Ok(())
     }
 
     /// What a lock leaves behind that nobody holds or waits for.
-    async fn forget_lock(&self, name: &LockName) -> Result<(), Unavailable> {
+    async fn forget_lock(&self, name: &LockName) -> Result<(), CoordinationError> {
         locked(&self.rounds).inspected.remove(name);
         let keys = self.lock_keys(name)?;
         let mut left = Vec::new();
@@ -212,7 +217,7 @@ impl Inner {
     }
 
     /// Repairs the indexes of a lock, and searches the waits of agents that were not searched lately.
-    async fn inspect(&self, name: &LockName) -> Result<(), Unavailable> {
+    async fn inspect(&self, name: &LockName) -> Result<(), CoordinationError> {
         let seen = self.see(name, usize::MAX).await?;
         let keys = self.lock_keys(name)?;
         // One holder of each agent is enough.
@@ -250,7 +255,7 @@ impl Inner {
 
     /// Searches for every cycle that an agent's waits lead to. Whoever was met on the way has been searched too, and need not
     /// be again soon.
-    async fn search_around(&self, agent: &str, now: Moment) -> Result<(), Unavailable> {
+    async fn search_around(&self, agent: &str, now: Moment) -> Result<(), CoordinationError> {
         let (table, met, is_everything) = self.reach(agent).await?;
         let mut ended = Vec::new();
         let searched = self.end_suspected(&table, &mut ended).await;
@@ -264,7 +269,10 @@ impl Inner {
 
     /// Those of the agents that hold a lock which somebody waits for. Every cycle leads through one of them: whoever only
     /// waits is waited for by those behind it alone, and they wait for the same holders.
-    async fn who_hold_what_others_want<'a>(&self, agents: &[&'a str]) -> Result<Vec<&'a str>, Unavailable> {
+    async fn who_hold_what_others_want<'a>(
+        &self,
+        agents: &[&'a str],
+    ) -> Result<Vec<&'a str>, CoordinationError> {
         let mut found = Vec::new();
         for some in agents.chunks(BATCH) {
             let held = try_join_all(some.iter().map(|agent| async {
@@ -283,19 +291,25 @@ impl Inner {
     }
 
     /// Whether nobody searched an agent's waits lately; if so, we do.
-    async fn may_check(&self, agent: &str, now: Moment) -> Result<bool, Unavailable> {
+    async fn may_check(&self, agent: &str, now: Moment) -> Result<bool, CoordinationError> {
         let (check, stamp) = self.stamp(agent, now)?;
         Ok(self.ask(&check, stamp).await? == Value::Okay)
     }
 
-    fn stamp(&self, agent: &str, now: Moment) -> Result<(RedisKey, Cmd), Unavailable> {
+    fn stamp(&self, agent: &str, now: Moment) -> Result<(RedisKey, Cmd), CoordinationError> {
         let check = self.agent_keys(agent)?.check.clone();
         let mut stamp = redis::cmd("SET");
         stamp.arg(check.as_str()).arg(now.to_string()).arg("NX").arg("EX").arg(CHECK_SECONDS);
         Ok((check, stamp))
     }
 
-    async fn revise(&self, index: &RedisKey, member: &str, seen: &str, new: &str) -> Result<(), Unavailable> {
+    async fn revise(
+        &self,
+        index: &RedisKey,
+        member: &str,
+        seen: &str,
+        new: &str,
+    ) -> Result<(), CoordinationError> {
         let args = [member.as_bytes(), seen.as_bytes(), new.as_bytes()];
         self.link.call(&self.scripts.revise, std::slice::from_ref(index), &args).await.map(drop)
     }
@@ -322,7 +336,7 @@ impl Inner {
 
     /// Locks that are held and that the registry has lost, with a part of the cluster perhaps, come back. On a cluster the
     /// indexes are prolonged too; elsewhere each heartbeat does that itself.
-    async fn enlist_again(&self) -> Result<(), Unavailable> {
+    async fn enlist_again(&self) -> Result<(), CoordinationError> {
         let alive: Vec<(LockName, Holder)> =
             std::mem::take(&mut locked(&self.rounds).alive).into_iter().collect();
         for some in alive.chunks(BATCH) {
@@ -347,7 +361,7 @@ impl Inner {
     }
 
     /// Tickets of agents that were not heard of are cancelled, and the agents count as offline.
-    async fn find_silent_agents(&self) -> Result<(), Unavailable> {
+    async fn find_silent_agents(&self) -> Result<(), CoordinationError> {
         let now = self.clock.now();
         let limit = (now.micros() / 1000).saturating_sub(OFFLINE_AFTER_MS);
         let mut ask = redis::cmd("ZRANGEBYSCORE");
@@ -368,9 +382,9 @@ impl Inner {
         Ok(())
     }
 
-    async fn silence(&self, agent: &str, score: &str) -> Result<(), Unavailable> {
+    async fn silence(&self, agent: &str, score: &str) -> Result<(), CoordinationError> {
         for (name, holder, request) in self.tickets_of(agent).await? {
-            let command = Command::Cancel { holder, request, why: End::AgentOffline, begun: false };
+            let command = LockCommand::Cancel { holder, request, why: End::AgentOffline, begun: false };
             let answer = self.command(&name, &command).await?;
             locked(&self.rounds).untold.extend(answer.deadlocks);
         }
@@ -381,14 +395,17 @@ impl Inner {
     }
 
     /// The waits of an agent that no server holds an answer open for.
-    async fn tickets_of(&self, agent: &str) -> Result<Vec<(LockName, Holder, RequestKey)>, Unavailable> {
+    async fn tickets_of(
+        &self,
+        agent: &str,
+    ) -> Result<Vec<(LockName, Holder, RequestKey)>, CoordinationError> {
         let waits = self.waits_of(agent).await?.into_iter();
         let unserved = waits.filter(|(_, _, waiter)| waiter.served_by.is_none());
         Ok(unserved.map(|(name, holder, waiter)| (name, holder, waiter.request)).collect())
     }
 
     /// Every wait of an agent.
-    async fn waits_of(&self, agent: &str) -> Result<Vec<(LockName, Holder, Waiter)>, Unavailable> {
+    async fn waits_of(&self, agent: &str) -> Result<Vec<(LockName, Holder, Waiter)>, CoordinationError> {
         let names = self.members(&self.agent_keys(agent)?.waitfor).await?;
         let mut waits = Vec::new();
         for (name, seen) in names.iter().zip(self.see_all(&names, usize::MAX).await?) {
@@ -400,7 +417,7 @@ impl Inner {
 
     /// Looks at some of the long names, each time at the next ones; elsewhere than on a cluster a lock leaves the registry
     /// with its last holder, and no sweep comes to it any more.
-    async fn forget_names(&self) -> Result<(), Unavailable> {
+    async fn forget_names(&self) -> Result<(), CoordinationError> {
         if self.in_cluster() {
             return Ok(());
         }
@@ -419,7 +436,7 @@ impl Inner {
         Ok(())
     }
 
-    async fn forget_idle_agents(&self) -> Result<(), Unavailable> {
+    async fn forget_idle_agents(&self) -> Result<(), CoordinationError> {
         let limit = (self.clock.now().micros() / 1000).saturating_sub(IDLE_MS);
         let mut ask = redis::cmd("ZRANGEBYSCORE");
         ask.arg(self.keys.named.as_str()).arg("-inf").arg(limit).arg("LIMIT").arg(0).arg(BATCH);

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_domain::Moment;
-use ade_store::{Coordination, Embedded, OnRedis, embedded, redis};
+use ade_store::{Coordination, EmbeddedCoordination, RedisCoordination, embedded, redis};
 use ade_testkit::conformance::{self, Opener, Setting, Stage, Task};
 use ade_testkit::{ManualClock, Redis, RedisCluster, RedisSentinel};
 use tempfile::TempDir;
 
 struct InProcess {
-    backend: Arc<Embedded>,
+    backend: Arc<EmbeddedCoordination>,
     clock: ManualClock,
     _folder: TempDir,
 }
@@ -21,7 +21,8 @@ impl InProcess {
         let folder = tempfile::tempdir().expect("folder");
         // Small, so that scenarios also run while snapshots are written.
         let options = embedded::Options { rules, max_named_agents, snapshot_after_bytes: 2_048 };
-        let backend = Embedded::open(folder.path(), options, Arc::new(clock.clone())).expect("opened");
+        let backend =
+            EmbeddedCoordination::open(folder.path(), options, Arc::new(clock.clone())).expect("opened");
         Self { backend: Arc::new(backend), clock, _folder: folder }
     }
 }
@@ -49,7 +50,7 @@ async fn in_process() {
 }
 
 struct Remote {
-    backend: OnRedis,
+    backend: RedisCoordination,
 }
 
 impl Stage for Remote {
@@ -75,7 +76,7 @@ fn on(url: String, clear: impl Fn() + Send + Sync + 'static) -> Opener {
             let options =
                 redis::Options { rules, max_named_agents, max_clock_skew, ..redis::Options::default() };
             let url = url.parse().expect("a URL");
-            let backend = OnRedis::open(&url, options).await.expect("connects");
+            let backend = RedisCoordination::open(&url, options).await.expect("connects");
             Arc::new(Remote { backend }) as Arc<dyn Stage>
         })
     })

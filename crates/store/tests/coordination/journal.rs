@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use crate::disk::{clock, copy, cut_last_segment, has_snapshot, open, wait_until_closed};
 use ade_domain::lock::{
-    Acquire, Answer, Command, Draft, End, Holder, LockName, Mode, Outcome, Request, RequestKey, Rules,
-    Standing, Token, Wait,
+    Acquire, Answer, Draft, End, Holder, LockCommand, LockLimits, LockName, LockRequest, Mode, Outcome,
+    RequestKey, Standing, Token, Wait,
 };
 use ade_store::coordination::{AgentUpdate, AgentView, Filter, LockView, Ticket, WaitView};
 use ade_store::embedded::{OpenError, Options};
-use ade_store::{Agents, Capacity, Embedded, FolderError, Locks, Requests};
+use ade_store::{Agents, Capacity, EmbeddedCoordination, FolderError, Locks, Requests};
 use ade_testkit::{Dice, ManualClock, effort};
 
 const LOCKS: [&str; 5] = ["task:1", "task:a:{}%ü", "resource:db:p", "resource:db:q", "resource:file:x:y"];
@@ -26,7 +26,8 @@ fn holder(name: &str) -> Holder {
 
 /// Snapshots come often, deadlines and leases end within a run.
 fn options() -> Options {
-    let rules = Rules { max_queue: 3, crowded_after: 3, server_silence_ms: 3_600_000, ..Rules::default() };
+    let rules =
+        LockLimits { max_queue: 3, crowded_after: 3, server_silence_ms: 3_600_000, ..LockLimits::default() };
     Options { rules, snapshot_after_bytes: 4_096, max_named_agents: 10_000 }
 }
 
@@ -54,7 +55,7 @@ struct Shot {
     tickets: Vec<Option<Ticket>>,
 }
 
-async fn shot(backend: &Embedded, requests: u64) -> Shot {
+async fn shot(backend: &EmbeddedCoordination, requests: u64) -> Shot {
     let list = backend.list(Filter::default(), None, usize::MAX).await.expect("answers");
     let waits = backend.waits(usize::MAX).await.expect("answers");
     let mut agents = backend.agents(None, usize::MAX).await.expect("answers");
@@ -81,7 +82,7 @@ async fn shot(backend: &Embedded, requests: u64) -> Shot {
 /// One random thing that a client may do.
 #[derive(Debug, Clone)]
 enum Act {
-    Lock(LockName, Command),
+    Lock(LockName, LockCommand),
     Remember(RequestKey, u128, Option<Ticket>, u64),
     Forget(RequestKey),
     Put(String, AgentUpdate, bool),
@@ -102,7 +103,7 @@ enum Result {
     Told(String),
 }
 
-async fn act(backend: &Embedded, act: Act) -> Result {
+async fn act(backend: &EmbeddedCoordination, act: Act) -> Result {
     match act {
         Act::Lock(name, command) => {
             return Result::Lock(backend.commands(vec![(name, command)]).await.expect("answers"));
@@ -140,21 +141,24 @@ fn any_act(dice: &mut Dice, request: u64, tokens: &BTreeMap<(Holder, LockName), 
             let wait = (dice.below(5) > 0).then(|| Wait { ms: 2_000 + dice.below(20_000), served_by });
             // Some are repetitions of requests that wait, hold or are over.
             let (request, claimed) = (key(dice), dice.below(4) > 0);
-            Act::Lock(name, Command::Acquire(Acquire { request, wait, claimed, ..wish(who, "", mode) }))
+            Act::Lock(name, LockCommand::Acquire(Acquire { request, wait, claimed, ..wish(who, "", mode) }))
         }
-        9 => Act::Lock(name, Command::Claim { holder: holder(who), request: key(dice), ttl_ms: 9_000 }),
-        10 => Act::Lock(name, Command::Keep { holder: holder(who), request: key(dice), ms: 9_000 }),
-        11 => Act::Lock(name, Command::Extend { holder: holder(who), token, ms: 12_000 }),
-        12 | 13 => Act::Lock(name, Command::Release { holder: holder(who), token }),
-        14 => Act::Lock(name, Command::Downgrade { holder: holder(who), token }),
+        9 => Act::Lock(name, LockCommand::Claim { holder: holder(who), request: key(dice), ttl_ms: 9_000 }),
+        10 => Act::Lock(name, LockCommand::Keep { holder: holder(who), request: key(dice), ms: 9_000 }),
+        11 => Act::Lock(name, LockCommand::Extend { holder: holder(who), token, ms: 12_000 }),
+        12 | 13 => Act::Lock(name, LockCommand::Release { holder: holder(who), token }),
+        14 => Act::Lock(name, LockCommand::Downgrade { holder: holder(who), token }),
         15 => {
             let why = if dice.below(2) == 0 { End::Cancelled } else { End::TimedOut };
-            Act::Lock(name, Command::Cancel { holder: holder(who), request: key(dice), why, begun: false })
+            Act::Lock(
+                name,
+                LockCommand::Cancel { holder: holder(who), request: key(dice), why, begun: false },
+            )
         }
-        16 if dice.below(4) == 0 => Act::Lock(name, Command::Break),
+        16 if dice.below(4) == 0 => Act::Lock(name, LockCommand::Break),
         16 | 17 => {
             let draft = Draft { locks: vec![(LOCKS[2], None), (LOCKS[1], None)], ..Draft::default() };
-            let request = Request::new(holder(who), &draft, &Rules::default(), 7).expect("valid");
+            let request = LockRequest::new(holder(who), &draft, &LockLimits::default(), 7).expect("valid");
             let deadline = ade_domain::Moment::from_micros(dice.below(1 << 50));
             let ticket = (dice.below(2) == 0).then_some(Ticket { request, deadline });
             Act::Remember(key(dice), u128::from(dice.below(2)), ticket, 1 + dice.below(20_000))
@@ -187,7 +191,7 @@ struct Tokens {
 }
 
 impl Tokens {
-    async fn note(&mut self, backend: &Embedded) {
+    async fn note(&mut self, backend: &EmbeddedCoordination) {
         for name in LOCKS {
             let name = lock(name);
             let mut highest = self.last.get(&name).copied().unwrap_or_default();
@@ -285,15 +289,19 @@ async fn a_folder_copied_at_any_moment_opens_to_what_was_answered() {
     }
 }
 
-async fn grant(backend: &Embedded, name: &str, wish: Acquire) -> ade_domain::lock::Grant {
-    let answers = backend.commands(vec![(lock(name), Command::Acquire(wish))]).await.expect("answers");
+async fn grant(backend: &EmbeddedCoordination, name: &str, wish: Acquire) -> ade_domain::lock::Grant {
+    let answers = backend.commands(vec![(lock(name), LockCommand::Acquire(wish))]).await.expect("answers");
     match &answers[0].outcome {
         Outcome::Standing(Standing::Held(grant)) => grant.clone(),
         other => panic!("not granted: {other:?}"),
     }
 }
 
-fn reopen(backend: Embedded, folder: &std::path::Path, clock: &ManualClock) -> Embedded {
+fn reopen(
+    backend: EmbeddedCoordination,
+    folder: &std::path::Path,
+    clock: &ManualClock,
+) -> EmbeddedCoordination {
     drop(backend);
     wait_until_closed(folder);
     open(folder, options(), clock).expect("opened")
@@ -309,7 +317,7 @@ async fn time_that_passes_while_it_is_closed_counts_against_leases() {
         wait: Some(Wait { ms: 60_000, served_by: Some("server".into()) }),
         ..wish("ben", "1", Mode::Exclusive)
     };
-    backend.commands(vec![(lock("resource:db:p"), Command::Acquire(waits))]).await.expect("answers");
+    backend.commands(vec![(lock("resource:db:p"), LockCommand::Acquire(waits))]).await.expect("answers");
     drop(backend);
     clock.advance(Duration::from_secs(8));
     wait_until_closed(folder.path());
@@ -325,7 +333,7 @@ async fn time_that_passes_while_it_is_closed_counts_against_leases() {
     let expires_at = other.holders[0].grant.expires_at;
     clock.set(ade_domain::Moment::from_micros(1_000_000).timestamp());
     let backend = reopen(backend, folder.path(), &clock);
-    let release = Command::Release { holder: holder("ben"), token: view.holders[0].grant.token };
+    let release = LockCommand::Release { holder: holder("ben"), token: view.holders[0].grant.token };
     backend.commands(vec![(lock("resource:db:p"), release)]).await.expect("answers");
     let next = grant(&backend, "resource:db:p", wish("cem", "1", Mode::Exclusive)).await;
     assert!(next.token > view.holders[0].grant.token);
@@ -337,7 +345,7 @@ async fn time_that_passes_while_it_is_closed_counts_against_leases() {
 async fn an_open_circuit_survives_a_snapshot() {
     let (folder, clock) = (crate::disk::folder(), clock());
     let mut backend = open(folder.path(), options(), &clock).expect("opened");
-    let crowd = |who: &str| (lock("resource:db:p"), Command::Acquire(wish(who, "1", Mode::Exclusive)));
+    let crowd = |who: &str| (lock("resource:db:p"), LockCommand::Acquire(wish(who, "1", Mode::Exclusive)));
     let names = ["holder", "w1", "w2", "w3", "x1", "x2", "x3"];
     backend.commands(names.iter().map(|who| crowd(who)).collect()).await.expect("answers");
     for n in 0..200 {
@@ -366,7 +374,7 @@ async fn a_deadlock_that_nobody_was_told_of_is_told_by_the_next_sweep_once() {
     grant(&backend, p, wish("ann", "2", Mode::Shared)).await;
     grant(&backend, p, long("ben", "1", Mode::Shared)).await;
     for (name, wish) in [(p, wait("cem", "1")), (p, wait("ann", "3")), (q, wait("cem", "2"))] {
-        backend.commands(vec![(lock(name), Command::Acquire(wish))]).await.expect("answers");
+        backend.commands(vec![(lock(name), LockCommand::Acquire(wish))]).await.expect("answers");
     }
     // Ann does not upgrade any more, and stands behind cem, who waits for her; whoever looks at the lock ends that.
     clock.advance(Duration::from_secs(8));

@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use ade_domain::lock::{
-    Acquire, Answer, Command, Holder, LockName, Mode, Outcome, Refusal, RequestKey, Standing, Token, Wait,
+    Acquire, Answer, Holder, LockCommand, LockName, LockRefusal, Mode, Outcome, RequestKey, Standing, Token,
+    Wait,
 };
-use ade_store::{Limits, Locks, OnRedis, redis};
+use ade_store::{Limits, Locks, RedisCoordination, redis};
 use ade_testkit::Redis;
 
-async fn open(server: &Redis, min_replica_acks: u32) -> OnRedis {
+async fn open(server: &Redis, min_replica_acks: u32) -> RedisCoordination {
     let options =
         redis::Options { min_replica_acks, max_clock_skew: Duration::ZERO, ..redis::Options::default() };
-    OnRedis::open(&server.url().parse().expect("a URL"), options).await.expect("connects")
+    RedisCoordination::open(&server.url().parse().expect("a URL"), options).await.expect("connects")
 }
 
 fn holder(name: &str) -> Holder {
@@ -41,20 +42,20 @@ fn another(who: &str) -> Acquire {
     Acquire { request: RequestKey::of(&holder(who), "another"), ..wish(who) }
 }
 
-async fn send(store: &OnRedis, name: &str, command: Command) -> Answer {
+async fn send(store: &RedisCoordination, name: &str, command: LockCommand) -> Answer {
     let answers = store.commands(vec![(lock(name), command)]).await.expect("answers");
     answers.into_iter().next().expect("one answer")
 }
 
-async fn hold(store: &OnRedis, name: &str, who: &str) -> Token {
-    match send(store, name, Command::Acquire(wish(who))).await.outcome {
+async fn hold(store: &RedisCoordination, name: &str, who: &str) -> Token {
+    match send(store, name, LockCommand::Acquire(wish(who))).await.outcome {
         Outcome::Standing(Standing::Held(grant)) => grant.token,
         other => unreachable!("{who} does not hold {name}: {other:?}"),
     }
 }
 
-async fn queue(store: &OnRedis, name: &str, wish: Acquire) -> Answer {
-    send(store, name, Command::Acquire(wish)).await
+async fn queue(store: &RedisCoordination, name: &str, wish: Acquire) -> Answer {
+    send(store, name, LockCommand::Acquire(wish)).await
 }
 
 /// A command to the server itself, past the store.
@@ -115,13 +116,13 @@ async fn a_search_does_not_ask_for_every_waiter_of_a_long_queue() {
 async fn a_grant_that_too_few_replicas_have_is_given_back_and_its_request_told() {
     let server = Redis::start().expect("starts");
     let (plain, strict) = (open(&server, 0).await, open(&server, 1).await);
-    let unconfirmed = Outcome::Standing(Standing::Refused(Refusal::Unconfirmed { acks: 0, wanted: 1 }));
+    let unconfirmed = Outcome::Standing(Standing::Refused(LockRefusal::Unconfirmed { acks: 0, wanted: 1 }));
     assert_eq!(queue(&strict, "a", wish("ann")).await.outcome, unconfirmed);
     assert!(plain.look(lock("a")).await.expect("seen").holders.is_empty());
     // The same for somebody who waited and was promoted: it is told, and does not stand at the end of the queue again.
     let token = hold(&plain, "a", "ben").await;
     queue(&strict, "a", wish("ann")).await;
-    send(&plain, "a", Command::Release { holder: holder("ben"), token }).await;
+    send(&plain, "a", LockCommand::Release { holder: holder("ben"), token }).await;
     assert_eq!(queue(&strict, "a", wish("ann")).await.outcome, unconfirmed);
     let seen = plain.look(lock("a")).await.expect("seen");
     assert!(seen.holders.is_empty() && seen.queue.is_empty(), "{seen:?}");

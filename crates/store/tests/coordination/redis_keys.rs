@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ade_catalog::model::EntryKind;
-use ade_store::coordination::{AgentUpdate, Call, Claimed, Job, Moved, When};
-use ade_store::{Agents, Capacity, Jobs, Locks, OnRedis, redis};
+use ade_store::coordination::{AgentUpdate, CapacityClaim, Job, Moved, WakeAt, WakeUp};
+use ade_store::{Agents, Capacity, Jobs, Locks, RedisCoordination, redis};
 use ade_testkit::wait::until;
 use ade_testkit::{Redis, RedisCluster};
 
 const SOON: Duration = Duration::from_secs(20);
 const AT_ONCE: Duration = Duration::ZERO;
 
-async fn open(url: &str) -> OnRedis {
+async fn open(url: &str) -> RedisCoordination {
     let options = redis::Options { max_clock_skew: Duration::ZERO, ..redis::Options::default() };
-    OnRedis::open(&url.parse().expect("a URL"), options).await.expect("connects")
+    RedisCoordination::open(&url.parse().expect("a URL"), options).await.expect("connects")
 }
 
 /// A command to a server itself, past the store.
@@ -30,21 +30,21 @@ fn job(queue: &str, about: &str) -> Job {
     Job { queue: queue.to_owned(), about: about.to_owned() }
 }
 
-fn one() -> Vec<Call> {
-    vec![Call { queue: "apply".to_owned(), about: "one".to_owned(), when: When::Now }]
+fn one() -> Vec<WakeUp> {
+    vec![WakeUp { queue: "apply".to_owned(), about: "one".to_owned(), when: WakeAt::Now }]
 }
 
 /// Claims and jobs of every kind.
-async fn leave_traces(store: &OnRedis) {
+async fn leave_traces(store: &RedisCoordination) {
     let update = AgentUpdate { max_tasks: Some(1), ..AgentUpdate::default() };
     store.put("agent-123".to_owned(), update, true).await.expect("answers").expect("registered");
     let later = store.now().plus_ms(60_000);
-    for (task, claimed) in [("one", Claimed::Yes), ("two", Claimed::Full)] {
+    for (task, claimed) in [("one", CapacityClaim::Yes), ("two", CapacityClaim::Full)] {
         assert_eq!(store.claim("agent-123".to_owned(), task.to_owned(), later).await, Ok(claimed));
     }
     for queue in ["apply", "lock_cleanup"] {
-        let call = |when| Call { queue: queue.to_owned(), about: "ade:lock:task:123".to_owned(), when };
-        store.call(vec![call(When::Now), call(When::At(later))]).await.expect("answers");
+        let call = |when| WakeUp { queue: queue.to_owned(), about: "ade:lock:task:123".to_owned(), when };
+        store.call(vec![call(WakeAt::Now), call(WakeAt::At(later))]).await.expect("answers");
     }
     assert!(store.lock_job("job-1".to_owned(), "worker-1".to_owned(), 30_000).await.expect("answers"));
 }
@@ -120,7 +120,7 @@ async fn the_count_of_tasks_is_right_again_when_the_agent_is_heard_of() {
     let server = Redis::start().expect("starts");
     let store = open(&server.url()).await;
     let ends = store.now().plus_ms(200);
-    assert_eq!(store.claim("ann".to_owned(), "one".to_owned(), ends).await, Ok(Claimed::Yes));
+    assert_eq!(store.claim("ann".to_owned(), "one".to_owned(), ends).await, Ok(CapacityClaim::Yes));
     let counted = || past::<String>(&server, &["HGET", "ade:lock:agent:ann:capacity", "active_tasks"]);
     assert_eq!(counted(), "1");
     until("the claim ends", SOON, async || {

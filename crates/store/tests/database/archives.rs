@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ade_domain::Moment;
-use ade_domain::approval::RequestStatus;
+use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::quorum::{Requirement, Status};
 use ade_domain::task::{Asked, Execution, ExecutionResult, Phase, State};
-use ade_store::Record;
+use ade_store::Database;
 use ade_store::database::{
-    Archive, ArchiveKind, Archived, BlobStore, Comment, Leaving, LeftOut, RecordError, StoredTask,
+    Archive, ArchiveKind, Archived, BlobStore, Comment, DatabaseError, Leaving, LeftOut, StoredTask,
     TaskFilter, Write,
 };
 
@@ -51,9 +51,9 @@ fn done(second: u64) -> StoredTask {
         overridden: None,
     }];
     let (mut rob, mut sue) = (approval(review, "rob", 500), approval(review, "sue", 900));
-    rob.status = RequestStatus::Approved;
+    rob.status = ApprovalStatus::Approved;
     (rob.reviewed_by, rob.responded_at) = (Some(person("rob")), Some(at(2)));
-    (sue.status, sue.escalation_level) = (RequestStatus::Closed, 1);
+    (sue.status, sue.escalation_level) = (ApprovalStatus::Closed, 1);
     review.approvals = vec![rob, sue];
     task
 }
@@ -97,17 +97,17 @@ fn archive(kind: ArchiveKind, second: u64) -> Archive {
     }
 }
 
-async fn ids(record: &Record, kind: ArchiveKind, second: u64) -> Vec<String> {
+async fn ids(record: &Database, kind: ArchiveKind, second: u64) -> Vec<String> {
     let some = record.to_be_archived(kind, at(second), at(second), None, 100).await.expect("asked");
     some.into_iter().map(|(_, id)| id).collect()
 }
 
-async fn copied(record: &Record, kind: ArchiveKind, task_id: &str) -> Archived {
+async fn copied(record: &Database, kind: ArchiveKind, task_id: &str) -> Archived {
     record.archived(kind, task_id).await.expect("read").expect("there")
 }
 
 /// Everything that is old enough leaves for one archive: it, and its lines, as they are read back.
-async fn archived(record: &Record, kind: ArchiveKind, second: u64) -> (Archive, Vec<Archived>) {
+async fn archived(record: &Database, kind: ArchiveKind, second: u64) -> (Archive, Vec<Archived>) {
     let archive = archive(kind, second);
     record.announce_blob(&archive.key, archive.created_at).await.expect("announced");
     let (mut items, mut leaving) = (Vec::new(), Vec::new());
@@ -122,19 +122,19 @@ async fn archived(record: &Record, kind: ArchiveKind, second: u64) -> (Archive, 
     (archive, items)
 }
 
-async fn listed(record: &Record, who: &str) -> Vec<StoredTask> {
+async fn listed(record: &Database, who: &str) -> Vec<StoredTask> {
     let filter = TaskFilter { visible_to: Some(person(who)), ..TaskFilter::default() };
     record.tasks(&filter, None, 10).await.expect("listed")
 }
 
-async fn there(record: &Record, task: &StoredTask) -> StoredTask {
+async fn there(record: &Database, task: &StoredTask) -> StoredTask {
     record.task(&task.task_id).await.expect("read").expect("there")
 }
 
 /// What is counted, which stays the same wherever it is.
 async fn numbers(
-    record: &Record,
-) -> (BTreeMap<State, u64>, BTreeMap<State, u64>, BTreeMap<RequestStatus, u64>) {
+    record: &Database,
+) -> (BTreeMap<State, u64>, BTreeMap<State, u64>, BTreeMap<ApprovalStatus, u64>) {
     let counts = record.counts().await.expect("counted");
     let ann = record.user_stats(&person("ann")).await.expect("counted");
     let rob = record.user_stats(&person("rob")).await.expect("counted");
@@ -370,7 +370,7 @@ async fn a_blob_whose_archive_never_came_is_removed_and_not_used_any_more(opened
     // Whoever stood still for so long must not delete what is nowhere else.
     let item = copied(record, Tasks, &task.task_id).await;
     let refused = record.take_out(late.clone(), vec![Leaving::of(Tasks, &late.archive_id, &item)]).await;
-    assert!(matches!(refused, Err(RecordError::Conflict { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(DatabaseError::Conflict { .. })), "{refused:?}");
     assert_eq!(there(record, &task).await, task);
     record.blobs_removed(vec![late.key.clone()]).await.expect("removed");
     let (_, _) = archived(record, Tasks, 100 * DAY).await;

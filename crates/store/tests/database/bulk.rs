@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use ade_domain::approval::{Approval, RequestStatus};
-use ade_domain::audit::{Body, Walk, Who};
+use ade_domain::approval::{Approval, ApprovalStatus};
+use ade_domain::audit::{AuditActor, AuditBody, Walk};
 use ade_domain::people::AuthorSet;
 use ade_domain::task::Task;
 use ade_domain::task::{Config, Metadata, Resource, ResourceMode, RollbackStrategy, State};
-use ade_store::Record;
+use ade_store::Database;
 use ade_store::database::{AuditFilter, Bare, Commit, Event, Loader, Place, StoredTask, Write};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, ConnectOptions};
@@ -35,7 +35,7 @@ fn task(state: State) -> StoredTask {
     };
     let digest = config.digest().expect("canonical");
     let mut review = Task::draft(id(), config, digest, person("ann"), AuthorSet::default(), at(0));
-    review.records.clear();
+    review.transitions.clear();
     review.state = state;
     review.since.insert(state, at(9));
     let approval = |reviewer: &str, responded_at| Approval {
@@ -48,7 +48,7 @@ fn task(state: State) -> StoredTask {
         stands_for: BTreeSet::from([person(reviewer)]),
         delegation_chain: Vec::new(),
         follows: None,
-        status: RequestStatus::Approved,
+        status: ApprovalStatus::Approved,
         priority: ade_domain::approval::policy::Priority::Normal,
         score: 610,
         delegated_to: None,
@@ -70,11 +70,11 @@ fn task(state: State) -> StoredTask {
     Task { metadata, approval_ends_at: Some(at(500)), ..review }.into()
 }
 
-fn entry(task: &StoredTask, actor: Option<&str>) -> Body {
-    Body {
+fn entry(task: &StoredTask, actor: Option<&str>) -> AuditBody {
+    AuditBody {
         entry_id: id(),
         at: at(9),
-        who: Who { user_id: actor.map(person), ..Who::default() },
+        who: AuditActor { user_id: actor.map(person), ..AuditActor::default() },
         action: "task.complete".to_owned(),
         object_type: "task".to_owned(),
         object_id: task.task_id.clone(),
@@ -101,7 +101,7 @@ fn event(task: &StoredTask) -> Event {
 }
 
 /// Some tasks in several states, with what is told of each.
-fn some() -> (Vec<StoredTask>, Vec<Body>, Vec<Event>) {
+fn some() -> (Vec<StoredTask>, Vec<AuditBody>, Vec<Event>) {
     let tasks: Vec<_> =
         [State::Completed, State::Approved, State::Draft, State::Failed].map(task).into_iter().collect();
     let entries = tasks.iter().flat_map(|task| [entry(task, Some("ann")), entry(task, None)]).collect();
@@ -109,7 +109,7 @@ fn some() -> (Vec<StoredTask>, Vec<Body>, Vec<Event>) {
     (tasks, entries, events)
 }
 
-async fn commit(record: &Record, tasks: &[StoredTask], audit: &[Body], events: &[Event]) {
+async fn commit(record: &Database, tasks: &[StoredTask], audit: &[AuditBody], events: &[Event]) {
     let write = |task: &StoredTask| Write::Task { task: Box::new(task.clone()), expected: None, at: at(100) };
     let writes = tasks.iter().map(write).collect();
     let commit = Commit { writes, audit: audit.to_vec(), events: events.to_vec(), answer: None };
@@ -117,7 +117,7 @@ async fn commit(record: &Record, tasks: &[StoredTask], audit: &[Body], events: &
     while record.number("here", at(100), 1_000, 100).await.expect("numbered") > 0 {}
 }
 
-async fn load(mut loader: Loader, tasks: &[StoredTask], audit: &[Body], events: &[Event]) {
+async fn load(mut loader: Loader, tasks: &[StoredTask], audit: &[AuditBody], events: &[Event]) {
     loader.prepare_month(at(0)).await.expect("made");
     let mut chain = loader.chain().await.expect("read");
     // In two parts: the chain goes on.
@@ -131,7 +131,7 @@ async fn load(mut loader: Loader, tasks: &[StoredTask], audit: &[Body], events: 
 }
 
 /// Goes on as if nothing had been special, and everything is found.
-async fn serves(record: &Record, task: &StoredTask) {
+async fn serves(record: &Database, task: &StoredTask) {
     assert_eq!(record.task(&task.task_id).await.expect("read").as_ref(), Some(task));
     let another = self::task(State::Reviewing);
     let audit = [entry(&another, Some("ann"))];
@@ -170,7 +170,7 @@ async fn on_sqlite_it_is_the_same_column_by_column() {
         assert!(!rows.is_empty());
         assert_eq!(rows, sqlite_rows(other.path(), table).await, "{table}");
     }
-    serves(&Record::in_folder(other.path()).await.expect("opens"), &tasks[0]).await;
+    serves(&Database::in_folder(other.path()).await.expect("opens"), &tasks[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ade_domain::people::User;
 use ade_domain::permission::Scope;
 use ade_store::database::{
-    InboxMessage, MOST_MESSAGES, Password, Record, RecordError, Session, StoredAgent, StoredToken,
+    Database, DatabaseError, InboxMessage, MOST_MESSAGES, Password, Session, StoredAgent, StoredToken,
     StoredUser, Write,
 };
 use serde_json::json;
@@ -35,7 +35,7 @@ fn user(name: &str, revision: u64) -> StoredUser {
     }
 }
 
-async fn write_users(record: &Record, names: &[&str]) {
+async fn write_users(record: &Database, names: &[&str]) {
     let user = |name: &&str| Write::User { user: Box::new(user(name, 1)), expected: None };
     write(record, names.iter().map(user).collect()).await.expect("new");
 }
@@ -47,7 +47,7 @@ async fn people_come_back_and_are_guarded_by_their_revisions(opened: Opened) {
     assert_eq!(record.users(Some("ann"), 10).await.expect("listed"), [user("ben", 1)]);
     assert!(record.people().await.expect("read").get(&person("ben")).is_some());
     let changed = Write::User { user: Box::new(user("ann", 2)), expected: Some(2) };
-    assert!(matches!(write(record, vec![changed]).await, Err(RecordError::Conflict { .. })));
+    assert!(matches!(write(record, vec![changed]).await, Err(DatabaseError::Conflict { .. })));
 }
 
 fn session(hash: &str, who: &str) -> Session {
@@ -180,7 +180,7 @@ async fn agents_come_back_and_are_guarded_by_their_revisions(opened: Opened) {
         agent("ü", Some("ben"), true, 9),
     ];
     write(record, all.iter().map(|one| put(one, None)).collect()).await.expect("new");
-    assert!(matches!(write(record, vec![put(&all[0], None)]).await, Err(RecordError::Exists { .. })));
+    assert!(matches!(write(record, vec![put(&all[0], None)]).await, Err(DatabaseError::Exists { .. })));
     assert_eq!(opened.again().await.agent("b").await.expect("read").as_ref(), Some(&all[2]));
     assert_eq!(record.agent("c").await.expect("read"), None);
     assert_eq!(record.agents(None, 10).await.expect("listed"), all);
@@ -195,12 +195,12 @@ async fn agents_come_back_and_are_guarded_by_their_revisions(opened: Opened) {
     let seen = StoredAgent { seen_at: at(20), by_name: false, revision: 2, ..all[1].clone() };
     write(record, vec![put(&seen, Some(1))]).await.expect("as seen");
     let late = write(record, vec![put(&seen, Some(1))]).await;
-    assert_eq!(late, Err(RecordError::Conflict { what: "agent Z".to_owned() }));
+    assert_eq!(late, Err(DatabaseError::Conflict { what: "agent Z".to_owned() }));
     assert_eq!(record.agent("Z").await.expect("read"), Some(seen));
     assert_eq!(idle(9, 10).await, all[..1]);
     let delete = |expected| Write::DeleteAgent { agent_id: "Z".to_owned(), expected };
     write(record, vec![Write::Inbox(message("Z", 1)), Write::Inbox(message("b", 1))]).await.expect("told");
-    assert!(matches!(write(record, vec![delete(1)]).await, Err(RecordError::Conflict { .. })));
+    assert!(matches!(write(record, vec![delete(1)]).await, Err(DatabaseError::Conflict { .. })));
     assert_eq!(record.inbox("Z", None, 10).await.expect("read").len(), 1);
     write(record, vec![delete(2)]).await.expect("as seen");
     assert_eq!(record.agent("Z").await.expect("read"), None);
@@ -235,5 +235,5 @@ async fn an_inbox_keeps_the_last_messages(opened: Opened) {
     }
     assert_eq!(paged, told[5..]);
     let again = write(record, vec![Write::Inbox(told[9].clone())]).await;
-    assert!(matches!(again, Err(RecordError::Exists { .. })), "{again:?}");
+    assert!(matches!(again, Err(DatabaseError::Exists { .. })), "{again:?}");
 }

@@ -1,9 +1,9 @@
 //! What PostgreSQL does besides: the audit log by months, and what is said when it cannot be reached.
 
 use ade_domain::Moment;
-use ade_domain::audit::{Body, Walk, Who};
-use ade_store::Record;
-use ade_store::database::{AuditFilter, Commit, Thing, ThingKind, Write};
+use ade_domain::audit::{AuditActor, AuditBody, Walk};
+use ade_store::Database;
+use ade_store::database::{AuditFilter, Commit, DocumentKind, StoredDocument, Write};
 use ade_testkit::Postgres;
 
 use crate::opened::{Opened, at, id, on_both, on_postgres, person, server, write};
@@ -12,11 +12,11 @@ on_both!(entries_of_any_month_are_kept_and_numbered);
 
 const DAY: u64 = 86_400;
 
-fn entry(moment: Moment) -> Body {
-    Body {
+fn entry(moment: Moment) -> AuditBody {
+    AuditBody {
         entry_id: id(),
         at: moment,
-        who: Who { user_id: Some(person("ann")), ..Who::default() },
+        who: AuditActor { user_id: Some(person("ann")), ..AuditActor::default() },
         action: "task.submit".to_owned(),
         object_type: "task".to_owned(),
         object_id: "t".to_owned(),
@@ -31,7 +31,7 @@ fn entry(moment: Moment) -> Body {
     }
 }
 
-async fn tell(record: &Record, moments: &[Moment]) {
+async fn tell(record: &Database, moments: &[Moment]) {
     let audit = moments.iter().copied().map(entry).collect();
     record.commit(Commit { audit, ..Commit::default() }).await.expect("written");
 }
@@ -129,7 +129,7 @@ async fn many_prepare_the_same_months_at_once() {
     assert_eq!(one.number("one", at(1), 1_000, 100).await, Ok(12));
 }
 
-async fn tell_all(record: &Record, now: Moment) -> Result<(), ade_store::RecordError> {
+async fn tell_all(record: &Database, now: Moment) -> Result<(), ade_store::DatabaseError> {
     record.commit(Commit { audit: vec![entry(now)], ..Commit::default() }).await
 }
 
@@ -216,7 +216,7 @@ async fn who_cannot_connect_is_told_why_but_never_the_password() {
         ),
     ];
     for (url, expected) in cases {
-        let told = Record::on_postgres(&url).await.expect_err("refused").to_string();
+        let told = Database::on_postgres(&url).await.expect_err("refused").to_string();
         assert!(told.contains(expected), "{told}");
         assert!(!told.contains("s3cret"), "{told}");
     }
@@ -227,12 +227,16 @@ async fn lists_go_by_bytes_whatever_the_locale() {
     let server = server().await;
     let create = "CREATE DATABASE english TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'";
     server.psql("postgres", create).expect("created");
-    let record = Record::on_postgres(&server.url("english")).await.expect("opens");
-    let thing =
-        |id: &str| Thing { kind: ThingKind::Setting, id: id.to_owned(), revision: 1, body: true.into() };
+    let record = Database::on_postgres(&server.url("english")).await.expect("opens");
+    let thing = |id: &str| StoredDocument {
+        kind: DocumentKind::Setting,
+        id: id.to_owned(),
+        revision: 1,
+        body: true.into(),
+    };
     let things = ["a", "B", "ü", "z"].map(|id| Write::Thing { thing: thing(id), expected: None });
     write(&record, things.to_vec()).await.expect("new");
-    let listed = record.things(ThingKind::Setting).await.expect("listed");
+    let listed = record.things(DocumentKind::Setting).await.expect("listed");
     assert_eq!(listed, ["B", "a", "z", "ü"].map(thing), "as on SQLite");
 }
 
@@ -266,13 +270,14 @@ async fn what_goes_to_postgres_can_be_encrypted_and_its_certificate_checked() {
     let url = server.create_database("encrypted").expect("created");
     let trusted = format!("{url}?sslmode=verify-full&sslrootcert={}", file("certificate"));
     for url in [format!("{url}?sslmode=require"), trusted] {
-        let record = Record::on_postgres(&url).await.expect("connects");
+        let record = Database::on_postgres(&url).await.expect("connects");
         assert_eq!(record.prepare_months(at(0)).await, Ok(0));
         let sql = "SELECT count(*) > 0 FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
                    WHERE ssl AND query LIKE '%audit_prepare_months%' AND pid <> pg_backend_pid()";
         assert_eq!(server.psql("encrypted", sql).expect("read"), "t");
     }
-    let told =
-        Record::on_postgres(&format!("{url}?sslmode=verify-full")).await.expect_err("nobody vouches for it");
+    let told = Database::on_postgres(&format!("{url}?sslmode=verify-full"))
+        .await
+        .expect_err("nobody vouches for it");
     assert!(told.to_string().contains("certificate"), "{told}");
 }

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ade_domain::Moment;
-use ade_domain::approval::RequestStatus;
-use ade_domain::audit::{Body, Head, Walk, Who};
+use ade_domain::approval::ApprovalStatus;
+use ade_domain::audit::{AuditActor, AuditBody, Head, Walk};
 use ade_domain::people::{AuthorSet, User};
 use ade_domain::risk::History;
 use ade_domain::task::Task;
 use ade_domain::task::{Config, Metadata, Resource, ResourceMode, RollbackStrategy, State};
 use ade_store::database::{
-    ApprovalFilter, AuditFilter, Comment, Commit, Counts, Event, RecordError, StoredAnswer, StoredTask,
-    StoredUser, TaskFilter, Thing, ThingKind, UserStats, Write,
+    ApprovalFilter, AuditFilter, Comment, Commit, Counts, DatabaseError, DocumentKind, Event, StoredDocument,
+    StoredResponse, StoredTask, StoredUser, TaskFilter, UserStats, Write,
 };
 use serde_json::json;
 
@@ -53,7 +53,7 @@ pub(crate) fn task(author: &str, task_type: &str, resource: &str, tag: &str) -> 
     };
     let digest = config.digest().expect("canonical");
     let mut review = Task::draft(id(), config, digest, person(author), AuthorSet::default(), at(0));
-    review.records.clear();
+    review.transitions.clear();
     let metadata = Metadata { tags: vec![tag.to_owned()], ..Metadata::default() };
     Task { metadata, ..review }.into()
 }
@@ -62,11 +62,11 @@ pub(crate) fn put(task: &StoredTask, expected: Option<u64>) -> Write {
     Write::Task { task: Box::new(task.clone()), expected, at: Moment::from_micros(0) }
 }
 
-fn entry(action: &str, actor: Option<&str>, task_id: Option<&str>, second: u64) -> Body {
-    Body {
+fn entry(action: &str, actor: Option<&str>, task_id: Option<&str>, second: u64) -> AuditBody {
+    AuditBody {
         entry_id: id(),
         at: at(second),
-        who: Who { user_id: actor.map(person), ..Who::default() },
+        who: AuditActor { user_id: actor.map(person), ..AuditActor::default() },
         action: action.to_owned(),
         object_type: "task".to_owned(),
         object_id: "t".to_owned(),
@@ -133,7 +133,7 @@ pub(crate) fn approval(review: &Task, reviewer: &str, score: u32) -> ade_domain:
         stands_for: BTreeSet::from([person(reviewer)]),
         delegation_chain: Vec::new(),
         follows: None,
-        status: RequestStatus::Pending,
+        status: ApprovalStatus::Pending,
         priority: ade_domain::approval::policy::Priority::Normal,
         score,
         delegated_to: None,
@@ -160,9 +160,9 @@ async fn whoever_saw_an_older_revision_changes_nothing(opened: Opened) {
     let mut late = written.clone();
     late.state = State::Cancelled;
     let refused = write(record, vec![put(&late, Some(1))]).await;
-    assert_eq!(refused, Err(RecordError::Conflict { what: format!("task {}", late.task_id) }));
+    assert_eq!(refused, Err(DatabaseError::Conflict { what: format!("task {}", late.task_id) }));
     assert_eq!(record.task(&late.task_id).await.expect("read"), Some(written.clone()));
-    assert!(matches!(write(record, vec![put(&written, None)]).await, Err(RecordError::Exists { .. })));
+    assert!(matches!(write(record, vec![put(&written, None)]).await, Err(DatabaseError::Exists { .. })));
 }
 
 async fn of_many_who_race_one_wins(opened: Opened) {
@@ -183,7 +183,7 @@ async fn of_many_who_race_one_wins(opened: Opened) {
     for racer in racers {
         match racer.await.expect("no panic") {
             Ok(()) => won += 1,
-            Err(RecordError::Conflict { .. }) => {}
+            Err(DatabaseError::Conflict { .. }) => {}
             Err(other) => unreachable!("{other}"),
         }
     }
@@ -246,7 +246,7 @@ async fn lists_go_by_every_filter_and_by_pages(opened: Opened) {
     let (mut scores, mut after) = (Vec::new(), None);
     loop {
         let filter =
-            ApprovalFilter { reviewer: Some(person("rob")), status: Some(RequestStatus::Pending), after };
+            ApprovalFilter { reviewer: Some(person("rob")), status: Some(ApprovalStatus::Pending), after };
         let page = record.approvals(&filter, 5).await.expect("listed");
         after = page.last().map(|one| (one.score, one.approval_id.clone()));
         scores.extend(page.iter().map(|one| one.score));
@@ -264,8 +264,8 @@ async fn lists_go_by_every_filter_and_by_pages(opened: Opened) {
 
 async fn rules_are_guarded_by_their_revisions(opened: Opened) {
     let record = &opened.record;
-    let thing = |revision, name: &str| Thing {
-        kind: ThingKind::Policy,
+    let thing = |revision, name: &str| StoredDocument {
+        kind: DocumentKind::Policy,
         id: "p".to_owned(),
         revision,
         body: json!({ "name": name, "limits": [0.1, 1e9] }),
@@ -275,13 +275,13 @@ async fn rules_are_guarded_by_their_revisions(opened: Opened) {
         .await
         .expect("as seen");
     let late = Write::Thing { thing: thing(2, "late"), expected: Some(1) };
-    assert!(matches!(write(record, vec![late]).await, Err(RecordError::Conflict { .. })));
-    assert_eq!(record.things(ThingKind::Policy).await.expect("listed"), [thing(2, "second")]);
-    assert!(record.things(ThingKind::Delegation).await.expect("listed").is_empty());
-    let delete = |expected| Write::DeleteThing { kind: ThingKind::Policy, id: "p".to_owned(), expected };
-    assert!(matches!(write(record, vec![delete(1)]).await, Err(RecordError::Conflict { .. })));
+    assert!(matches!(write(record, vec![late]).await, Err(DatabaseError::Conflict { .. })));
+    assert_eq!(record.things(DocumentKind::Policy).await.expect("listed"), [thing(2, "second")]);
+    assert!(record.things(DocumentKind::Delegation).await.expect("listed").is_empty());
+    let delete = |expected| Write::DeleteThing { kind: DocumentKind::Policy, id: "p".to_owned(), expected };
+    assert!(matches!(write(record, vec![delete(1)]).await, Err(DatabaseError::Conflict { .. })));
     write(record, vec![delete(2)]).await.expect("as seen");
-    assert!(record.things(ThingKind::Policy).await.expect("listed").is_empty());
+    assert!(record.things(DocumentKind::Policy).await.expect("listed").is_empty());
 }
 
 async fn entries_are_numbered_without_gaps_and_chained_by_one(opened: Opened) {
@@ -352,13 +352,13 @@ async fn what_was_written_first_has_the_first_number(opened: Opened) {
     ids.sort();
     ids.reverse();
     for entry_id in &ids {
-        let body = Body { entry_id: entry_id.clone(), ..entry("task.submit", Some("ann"), None, 1) };
+        let body = AuditBody { entry_id: entry_id.clone(), ..entry("task.submit", Some("ann"), None, 1) };
         let commit = Commit { audit: vec![body], ..Commit::default() };
         record.commit(commit).await.expect("written");
     }
     // However many are written at once.
     for many in [1, 2, 8, 9, 40] {
-        let some: Vec<Body> = (0..many).map(|_| entry("task.submit", Some("ann"), None, 1)).collect();
+        let some: Vec<AuditBody> = (0..many).map(|_| entry("task.submit", Some("ann"), None, 1)).collect();
         ids.extend(some.iter().map(|body| body.entry_id.clone()));
         let events = (0..many).map(|number| event(&number.to_string())).collect();
         record.commit(Commit { audit: some, events, ..Commit::default() }).await.expect("written");
@@ -421,11 +421,11 @@ async fn by_hand(opened: &Opened, sql: &'static str) -> Result<(), String> {
 
 async fn an_answer_is_stored_once(opened: Opened) {
     let record = &opened.record;
-    let stored = |status| StoredAnswer { asked: "digest".to_owned(), status, body: json!({ "a": 1 }) };
+    let stored = |status| StoredResponse { asked: "digest".to_owned(), status, body: json!({ "a": 1 }) };
     let answer = |status| Some(("ann".to_owned(), "key".to_owned(), at(1), stored(status)));
     record.commit(Commit { answer: answer(201), ..Commit::default() }).await.expect("new");
     let again = record.commit(Commit { answer: answer(409), ..Commit::default() }).await;
-    assert_eq!(again, Err(RecordError::AnsweredAlready));
+    assert_eq!(again, Err(DatabaseError::AnsweredAlready));
     assert_eq!(record.answer("ann", "key").await.expect("read"), Some(stored(201)));
     assert_eq!(record.answer("ben", "key").await.expect("read"), None);
     assert_eq!(record.forget_answers(at(1)).await, Ok(0));
@@ -438,7 +438,7 @@ async fn of_many_with_the_same_request_one_is_carried_out(opened: Opened) {
     let (record, other) = (&opened.record, opened.again().await);
     let written = task("ann", "schema", "orders", "urgent");
     write(record, vec![put(&written, None)]).await.expect("new");
-    let stored = StoredAnswer { asked: "digest".to_owned(), status: 200, body: json!({}) };
+    let stored = StoredResponse { asked: "digest".to_owned(), status: 200, body: json!({}) };
     let racers: Vec<_> = (0..16)
         .map(|number| {
             let record = if number % 2 == 0 { record.clone() } else { other.clone() };
@@ -456,7 +456,7 @@ async fn of_many_with_the_same_request_one_is_carried_out(opened: Opened) {
     }
     // Not one is told of a conflict: that would send it to decide again what was decided.
     let carried_out = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
-    let answered = outcomes.iter().filter(|outcome| **outcome == Err(RecordError::AnsweredAlready)).count();
+    let answered = outcomes.iter().filter(|outcome| **outcome == Err(DatabaseError::AnsweredAlready)).count();
     assert_eq!((carried_out, answered), (1, 15), "{outcomes:?}");
     assert_eq!(record.number("one", at(1), 1_000, 100).await, Ok(1), "the others left no trace");
 }
@@ -480,7 +480,7 @@ async fn what_is_counted_is_what_is_there(opened: Opened) {
             let to_rob = &mut one.approvals[0];
             to_rob.responded_at =
                 Some(at(10 + number + [0, 10, 20, 60][usize::try_from(number).expect("small")]));
-            to_rob.status = RequestStatus::Approved;
+            to_rob.status = ApprovalStatus::Approved;
             to_rob.revision = 2;
             one.revision = 2;
             write(record, vec![put(&one, Some(1))]).await.expect("as seen");
@@ -495,7 +495,7 @@ async fn what_is_counted_is_what_is_there(opened: Opened) {
     assert_eq!(record.counts().await, Ok(counts));
     let rob = UserStats {
         tasks: BTreeMap::new(),
-        requests: BTreeMap::from([(RequestStatus::Pending, 1), (RequestStatus::Approved, 3)]),
+        requests: BTreeMap::from([(ApprovalStatus::Pending, 1), (ApprovalStatus::Approved, 3)]),
         answered: 3,
         mean_seconds: Some(30.0),
         median_seconds: Some(20.0),
@@ -516,7 +516,7 @@ async fn everything_or_nothing(opened: Opened) {
         events: vec![event("task:created")],
         ..Commit::default()
     };
-    assert!(matches!(record.commit(commit).await, Err(RecordError::Conflict { .. })));
+    assert!(matches!(record.commit(commit).await, Err(DatabaseError::Conflict { .. })));
     assert_eq!(record.task(&one.task_id).await.expect("read"), None);
     assert_eq!(record.number("one", at(1), 1_000, 100).await, Ok(0));
 }
@@ -527,7 +527,7 @@ async fn what_was_read_is_written_back_where_it_differs(opened: Opened) {
     first.metadata.tags.push("both".to_owned());
     write(record, vec![put(&first, None)]).await.expect("new");
     let task_id = first.task_id.clone();
-    let change = async |record: &ade_store::Record, change: &dyn Fn(&mut StoredTask)| {
+    let change = async |record: &ade_store::Database, change: &dyn Fn(&mut StoredTask)| {
         let mut task = record.task(&task_id).await.expect("read").expect("there");
         let seen = task.revision;
         change(&mut task);
@@ -547,11 +547,11 @@ async fn what_was_read_is_written_back_where_it_differs(opened: Opened) {
     })
     .await;
     change(record, &|task| {
-        task.approvals[1].status = RequestStatus::Approved;
+        task.approvals[1].status = ApprovalStatus::Approved;
         task.approvals[1].revision += 1;
     })
     .await;
-    let answered = ApprovalFilter { status: Some(RequestStatus::Approved), ..ApprovalFilter::default() };
+    let answered = ApprovalFilter { status: Some(ApprovalStatus::Approved), ..ApprovalFilter::default() };
     assert_eq!(record.approvals(&answered, 10).await.expect("listed").len(), 1);
     // Whoever may see it is found by its marks.
     let seen_by = |who: &str| TaskFilter { visible_to: Some(person(who)), ..TaskFilter::default() };
@@ -572,15 +572,15 @@ async fn people_and_rules_give_the_record_another_mark_and_nothing_else_does(ope
         };
         Box::new(StoredUser { user, revision, password: None })
     };
-    let thing = |kind, revision| Thing { kind, id: "x".to_owned(), revision, body: json!(1) };
+    let thing = |kind, revision| StoredDocument { kind, id: "x".to_owned(), revision, body: json!(1) };
     let mut changes =
         vec![Write::User { user: user(1), expected: None }, Write::User { user: user(2), expected: Some(1) }];
     for kind in [
-        ThingKind::Policy,
-        ThingKind::Delegation,
-        ThingKind::Resource,
-        ThingKind::Setting,
-        ThingKind::Feature,
+        DocumentKind::Policy,
+        DocumentKind::Delegation,
+        DocumentKind::Resource,
+        DocumentKind::Setting,
+        DocumentKind::Feature,
     ] {
         changes.push(Write::Thing { thing: thing(kind, 1), expected: None });
         changes.push(Write::Thing { thing: thing(kind, 2), expected: Some(1) });
@@ -603,7 +603,7 @@ async fn people_and_rules_give_the_record_another_mark_and_nothing_else_does(ope
     let written = task("ann", "schema", "orders", "tag");
     write(record, vec![put(&written, None)]).await.expect("new");
     let late = Write::User { user: user(3), expected: Some(1) };
-    assert!(matches!(write(record, vec![late]).await, Err(RecordError::Conflict { .. })));
+    assert!(matches!(write(record, vec![late]).await, Err(DatabaseError::Conflict { .. })));
     let (of_history, _) = other.history("schema", 50).await.expect("read");
     let read = other.task(&written.task_id).await.expect("read").expect("there");
     let last = marks.last();

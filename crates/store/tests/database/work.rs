@@ -7,7 +7,7 @@ use crate::opened::{Opened, at, id, on_both, person, write};
 use ade_domain::people::AuthorSet;
 use ade_domain::task::{Asked, Config, Phase, RollbackStrategy, State};
 use ade_domain::task::{Begin, Task};
-use ade_store::database::{RecordError, Renewed, StoredAnswer, StoredTask, TaskFilter, Write};
+use ade_store::database::{DatabaseError, Renewed, StoredResponse, StoredTask, TaskFilter, Write};
 
 on_both!(
     work_is_claimed_by_rank_then_by_age_and_only_where_it_can_be_done,
@@ -31,7 +31,7 @@ fn approved(executor: &str, priority: u8, since: u64) -> StoredTask {
     };
     let digest = config.digest().expect("canonical");
     let mut review = Task::draft(id(), config, digest, person("ann"), AuthorSet::default(), at(0));
-    review.records.clear();
+    review.transitions.clear();
     review.state = State::Approved;
     review.since.insert(State::Approved, at(since));
     review.into()
@@ -142,7 +142,7 @@ async fn a_lease_only_grows_and_another_attempt_waits_for_its_end(opened: Opened
     taken.execution.as_mut().expect("begun").lease_until = at(20);
     taken.recover(begin("v", 60), true, at(25)).expect("as far as it knows");
     let early = write(record, vec![put(&taken, Some(seen), 25)]).await;
-    assert!(matches!(early, Err(RecordError::Conflict { .. })), "{early:?}");
+    assert!(matches!(early, Err(DatabaseError::Conflict { .. })), "{early:?}");
     write(record, vec![put(&taken, Some(seen), 31)]).await.expect("its lease has ended");
     assert_eq!(
         record.renew(&task_id, attempt, at(99)).await.expect("asked"),
@@ -197,13 +197,13 @@ async fn of_many_who_speak_at_once_each_is_kept_and_none_twice(opened: Opened) {
     for number in 0..40 {
         let (record, task_id) = (record.clone(), task.task_id.clone());
         // Each request comes in twice.
-        let answer = StoredAnswer { asked: String::new(), status: 204, body: serde_json::Value::Null };
+        let answer = StoredResponse { asked: String::new(), status: 204, body: serde_json::Value::Null };
         let kept = Some(("agent:w".to_owned(), format!("key-{}", number / 2), at(11), answer));
         talk.spawn(async move { record.say(&task_id, attempt, at(11), "said\n", kept).await });
     }
     let said = talk.join_all().await;
     assert_eq!(said.iter().filter(|said| **said == Ok(true)).count(), 20, "{said:?}");
-    assert_eq!(said.iter().filter(|said| **said == Err(RecordError::AnsweredAlready)).count(), 20);
+    assert_eq!(said.iter().filter(|said| **said == Err(DatabaseError::AnsweredAlready)).count(), 20);
     let lines = record.said(&task.task_id, 0, 100).await.expect("read");
     let numbers: Vec<u64> = lines.iter().map(|line| line.number).collect();
     assert_eq!(numbers, (1..=20).collect::<Vec<u64>>());

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use ade_domain::agent::DEFAULT_MAX_TASKS;
-use ade_store::coordination::{AgentUpdate, Claimed};
+use ade_store::coordination::{AgentUpdate, CapacityClaim};
 
 use super::play::Play;
 use super::{Opener, Setting};
@@ -24,12 +24,12 @@ scenarios!(
 
 const MINUTE_MS: u64 = 60_000;
 
-async fn claim_for(play: &Play, name: &str, task: &str, ms: u64) -> Claimed {
+async fn claim_for(play: &Play, name: &str, task: &str, ms: u64) -> CapacityClaim {
     let until = play.now().plus_ms(ms);
     play.port.claim(play.agent(name), task.to_owned(), until).await.expect("answers")
 }
 
-async fn claim(play: &Play, name: &str, task: &str) -> Claimed {
+async fn claim(play: &Play, name: &str, task: &str) -> CapacityClaim {
     claim_for(play, name, task, MINUTE_MS).await
 }
 
@@ -62,21 +62,21 @@ async fn an_agent_takes_as_many_tasks_as_it_may(opener: Opener) {
     may(&play, "ben", 1, false).await;
     assert_eq!(tasks(&play, "ann").await, (0, 0));
     let strange = ":{a} ü🔒 t:q:";
-    assert_eq!(claim(&play, "ann", "one").await, Claimed::Yes);
-    assert_eq!(claim(&play, "ann", strange).await, Claimed::Yes);
+    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Yes);
+    assert_eq!(claim(&play, "ann", strange).await, CapacityClaim::Yes);
     assert_eq!(tasks(&play, "ann").await, (2, 0));
     for _ in 0..2 {
-        assert_eq!(claim(&play, "ann", "three").await, Claimed::Full);
+        assert_eq!(claim(&play, "ann", "three").await, CapacityClaim::Full);
     }
     assert_eq!(tasks(&play, "ann").await, (2, 1), "it waits, once");
-    assert_eq!(claim(&play, "ben", "three").await, Claimed::Yes, "another agent is not concerned");
+    assert_eq!(claim(&play, "ben", "three").await, CapacityClaim::Yes, "another agent is not concerned");
     for _ in 0..2 {
         unclaim(&play, "ann", strange).await;
     }
     assert_eq!(tasks(&play, "ann").await, (1, 1));
-    assert_eq!(claim(&play, "ann", "three").await, Claimed::Yes);
+    assert_eq!(claim(&play, "ann", "three").await, CapacityClaim::Yes);
     assert_eq!(tasks(&play, "ann").await, (2, 0));
-    assert_eq!(claim(&play, "ann", "four").await, Claimed::Full);
+    assert_eq!(claim(&play, "ann", "four").await, CapacityClaim::Full);
     unclaim(&play, "ann", "four").await;
     assert_eq!(tasks(&play, "ann").await, (2, 0), "it does not wait any more");
     play.leave(&["ann", "ben"]).await;
@@ -94,8 +94,8 @@ async fn of_many_claims_at_once_only_so_many_are_granted(opener: Opener) {
     let mut granted = 0;
     for one in asking {
         match one.await.expect("no panic") {
-            Claimed::Yes => granted += 1,
-            other => assert_eq!(other, Claimed::Full),
+            CapacityClaim::Yes => granted += 1,
+            other => assert_eq!(other, CapacityClaim::Full),
         }
     }
     assert_eq!(granted, 3);
@@ -106,23 +106,23 @@ async fn of_many_claims_at_once_only_so_many_are_granted(opener: Opener) {
 async fn a_claim_is_counted_once_and_can_be_renewed(opener: Opener) {
     let play = Play::usual(&opener).await;
     may(&play, "ann", 1, false).await;
-    assert_eq!(claim_for(&play, "ann", "one", 300).await, Claimed::Yes);
-    assert_eq!(claim(&play, "ann", "one").await, Claimed::Yes);
-    assert_eq!(claim_for(&play, "ann", "one", 100).await, Claimed::Yes, "a renewal that was late");
+    assert_eq!(claim_for(&play, "ann", "one", 300).await, CapacityClaim::Yes);
+    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Yes);
+    assert_eq!(claim_for(&play, "ann", "one", 100).await, CapacityClaim::Yes, "a renewal that was late");
     assert_eq!(tasks(&play, "ann").await, (1, 0));
     play.pass(400).await;
     assert_eq!(tasks(&play, "ann").await, (1, 0), "it was renewed, and never made shorter");
-    assert_eq!(claim(&play, "ann", "two").await, Claimed::Full);
+    assert_eq!(claim(&play, "ann", "two").await, CapacityClaim::Full);
     play.leave(&["ann"]).await;
 }
 
 async fn a_claim_ends_by_itself(opener: Opener) {
     let play = Play::usual(&opener).await;
     may(&play, "ann", 2, false).await;
-    assert_eq!(claim(&play, "ann", "long").await, Claimed::Yes);
+    assert_eq!(claim(&play, "ann", "long").await, CapacityClaim::Yes);
     let until = play.now().plus_ms(1_000);
-    assert_eq!(play.port.claim(play.agent("ann"), "short".to_owned(), until).await, Ok(Claimed::Yes));
-    assert_eq!(play.port.claim(play.agent("ann"), "waits".to_owned(), until).await, Ok(Claimed::Full));
+    assert_eq!(play.port.claim(play.agent("ann"), "short".to_owned(), until).await, Ok(CapacityClaim::Yes));
+    assert_eq!(play.port.claim(play.agent("ann"), "waits".to_owned(), until).await, Ok(CapacityClaim::Full));
     if play.passes_at_once() {
         play.pass(999).await;
         assert_eq!(tasks(&play, "ann").await, (2, 1), "the last moment");
@@ -131,8 +131,8 @@ async fn a_claim_ends_by_itself(opener: Opener) {
         play.pass(1_100).await;
     }
     assert_eq!(tasks(&play, "ann").await, (1, 0));
-    assert_eq!(claim(&play, "ann", "other").await, Claimed::Yes);
-    assert_eq!(claim(&play, "ann", "short").await, Claimed::Full, "its place was taken");
+    assert_eq!(claim(&play, "ann", "other").await, CapacityClaim::Yes);
+    assert_eq!(claim(&play, "ann", "short").await, CapacityClaim::Full, "its place was taken");
     assert_eq!(tasks(&play, "ann").await, (2, 1));
     play.leave(&["ann"]).await;
 }
@@ -142,10 +142,10 @@ async fn a_claim_that_is_over_already_takes_no_room(opener: Opener) {
     may(&play, "ann", 1, false).await;
     let before = play.now();
     play.pass(2).await;
-    assert_eq!(play.port.claim(play.agent("ann"), "late".to_owned(), before).await, Ok(Claimed::Yes));
+    assert_eq!(play.port.claim(play.agent("ann"), "late".to_owned(), before).await, Ok(CapacityClaim::Yes));
     assert_eq!(tasks(&play, "ann").await, (0, 0));
-    assert_eq!(claim(&play, "ann", "one").await, Claimed::Yes);
-    assert_eq!(play.port.claim(play.agent("ann"), "late".to_owned(), before).await, Ok(Claimed::Full));
+    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Yes);
+    assert_eq!(play.port.claim(play.agent("ann"), "late".to_owned(), before).await, Ok(CapacityClaim::Full));
     assert_eq!(tasks(&play, "ann").await, (1, 0));
     play.leave(&["ann"]).await;
 }
@@ -153,29 +153,29 @@ async fn a_claim_that_is_over_already_takes_no_room(opener: Opener) {
 async fn a_draining_agent_keeps_what_it_has(opener: Opener) {
     let play = Play::usual(&opener).await;
     may(&play, "ann", 3, false).await;
-    assert_eq!(claim(&play, "ann", "one").await, Claimed::Yes);
+    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Yes);
     may(&play, "ann", 3, true).await;
-    assert_eq!(claim(&play, "ann", "one").await, Claimed::Yes);
-    assert_eq!(claim(&play, "ann", "two").await, Claimed::Draining);
+    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Yes);
+    assert_eq!(claim(&play, "ann", "two").await, CapacityClaim::Draining);
     assert_eq!(tasks(&play, "ann").await, (1, 0));
     unclaim(&play, "ann", "one").await;
-    assert_eq!(claim(&play, "ann", "one").await, Claimed::Draining);
+    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Draining);
     may(&play, "ann", 3, false).await;
-    assert_eq!(claim(&play, "ann", "two").await, Claimed::Yes);
+    assert_eq!(claim(&play, "ann", "two").await, CapacityClaim::Yes);
     play.leave(&["ann"]).await;
 }
 
 async fn who_may_do_less_than_it_does_takes_nothing_new(opener: Opener) {
     let play = Play::usual(&opener).await;
     may(&play, "ann", 2, false).await;
-    assert_eq!(claim(&play, "ann", "one").await, Claimed::Yes);
-    assert_eq!(claim(&play, "ann", "two").await, Claimed::Yes);
+    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Yes);
+    assert_eq!(claim(&play, "ann", "two").await, CapacityClaim::Yes);
     may(&play, "ann", 0, false).await;
     for task in ["one", "two"] {
-        assert_eq!(claim(&play, "ann", task).await, Claimed::Yes, "what it has it keeps");
+        assert_eq!(claim(&play, "ann", task).await, CapacityClaim::Yes, "what it has it keeps");
     }
     unclaim(&play, "ann", "one").await;
-    assert_eq!(claim(&play, "ann", "three").await, Claimed::Full);
+    assert_eq!(claim(&play, "ann", "three").await, CapacityClaim::Full);
     assert_eq!(tasks(&play, "ann").await, (1, 1));
     play.leave(&["ann"]).await;
 }
@@ -184,15 +184,15 @@ async fn an_agent_that_claims_is_known_by_its_name(opener: Opener) {
     let play = Play::open(&opener, Setting { max_named_agents: 1, ..Setting::default() }).await;
     unclaim(&play, "ann", "one").await;
     assert_eq!(play.port.agent(play.agent("ann")).await, Ok(None), "giving back names nobody");
-    assert_eq!(claim(&play, "ann", "one").await, Claimed::Yes);
+    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Yes);
     let view = play.port.agent(play.agent("ann")).await.expect("answers").expect("known");
     assert_eq!((view.max_tasks, view.profile.name), (DEFAULT_MAX_TASKS, play.agent("ann")));
     assert_eq!(tasks(&play, "ann").await, (1, 0));
-    assert_eq!(claim(&play, "ben", "two").await, Claimed::Unknown, "there are too many already");
+    assert_eq!(claim(&play, "ben", "two").await, CapacityClaim::Unknown, "there are too many already");
     assert_eq!(play.port.agent(play.agent("ben")).await, Ok(None));
     may(&play, "ann", 1, false).await;
     assert_eq!(tasks(&play, "ann").await, (1, 0), "who registers keeps what it has");
-    assert_eq!(claim(&play, "ben", "two").await, Claimed::Yes, "registered ones are not counted");
+    assert_eq!(claim(&play, "ben", "two").await, CapacityClaim::Yes, "registered ones are not counted");
     play.heard("ann").await;
     assert_eq!(tasks(&play, "ann").await, (1, 0), "being heard of changes nothing");
     play.leave(&["ann", "ben"]).await;
@@ -201,11 +201,11 @@ async fn an_agent_that_claims_is_known_by_its_name(opener: Opener) {
 async fn a_removed_agent_has_claimed_nothing(opener: Opener) {
     let play = Play::usual(&opener).await;
     may(&play, "ann", 1, false).await;
-    assert_eq!(claim(&play, "ann", "one").await, Claimed::Yes);
-    assert_eq!(claim(&play, "ann", "two").await, Claimed::Full);
+    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Yes);
+    assert_eq!(claim(&play, "ann", "two").await, CapacityClaim::Full);
     play.leave(&["ann"]).await;
     may(&play, "ann", 1, false).await;
     assert_eq!(tasks(&play, "ann").await, (0, 0));
-    assert_eq!(claim(&play, "ann", "two").await, Claimed::Yes);
+    assert_eq!(claim(&play, "ann", "two").await, CapacityClaim::Yes);
     play.leave(&["ann"]).await;
 }

@@ -2,7 +2,7 @@
 
 #![expect(clippy::panic, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
-use ade_domain::lock::{Acquire, Command, End, Holder, Mode, Outcome, RequestKey, Standing, Token};
+use ade_domain::lock::{Acquire, End, Holder, LockCommand, Mode, Outcome, RequestKey, Standing, Token};
 
 use super::Opener;
 use super::play::{Play, ends, hint, kept, with};
@@ -103,7 +103,7 @@ async fn task_locks_are_locks_too(opener: Opener) {
     let play = Play::usual(&opener).await;
     let Ok(task) = format!("task:{}", play.tag).parse() else { panic!("valid") };
     for (who, waits) in [("ann", false), ("ben", true)] {
-        let answer = play.command(&task, Command::Acquire(play.wish(who, "1", Exclusive))).await;
+        let answer = play.command(&task, LockCommand::Acquire(play.wish(who, "1", Exclusive))).await;
         let waiting = matches!(answer.outcome, Outcome::Standing(Standing::Waiting { .. }));
         assert_eq!(waiting, waits, "{answer:?}");
     }
@@ -111,11 +111,12 @@ async fn task_locks_are_locks_too(opener: Opener) {
 
 async fn commands_of_one_call_are_answered_in_order(opener: Opener) {
     let play = Play::usual(&opener).await;
-    let acquire = |name: &str, who: &str| (play.lock(name), Command::Acquire(play.wish(who, "1", Exclusive)));
+    let acquire =
+        |name: &str, who: &str| (play.lock(name), LockCommand::Acquire(play.wish(who, "1", Exclusive)));
     let commands: Vec<_> = (0..250)
         .flat_map(|n| {
             let name = format!("p{n}");
-            [acquire(&name, "ann"), acquire(&name, "ben"), (play.lock(&name), Command::Break)]
+            [acquire(&name, "ann"), acquire(&name, "ben"), (play.lock(&name), LockCommand::Break)]
         })
         .collect();
     let Ok(answers) = play.port.commands(commands).await else { panic!("answers") };
@@ -156,25 +157,26 @@ async fn wrong_tokens_change_nothing(opener: Opener) {
         for who in ["ann", "ben", "cem"] {
             let holder = play.holder(who);
             for command in [
-                Command::Extend { holder: holder.clone(), token, ms: 90_000 },
-                Command::Release { holder: holder.clone(), token },
-                Command::Downgrade { holder, token },
-                Command::Verify { token },
+                LockCommand::Extend { holder: holder.clone(), token, ms: 90_000 },
+                LockCommand::Release { holder: holder.clone(), token },
+                LockCommand::Downgrade { holder, token },
+                LockCommand::Verify { token },
             ] {
                 assert_eq!(play.send("p", command.clone()).await, Outcome::Lost, "{command:?}");
             }
         }
     }
     let token = grant.token;
-    let release = Command::Release { holder: play.holder("ben"), token };
+    let release = LockCommand::Release { holder: play.holder("ben"), token };
     assert_eq!(play.send("p", release).await, Outcome::Lost, "another's token");
     assert_eq!(play.claim("p", "ann", "unknown", 90_000).await, Outcome::Lost, "another request");
     assert_eq!(play.claim("p", "ben", "1", 90_000).await, Outcome::Lost, "a request that waits");
-    let keep = Command::Keep { holder: play.holder("ben"), request: play.key("ben", "1"), ms: 90_000 };
+    let keep = LockCommand::Keep { holder: play.holder("ben"), request: play.key("ben", "1"), ms: 90_000 };
     assert_eq!(play.send("p", keep).await, Outcome::Lost);
     assert_eq!(play.look("p").await, before);
     // Also at a lock that nobody knows.
-    for command in [Command::Verify { token }, Command::Release { holder: play.holder("ann"), token }] {
+    for command in [LockCommand::Verify { token }, LockCommand::Release { holder: play.holder("ann"), token }]
+    {
         assert_eq!(play.send("unknown", command).await, Outcome::Lost);
     }
 }
@@ -182,7 +184,7 @@ async fn wrong_tokens_change_nothing(opener: Opener) {
 async fn a_token_is_verified_while_its_lease_lasts(opener: Opener) {
     let play = Play::usual(&opener).await;
     let grant = play.grant("p", Acquire { ttl_ms: 2_000, ..play.wish("ann", "1", Exclusive) }).await;
-    let verify = Command::Verify { token: grant.token };
+    let verify = LockCommand::Verify { token: grant.token };
     match play.send("p", verify.clone()).await {
         Outcome::Valid(by) => assert_eq!((by.holder, by.grant), (play.holder("ann"), grant)),
         other => panic!("{other:?}"),
@@ -255,7 +257,7 @@ async fn an_unclaimed_grant_is_kept_while_others_are_taken(opener: Opener) {
     let grant = play.grant("p", wish.clone()).await;
     assert!(!grant.claimed);
     assert!(ends(before..=play.now(), 2_000).contains(&grant.expires_at), "the claim window: {grant:?}");
-    let keep = |ms| Command::Keep { holder: play.holder("ann"), request: wish.request, ms };
+    let keep = |ms| LockCommand::Keep { holder: play.holder("ann"), request: wish.request, ms };
     assert_eq!(kept(play.send("p", keep(1)).await), grant, "never shorter");
     let longer = kept(play.send("p", keep(60_000)).await);
     assert!(longer.expires_at > grant.expires_at && !longer.claimed);
@@ -282,12 +284,12 @@ async fn a_break_frees_everybody_and_the_queue_goes_on(opener: Opener) {
         tokens.push(play.grant("p", play.wish(who, "1", Shared)).await.token);
     }
     play.position("p", play.wish("w", "1", Exclusive)).await;
-    let Outcome::Broken(held) = play.send("p", Command::Break).await else { panic!("broken") };
+    let Outcome::Broken(held) = play.send("p", LockCommand::Break).await else { panic!("broken") };
     let mut broken: Vec<Token> = held.iter().map(|held| held.grant.token).collect();
     broken.sort();
     assert_eq!(broken, tokens);
     assert_eq!(play.holders("p").await, ["w"]);
     assert_eq!(play.over("p", play.wish("s1", "1", Shared)).await, End::Broken);
     assert_eq!(play.extend("p", "s2", tokens[1], 1_000).await, Outcome::Lost);
-    assert_eq!(play.send("nobody", Command::Break).await, Outcome::Broken(vec![]));
+    assert_eq!(play.send("nobody", LockCommand::Break).await, Outcome::Broken(vec![]));
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_store::coordination::{Call, Job, Moved, When};
+use ade_store::coordination::{Job, Moved, WakeAt, WakeUp};
 
 use super::Opener;
 use super::play::{Play, soon};
@@ -36,16 +36,16 @@ fn job(queue: &str, about: &str) -> Job {
     Job { queue: queue.to_owned(), about: about.to_owned() }
 }
 
-fn call(queue: &str, about: &str, when: When) -> Call {
-    Call { queue: queue.to_owned(), about: about.to_owned(), when }
+fn call(queue: &str, about: &str, when: WakeAt) -> WakeUp {
+    WakeUp { queue: queue.to_owned(), about: about.to_owned(), when }
 }
 
-async fn make(play: &Play, calls: Vec<Call>) {
+async fn make(play: &Play, calls: Vec<WakeUp>) {
     assert_eq!(play.port.call(calls).await, Ok(0), "there is room");
 }
 
 async fn wake(play: &Play, queue: &str, about: &str) {
-    make(play, vec![call(queue, about, When::Now)]).await;
+    make(play, vec![call(queue, about, WakeAt::Now)]).await;
 }
 
 async fn woken(play: &Play, queues: &[&str], at_most: Duration) -> Option<Job> {
@@ -55,7 +55,7 @@ async fn woken(play: &Play, queues: &[&str], at_most: Duration) -> Option<Job> {
 
 async fn schedule(play: &Play, in_ms: u64, queue: &str, about: &str) {
     let at = play.now().plus_ms(in_ms);
-    make(play, vec![call(queue, about, When::At(at))]).await;
+    make(play, vec![call(queue, about, WakeAt::At(at))]).await;
 }
 
 async fn move_due(play: &Play) -> Moved {
@@ -200,7 +200,7 @@ async fn a_call_for_later_comes_when_it_is_due(opener: Opener) {
     let passed = play.now();
     // Moments are as good as milliseconds.
     play.pass(2).await;
-    make(&play, vec![call("preview", "now", When::At(passed))]).await;
+    make(&play, vec![call("preview", "now", WakeAt::At(passed))]).await;
     schedule(&play, 60_000, "apply", "much later").await;
     schedule(&play, 600, "apply", "later").await;
     assert_eq!(woken(&play, &["apply", "preview"], LONG).await, Some(job("preview", "now")), "at once");
@@ -222,7 +222,7 @@ async fn a_call_for_later_comes_when_it_is_due(opener: Opener) {
     assert_eq!(woken(&play, &["apply", "preview"], LONG).await, Some(job("apply", "later")));
     assert_eq!(wake_scheduled(&play).await, 0);
     assert_eq!(woken(&play, &["apply", "preview"], AT_ONCE).await, None);
-    make(&play, vec![call("apply", "much later", When::NotAnyMore)]).await;
+    make(&play, vec![call("apply", "much later", WakeAt::NotAnyMore)]).await;
     assert_eq!(move_due(&play).await, Moved::default(), "nobody waits for it any more");
 }
 
@@ -230,7 +230,7 @@ async fn a_call_for_later_is_made_once(opener: Opener) {
     const CALLS: usize = 50;
     let play = Arc::new(usual(&opener).await);
     let at = play.now().plus_ms(300);
-    let later = |number: usize| call("apply", &number.to_string(), When::At(at));
+    let later = |number: usize| call("apply", &number.to_string(), WakeAt::At(at));
     make(&play, (0..CALLS).chain(0..CALLS).map(later).collect()).await;
     play.pass(302).await;
     let mut moving = tokio::task::JoinSet::new();
@@ -256,7 +256,7 @@ async fn the_last_moment_of_a_call_counts(opener: Opener) {
     schedule(&play, 300, "apply", "put off").await;
     schedule(&play, 60_000, "apply", "put off").await;
     schedule(&play, 300, "apply", "given up").await;
-    make(&play, vec![call("apply", "given up", When::NotAnyMore)]).await;
+    make(&play, vec![call("apply", "given up", WakeAt::NotAnyMore)]).await;
     schedule(&play, 60_000, "apply", "brought forward").await;
     schedule(&play, 300, "apply", "brought forward").await;
     schedule(&play, 300, "apply", "made at once").await;
@@ -269,7 +269,7 @@ async fn the_last_moment_of_a_call_counts(opener: Opener) {
     assert_eq!(woken(&play, &["apply", "preview"], AT_ONCE).await, None);
     let rest = ["put off", "brought forward"];
     let rest = ["apply", "preview"].into_iter().zip(rest);
-    make(&play, rest.map(|(queue, about)| call(queue, about, When::NotAnyMore)).collect()).await;
+    make(&play, rest.map(|(queue, about)| call(queue, about, WakeAt::NotAnyMore)).collect()).await;
     assert_eq!(move_due(&play).await, Moved::default());
 }
 
@@ -313,7 +313,7 @@ async fn no_other_queue_is_known(opener: Opener) {
     let play = usual(&opener).await;
     let known = || "apply".to_owned();
     let other = || "juggling".to_owned();
-    for when in [When::Now, When::At(play.now()), When::NotAnyMore] {
+    for when in [WakeAt::Now, WakeAt::At(play.now()), WakeAt::NotAnyMore] {
         assert!(play.port.call(vec![call("juggling", "", when)]).await.is_err(), "{when:?}");
     }
     assert!(play.port.woken(vec![known(), other()], LONG).await.is_err());

@@ -2,7 +2,7 @@
 
 #![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
 
-use ade_store::coordination::Counted;
+use ade_store::coordination::RateCount;
 
 use super::Opener;
 use super::play::{Play, ends};
@@ -17,7 +17,7 @@ scenarios!(
 
 const MINUTE_MS: u64 = 60_000;
 
-async fn count(play: &Play, endpoint: &str, who: &str, most: u32) -> Counted {
+async fn count(play: &Play, endpoint: &str, who: &str, most: u32) -> RateCount {
     play.port.count(endpoint.to_owned(), play.agent(who), most).await.expect("answers")
 }
 
@@ -33,11 +33,11 @@ async fn somebody_may_ask_so_often_and_no_more(opener: Opener) {
     play.pass(2).await;
     for remaining in [1, 0] {
         let counted = count(&play, "tasks:create", "ann", 3).await;
-        assert_eq!(counted, Counted { remaining, ..first }, "the minute is that of the first one");
+        assert_eq!(counted, RateCount { remaining, ..first }, "the minute is that of the first one");
     }
     for _ in 0..2 {
         let refused = count(&play, "tasks:create", "ann", 3).await;
-        assert_eq!(refused, Counted { allowed: false, remaining: 0, ..first });
+        assert_eq!(refused, RateCount { allowed: false, remaining: 0, ..first });
     }
     if play.passes_at_once() {
         play.pass(MINUTE_MS - 3).await;

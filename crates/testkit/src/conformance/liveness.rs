@@ -3,8 +3,8 @@
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
 use ade_domain::agent::{OFFLINE_AFTER_MS, Status};
-use ade_domain::lock::{Acquire, Command, End, Mode, Wait};
-use ade_store::coordination::Event;
+use ade_domain::lock::{Acquire, End, LockCommand, Mode, Wait};
+use ade_store::coordination::LockEventKind;
 
 use super::Opener;
 use super::play::{Play, hint, soon, with};
@@ -116,7 +116,7 @@ async fn a_hint_is_not_missed_by_who_listens_later(opener: Opener) {
     play.grant("p", play.wish("ann", "1", Exclusive)).await;
     play.position("p", play.wish("ben", "1", Shared)).await;
     let watch = play.port.watch(play.key("ben", "1"));
-    play.send("p", Command::Break).await;
+    play.send("p", LockCommand::Break).await;
     assert_eq!(play.holders("p").await, ["ben"]);
     hint(&watch).await;
 }
@@ -132,16 +132,16 @@ async fn events_tell_who_came_and_went(opener: Opener) {
     play.cancel("p", "cem", "1", End::Cancelled).await;
     play.release("p", "ann").await;
     let ben = play.token_of("p", "ben").await.expect("promoted");
-    play.send("p", Command::Break).await;
+    play.send("p", LockCommand::Break).await;
     let expected = [
-        Event::Acquired(play.holder("ann"), ann),
-        Event::Queued(play.holder("ben")),
-        Event::Queued(play.holder("cem")),
-        Event::QueueFull,
-        Event::Left(play.holder("cem"), "cancelled"),
-        Event::Freed(play.holder("ann"), ann, "released"),
-        Event::Acquired(play.holder("ben"), ben),
-        Event::Freed(play.holder("ben"), ben, "broken"),
+        LockEventKind::Acquired(play.holder("ann"), ann),
+        LockEventKind::Queued(play.holder("ben")),
+        LockEventKind::Queued(play.holder("cem")),
+        LockEventKind::QueueFull,
+        LockEventKind::Left(play.holder("cem"), "cancelled"),
+        LockEventKind::Freed(play.holder("ann"), ann, "released"),
+        LockEventKind::Acquired(play.holder("ben"), ben),
+        LockEventKind::Freed(play.holder("ben"), ben, "broken"),
     ];
     for event in expected {
         let happening = loop {

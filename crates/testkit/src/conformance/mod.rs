@@ -33,7 +33,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ade_domain::lock::Rules;
+use ade_domain::lock::LockLimits;
 use ade_store::Coordination;
 use futures_util::future::join_all;
 use tokio::time::timeout;
@@ -50,7 +50,7 @@ const GUARD: Duration = Duration::from_secs(120);
 #[derive(Debug, Clone)]
 pub struct Setting {
     /// What locks go by.
-    pub rules: Rules,
+    pub rules: LockLimits,
     /// Agents that may be known by their name only.
     pub max_named_agents: usize,
 }
@@ -58,11 +58,11 @@ pub struct Setting {
 /// The windows are wide, so that a slow server does not end what a scenario does not want to end.
 impl Default for Setting {
     fn default() -> Self {
-        let rules = Rules {
+        let rules = LockLimits {
             ticket_claim_ms: 30_000,
             served_claim_ms: 30_000,
             server_silence_ms: 60_000,
-            ..Rules::default()
+            ..LockLimits::default()
         };
         Self { rules, max_named_agents: 10_000 }
     }

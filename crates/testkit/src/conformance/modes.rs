@@ -2,7 +2,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
-use ade_domain::lock::{Acquire, Command, End, Mode, Outcome};
+use ade_domain::lock::{Acquire, End, LockCommand, Mode, Outcome};
 
 use super::Opener;
 use super::play::{Play, kept};
@@ -173,7 +173,7 @@ async fn a_downgrade_lets_the_leading_sharers_in(opener: Opener) {
     for (name, mode) in [("s1", Shared), ("s2", Shared), ("w", Exclusive), ("s3", Shared)] {
         play.position("p", play.wish(name, "1", mode)).await;
     }
-    let downgrade = Command::Downgrade { holder: play.holder("ann"), token: grant.token };
+    let downgrade = LockCommand::Downgrade { holder: play.holder("ann"), token: grant.token };
     for _ in 0..2 {
         let shared = kept(play.send("p", downgrade.clone()).await);
         assert_eq!((shared.mode, shared.token), (Shared, grant.token), "the same grant, also if repeated");

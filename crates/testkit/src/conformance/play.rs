@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use ade_domain::Moment;
 use ade_domain::lock::{
-    Acquire, Answer, Command, Cycle, Deadlock, End, Grant, Holder, LockName, Mode, Outcome, Refusal,
-    RequestKey, Rules, Standing, Token, Wait,
+    Acquire, Answer, Cycle, Deadlock, End, Grant, Holder, LockCommand, LockLimits, LockName, LockRefusal,
+    Mode, Outcome, RequestKey, Standing, Token, Wait,
 };
 use ade_store::Coordination;
-use ade_store::coordination::{LockView, Watch};
+use ade_store::coordination::{LockView, Subscription};
 use tokio::time::timeout;
 
 use super::{Opener, Setting, Stage};
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Play {
 }
 
 /// The usual settings with other rules.
-pub(super) fn with(change: impl FnOnce(&mut Rules)) -> Setting {
+pub(super) fn with(change: impl FnOnce(&mut LockLimits)) -> Setting {
     let mut setting = Setting::default();
     change(&mut setting.rules);
     setting
@@ -131,20 +131,20 @@ impl Play {
     }
 
     /// One command.
-    pub async fn command(&self, lock: &LockName, command: Command) -> Answer {
+    pub async fn command(&self, lock: &LockName, command: LockCommand) -> Answer {
         let mut answers = self.port.commands(vec![(lock.clone(), command)]).await.expect("answers");
         assert_eq!(answers.len(), 1, "one answer to one command");
         answers.pop().expect("one")
     }
 
     /// One command to a lock of this play.
-    pub async fn send(&self, name: &str, command: Command) -> Outcome {
+    pub async fn send(&self, name: &str, command: LockCommand) -> Outcome {
         self.command(&self.lock(name), command).await.outcome
     }
 
     /// Acquire, and the cycles that were ended by it.
     pub async fn acquire_all(&self, name: &str, wish: Acquire) -> (Standing, Vec<Deadlock>) {
-        let answer = self.command(&self.lock(name), Command::Acquire(wish)).await;
+        let answer = self.command(&self.lock(name), LockCommand::Acquire(wish)).await;
         match answer.outcome {
             Outcome::Standing(standing) => (standing, answer.deadlocks),
             other => panic!("not an answer to acquire: {other:?}"),
@@ -173,7 +173,7 @@ impl Play {
     }
 
     /// Acquire what must be refused.
-    pub async fn refused(&self, name: &str, wish: Acquire) -> Refusal {
+    pub async fn refused(&self, name: &str, wish: Acquire) -> LockRefusal {
         match self.acquire(name, wish).await {
             Standing::Refused(refusal) => refusal,
             other => panic!("not refused: {other:?}"),
@@ -198,34 +198,38 @@ impl Play {
 
     /// Extend a lease.
     pub async fn extend(&self, name: &str, who: &str, token: Token, ms: u64) -> Outcome {
-        self.send(name, Command::Extend { holder: self.holder(who), token, ms }).await
+        self.send(name, LockCommand::Extend { holder: self.holder(who), token, ms }).await
     }
 
     /// Claim a grant.
     pub async fn claim(&self, name: &str, who: &str, request: &str, ttl_ms: u64) -> Outcome {
         let (holder, request) = (self.holder(who), self.key(who, request));
-        self.send(name, Command::Claim { holder, request, ttl_ms }).await
+        self.send(name, LockCommand::Claim { holder, request, ttl_ms }).await
     }
 
     /// Cancel a request.
     pub async fn cancel(&self, name: &str, who: &str, request: &str, why: End) {
         let (holder, request) = (self.holder(who), self.key(who, request));
         assert_eq!(
-            self.send(name, Command::Cancel { holder, request, why, begun: false }).await,
+            self.send(name, LockCommand::Cancel { holder, request, why, begun: false }).await,
             Outcome::Done
         );
     }
 
     /// Says that a server is alive.
     pub async fn mark(&self, name: &str, server: &str) {
-        assert_eq!(self.send(name, Command::Mark { server: server.into() }).await, Outcome::Done);
+        assert_eq!(self.send(name, LockCommand::Mark { server: server.into() }).await, Outcome::Done);
     }
 
     /// Release what somebody holds, with its own token.
     pub async fn release(&self, name: &str, who: &str) {
         let holder = self.holder(who);
         let token = self.token_of(name, who).await.unwrap_or_default();
-        assert_eq!(self.send(name, Command::Release { holder, token }).await, Outcome::Done, "{who} {name}");
+        assert_eq!(
+            self.send(name, LockCommand::Release { holder, token }).await,
+            Outcome::Done,
+            "{who} {name}"
+        );
     }
 
     /// The token of a holder, if it is one.
@@ -282,7 +286,7 @@ pub(super) fn kept(outcome: Outcome) -> Grant {
 }
 
 /// Waits for a hint that must come.
-pub(super) async fn hint(watch: &Watch) {
+pub(super) async fn hint(watch: &Subscription) {
     timeout(GUARD, watch.changed()).await.expect("a hint");
 }
 

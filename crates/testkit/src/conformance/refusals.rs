@@ -2,7 +2,7 @@
 
 #![expect(clippy::panic, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
-use ade_domain::lock::{Acquire, Mode, Refusal, Standing, Wait};
+use ade_domain::lock::{Acquire, LockRefusal, Mode, Standing, Wait};
 
 use super::Opener;
 use super::play::{Play, ends, hint, with};
@@ -24,7 +24,8 @@ async fn who_does_not_wait_is_told_who_holds(opener: Opener) {
     let grant = play.grant("p", wish).await;
     play.position("p", play.wish("cem", "1", Shared)).await;
     for mode in [Shared, Exclusive] {
-        let Refusal::Held { holders, queue_length } = play.refused("p", play.at_once("ben", "1", mode)).await
+        let LockRefusal::Held { holders, queue_length } =
+            play.refused("p", play.at_once("ben", "1", mode)).await
         else {
             panic!("held by others")
         };
@@ -50,7 +51,7 @@ async fn a_full_queue_refuses(opener: Opener) {
         play.position("p", play.wish(name, "1", Exclusive)).await;
     }
     let refused = play.refused("p", play.wish("w3", "1", Shared)).await;
-    assert_eq!(refused, Refusal::QueueFull { queue_length: 2 });
+    assert_eq!(refused, LockRefusal::QueueFull { queue_length: 2 });
     assert_eq!(play.position("p", play.wish("w2", "1", Exclusive)).await, 2, "who waits already may ask");
     play.release("p", "ann").await;
     assert_eq!(play.position("p", play.wish("w3", "1", Shared)).await, 2, "it may try again");
@@ -68,13 +69,13 @@ async fn a_crowd_at_a_full_queue_opens_the_circuit(opener: Opener) {
     for n in 0..3 {
         before = play.now();
         let refused = play.refused("p", play.wish(&format!("x{n}"), "1", Exclusive)).await;
-        assert_eq!(refused, Refusal::QueueFull { queue_length: 1 }, "{n}");
+        assert_eq!(refused, LockRefusal::QueueFull { queue_length: 1 }, "{n}");
     }
     let opened = before..=play.now();
     play.release("p", "ann").await;
     for wish in [play.wish("y", "1", Exclusive), play.at_once("y", "1", Shared)] {
         match play.refused("p", wish).await {
-            Refusal::Contention { retry_at } => assert!(ends(opened.clone(), 2_000).contains(&retry_at)),
+            LockRefusal::Contention { retry_at } => assert!(ends(opened.clone(), 2_000).contains(&retry_at)),
             other => panic!("although there is room by now: {other:?}"),
         }
     }
@@ -92,7 +93,7 @@ async fn refusals_that_are_far_apart_are_no_crowd(opener: Opener) {
     play.grant("p", play.wish("ann", "1", Exclusive)).await;
     for n in 0..3 {
         let refused = play.refused("p", play.wish(&format!("x{n}"), "1", Exclusive)).await;
-        assert_eq!(refused, Refusal::QueueFull { queue_length: 0 }, "{n}");
+        assert_eq!(refused, LockRefusal::QueueFull { queue_length: 0 }, "{n}");
         play.pass(250).await;
     }
 }

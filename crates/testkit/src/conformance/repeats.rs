@@ -1,6 +1,6 @@
 //! Requests that are repeated at a lock: the same answer while they live, and none of them comes back once over.
 
-use ade_domain::lock::{Acquire, Command, End, Mode, RequestKey};
+use ade_domain::lock::{Acquire, End, LockCommand, Mode, RequestKey};
 
 use super::Opener;
 use super::play::{Play, hint, with};
@@ -114,6 +114,6 @@ async fn a_request_without_an_id_leaves_no_trace(opener: Opener) {
     let request = RequestKey::once(u128::MAX - 7);
     let wish = Acquire { request, remember: false, ..play.wish("ann", "", Exclusive) };
     let token = play.grant("p", wish.clone()).await.token;
-    play.send("p", Command::Release { holder: wish.holder.clone(), token }).await;
+    play.send("p", LockCommand::Release { holder: wish.holder.clone(), token }).await;
     play.grant("p", wish).await;
 }

@@ -2,8 +2,8 @@
 
 #![expect(clippy::expect_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
-use ade_domain::lock::{Draft, Mode, Request};
-use ade_store::coordination::{Memory, Ticket};
+use ade_domain::lock::{Draft, LockRequest, Mode};
+use ade_store::coordination::{Registration, Ticket};
 
 use super::Opener;
 use super::play::Play;
@@ -15,7 +15,7 @@ scenarios!(
     a_ticket_recalls_its_request,
 );
 
-async fn remember(play: &Play, request: &str, digest: u128, ticket: Option<Ticket>, ms: u64) -> Memory {
+async fn remember(play: &Play, request: &str, digest: u128, ticket: Option<Ticket>, ms: u64) -> Registration {
     let until = play.now().plus_ms(ms);
     play.port.remember(play.key("ann", request), digest, ticket, until).await.expect("answers")
 }
@@ -37,7 +37,7 @@ fn ticket(play: &Play, request_id: &str) -> Ticket {
         purpose: Some("\"quoted\" ü🔒"),
         request_id: Some(request_id),
     };
-    match Request::new(play.holder("ann"), &draft, play.port.rules(), 0) {
+    match LockRequest::new(play.holder("ann"), &draft, play.port.rules(), 0) {
         Ok(request) => Ticket { request, deadline: play.now().plus_ms(20_000) },
         Err(faults) => panic!("{faults:?}"),
     }
@@ -45,16 +45,16 @@ fn ticket(play: &Play, request_id: &str) -> Ticket {
 
 async fn a_request_is_new_once_then_the_same_or_another(opener: Opener) {
     let play = Play::usual(&opener).await;
-    assert_eq!(remember(&play, "1", 7, None, 60_000).await, Memory::New);
-    assert_eq!(remember(&play, "1", 7, None, 60_000).await, Memory::Same);
-    assert_eq!(remember(&play, "1", 8, None, 60_000).await, Memory::Other);
-    assert_eq!(remember(&play, "1", 7, None, 60_000).await, Memory::Same, "the first one stays");
-    assert_eq!(remember(&play, "2", 8, None, 60_000).await, Memory::New);
+    assert_eq!(remember(&play, "1", 7, None, 60_000).await, Registration::New);
+    assert_eq!(remember(&play, "1", 7, None, 60_000).await, Registration::Same);
+    assert_eq!(remember(&play, "1", 8, None, 60_000).await, Registration::Other);
+    assert_eq!(remember(&play, "1", 7, None, 60_000).await, Registration::Same, "the first one stays");
+    assert_eq!(remember(&play, "2", 8, None, 60_000).await, Registration::New);
     for digest in [0, u128::MAX, 1 << 100, u128::from(u64::MAX) + 1] {
         let id = format!("digest {digest}");
-        assert_eq!(remember(&play, &id, digest, None, 60_000).await, Memory::New);
-        assert_eq!(remember(&play, &id, digest, None, 60_000).await, Memory::Same);
-        assert_eq!(remember(&play, &id, digest ^ 1, None, 60_000).await, Memory::Other);
+        assert_eq!(remember(&play, &id, digest, None, 60_000).await, Registration::New);
+        assert_eq!(remember(&play, &id, digest, None, 60_000).await, Registration::Same);
+        assert_eq!(remember(&play, &id, digest ^ 1, None, 60_000).await, Registration::Other);
     }
 }
 
@@ -65,21 +65,21 @@ async fn a_forgotten_request_is_new_again(opener: Opener) {
     remember(&play, "1", 7, Some(ticket(&play, "1")), 60_000).await;
     play.port.forget(key).await.expect("answers");
     assert_eq!(recall(&play, "1").await, None);
-    assert_eq!(remember(&play, "1", 8, None, 60_000).await, Memory::New);
+    assert_eq!(remember(&play, "1", 8, None, 60_000).await, Registration::New);
 }
 
 async fn a_request_is_forgotten_after_its_time(opener: Opener) {
     let play = Play::usual(&opener).await;
-    assert_eq!(remember(&play, "long", 7, Some(ticket(&play, "long")), 60_000).await, Memory::New);
-    assert_eq!(remember(&play, "1", 7, Some(ticket(&play, "1")), 2_000).await, Memory::New);
-    assert_eq!(remember(&play, "2", 7, Some(ticket(&play, "2")), 2_000).await, Memory::New);
+    assert_eq!(remember(&play, "long", 7, Some(ticket(&play, "long")), 60_000).await, Registration::New);
+    assert_eq!(remember(&play, "1", 7, Some(ticket(&play, "1")), 2_000).await, Registration::New);
+    assert_eq!(remember(&play, "2", 7, Some(ticket(&play, "2")), 2_000).await, Registration::New);
     assert!(recall(&play, "1").await.is_some());
     play.pass(2_100).await;
     assert_eq!(recall(&play, "1").await, None, "also before anything is swept");
-    assert_eq!(remember(&play, "1", 8, None, 60_000).await, Memory::New);
+    assert_eq!(remember(&play, "1", 8, None, 60_000).await, Registration::New);
     play.sweep().await;
     assert_eq!(recall(&play, "2").await, None);
-    assert_eq!(remember(&play, "1", 8, None, 60_000).await, Memory::Same, "the newer one is not swept");
+    assert_eq!(remember(&play, "1", 8, None, 60_000).await, Registration::Same, "the newer one is not swept");
     assert!(recall(&play, "long").await.is_some());
 }
 
@@ -87,9 +87,9 @@ async fn a_ticket_recalls_its_request(opener: Opener) {
     let play = Play::usual(&opener).await;
     let ticket = ticket(&play, "1");
     assert_eq!(recall(&play, "1").await, None);
-    assert_eq!(remember(&play, "1", 7, Some(ticket.clone()), 60_000).await, Memory::New);
+    assert_eq!(remember(&play, "1", 7, Some(ticket.clone()), 60_000).await, Registration::New);
     assert_eq!(recall(&play, "1").await, Some(ticket.clone()));
-    assert_eq!(remember(&play, "1", 7, None, 60_000).await, Memory::Same);
+    assert_eq!(remember(&play, "1", 7, None, 60_000).await, Registration::Same);
     assert_eq!(recall(&play, "1").await, Some(ticket), "a repetition does not take it away");
     remember(&play, "open", 7, None, 60_000).await;
     assert_eq!(recall(&play, "open").await, None, "an answer that is held open has none");

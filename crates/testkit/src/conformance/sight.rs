@@ -2,8 +2,10 @@
 
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
-use ade_domain::lock::{Acquire, Command, Holder, LockKind, LockName, Mode, Outcome, RequestKey, Standing};
-use ade_store::coordination::{Event, Filter, LockView, WaitView};
+use ade_domain::lock::{
+    Acquire, Holder, LockCommand, LockKind, LockName, Mode, Outcome, RequestKey, Standing,
+};
+use ade_store::coordination::{Filter, LockEventKind, LockView, WaitView};
 
 use super::Opener;
 use super::play::{Play, soon};
@@ -46,7 +48,7 @@ async fn locks_are_listed_by_name_and_in_pages(opener: Opener) {
     let play = Play::usual(&opener).await;
     let mut expected: Vec<LockName> = ["p", "a", "Z", "z", "a:b", "ü"].map(|name| play.lock(name)).to_vec();
     for lock in &expected {
-        play.command(lock, Command::Acquire(play.wish("ann", lock.as_str(), Exclusive))).await;
+        play.command(lock, LockCommand::Acquire(play.wish("ann", lock.as_str(), Exclusive))).await;
     }
     expected.sort();
     assert_eq!(names(&list(&play, of_type(&play), None, 100).await), expected);
@@ -98,7 +100,7 @@ async fn locks_are_listed_by_type_and_by_kind(opener: Opener) {
     let similar: LockName = format!("resource:{}x:p", play.tag).parse().expect("valid");
     let resource = play.lock("p");
     for lock in [&task, &similar, &resource] {
-        play.command(lock, Command::Acquire(play.wish("ann", "1", Exclusive))).await;
+        play.command(lock, LockCommand::Acquire(play.wish("ann", "1", Exclusive))).await;
     }
     let of_ann = |kind| Filter { agent: Some(play.agent("ann")), kind, ..Filter::default() };
     assert_eq!(names(&list(&play, of_type(&play), None, 10).await), std::slice::from_ref(&resource));
@@ -173,9 +175,9 @@ async fn names_come_back_as_they_were_given(opener: Opener) {
     };
     let mut events = play.port.events();
     for name in [&lock, &task] {
-        let answer = play.command(name, Command::Acquire(wish.clone())).await;
+        let answer = play.command(name, LockCommand::Acquire(wish.clone())).await;
         assert!(matches!(answer.outcome, Outcome::Standing(Standing::Held(_))), "{answer:?}");
-        play.command(name, Command::Acquire(play.wish("ben", "1", Exclusive))).await;
+        play.command(name, LockCommand::Acquire(play.wish("ben", "1", Exclusive))).await;
         let view = play.port.look(name.clone()).await.expect("answers");
         assert_eq!(view.lock.as_str(), name.as_str());
         assert_eq!((&view.holders[0].holder, &*view.holders[0].purpose), (&holder, strange));
@@ -185,7 +187,10 @@ async fn names_come_back_as_they_were_given(opener: Opener) {
                 break happening;
             }
         };
-        assert!(matches!(&happening.event, Event::Acquired(who, _) if *who == holder), "{happening:?}");
+        assert!(
+            matches!(&happening.event, LockEventKind::Acquired(who, _) if *who == holder),
+            "{happening:?}"
+        );
     }
     let of_agent = Filter { agent: Some(agent.clone()), ..Filter::default() };
     assert_eq!(names(&list(&play, of_agent, None, 10).await), [task.clone(), lock.clone()]);

@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 
 use ade_domain::Moment;
-use ade_domain::approval::Action;
+use ade_domain::approval::DecisionKind;
 use ade_domain::approval::assignment::{Assignment, Question, assign};
 use ade_domain::approval::policy::{AutoApprove, Policy, default_policy};
-use ade_domain::audit::{Body, Who};
+use ade_domain::audit::{AuditActor, AuditBody};
 use ade_domain::people::{AUTHOR, AuthorSet, People, REVIEWER, User, UserId};
-use ade_domain::permission::Part;
+use ade_domain::permission::ActorRole;
 use ade_domain::risk::{Facts, History as Ended, Registered, Thresholds, assess};
-use ade_domain::task::{Actor, Answer, Plan, Record as Happened, Task};
+use ade_domain::task::{Actor, Decision, Plan, Task, Transition as Happened};
 use ade_domain::task::{
     ChangeKind, Config, Digest, LockPreview, Metadata, Preview, PreviewChange, Resource, ResourceMode,
     RollbackStrategy, State,
@@ -110,7 +110,7 @@ pub(super) struct History {
     resources: Zipf,
     tags: Zipf,
     /// What happened and is not handed out yet, by time.
-    told: BTreeMap<(Moment, u64), (Body, Event)>,
+    told: BTreeMap<(Moment, u64), (AuditBody, Event)>,
     number: u64,
     /// The task in the middle.
     pub(super) middle: Option<String>,
@@ -120,7 +120,7 @@ pub(super) struct History {
 #[derive(Debug, Default)]
 pub(super) struct Piece {
     pub(super) tasks: Vec<StoredTask>,
-    pub(super) entries: Vec<Body>,
+    pub(super) entries: Vec<AuditBody>,
     pub(super) events: Vec<Event>,
 }
 
@@ -316,7 +316,7 @@ impl History {
             due_after_ms: DUE_MS,
             ids: &mut || ids.pop().unwrap_or_default(),
         };
-        let acts = actor(&author, Part::Author);
+        let acts = actor(&author, ActorRole::Author);
         task.submit(plan, &acts, submitted).map_err(|error| wrong(&error))?;
         self.tell(&mut task.task, submitted);
         self.decide(&mut task, submitted, open)?;
@@ -334,7 +334,7 @@ impl History {
             }
             now = now.plus_ms(1 + self.dice.below(if open { 10 * MINUTE_MS } else { 8 * HOUR_MS }));
             if !open && chance < 10 {
-                let author = actor(&review.author_id, Part::Author);
+                let author = actor(&review.author_id, ActorRole::Author);
                 review.cancel(Some("not needed any more"), &author, now).map_err(|error| wrong(&error))?;
                 self.tell(review, now);
                 return Ok(());
@@ -344,10 +344,13 @@ impl History {
                 .map(|one| (one.approval_id.clone(), one.reviewer_id.clone()))
                 .unwrap_or_else(|| (String::new(), UserId::new("")));
             let no = !open && chance < 30;
-            let (action, reason) =
-                if no { (Action::Reject, Some("not during the sale")) } else { (Action::Approve, None) };
-            let answer = Answer { approval_id: &id, action, reason, digest: None };
-            review.respond(&answer, &actor(&who, Part::Reviewer), now).map_err(|error| wrong(&error))?;
+            let (action, reason) = if no {
+                (DecisionKind::Reject, Some("not during the sale"))
+            } else {
+                (DecisionKind::Approve, None)
+            };
+            let answer = Decision { approval_id: &id, action, reason, digest: None };
+            review.respond(&answer, &actor(&who, ActorRole::Reviewer), now).map_err(|error| wrong(&error))?;
             self.tell(review, now);
         }
         if open && review.state == State::Approved {
@@ -373,7 +376,7 @@ impl History {
         let from = std::mem::replace(&mut review.state, to);
         review.since.insert(to, now);
         review.revision += 1;
-        review.records.push(Happened {
+        review.transitions.push(Happened {
             action: action.to_owned(),
             actor: None,
             from,
@@ -388,20 +391,20 @@ impl History {
 
     /// An entry and an event for all that happened, as the server makes them.
     fn tell(&mut self, review: &mut Task, now: Moment) {
-        for happened in std::mem::take(&mut review.records) {
+        for happened in std::mem::take(&mut review.transitions) {
             let who = match &happened.actor {
-                None => Who::default(),
-                Some(user) => Who {
+                None => AuditActor::default(),
+                Some(user) => AuditActor {
                     user_id: Some(user.clone()),
                     token_id: Some("0199f0c4-0000-7000-8000-000000000001".to_owned()),
                     ip: Some("10.0.0.17".to_owned()),
                     user_agent: Some("ade/0.1.0".to_owned()),
                     service: Some("ade 0.1.0 at 127.0.0.1:8300".to_owned()),
-                    ..Who::default()
+                    ..AuditActor::default()
                 },
             };
             let approval = happened.approval_id.clone();
-            let body = Body {
+            let body = AuditBody {
                 entry_id: self.id(now),
                 at: now,
                 who,
@@ -438,7 +441,7 @@ pub(super) fn before(now: Moment, ms: u64) -> Moment {
     Moment::from_micros(now.micros().saturating_sub(ms * 1_000))
 }
 
-fn actor(who: &UserId, part: Part) -> Actor {
+fn actor(who: &UserId, part: ActorRole) -> Actor {
     Actor {
         user: Some(who.clone()),
         parts: vec![part],

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ade_domain::{Clock, Moment};
 use ade_store::database::{Bare, Loader, Place, Rows};
-use ade_store::{RecordError, SystemClock};
+use ade_store::{DatabaseError, SystemClock};
 use indicatif::ProgressBar;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
@@ -215,6 +215,6 @@ async fn fill(mut loader: Loader, tasks: usize, now: Moment, bar: &ProgressBar) 
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-pub(in crate::bench) fn away(error: RecordError) -> Failure {
+pub(in crate::bench) fn away(error: DatabaseError) -> Failure {
     Failure::new(Kind::Unavailable, error.to_string())
 }

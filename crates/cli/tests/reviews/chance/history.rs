@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ade_domain::task::{State, TABLE, Verb};
+use ade_domain::task::{State, TABLE, TaskCommand};
 use serde_json::Value;
 
 use super::{Known, text};
@@ -149,7 +149,7 @@ impl<'a> History<'a> {
             assert_eq!((from, to), ("APPROVED", "APPROVED"), "{entry}");
             return;
         }
-        let fits = |(of, by, into): &(State, Verb, State)| {
+        let fits = |(of, by, into): &(State, TaskCommand, State)| {
             of.word() == from && by.word() == verb && into.word() == to
         };
         let is_made = verb == "create" && self.revision == 0 && (from, to) == ("DRAFT", "DRAFT");

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ade_domain::Moment;
 use ade_domain::lock::{
-    Acquire, Answer, Change, Command, Cycle, End, Entry, Grant, Holder, Lock, LockName, Mode, Outcome,
-    RequestKey, Rules, Standing, Table, Token, Wait,
+    Acquire, Answer, Change, Cycle, End, Entry, Grant, Holder, Lock, LockCommand, LockLimits, LockName, Mode,
+    Outcome, RequestKey, Standing, Table, Token, Wait,
 };
 
 /// When a test begins.
@@ -48,7 +48,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(rules: Rules) -> Self {
+    pub(crate) fn new(rules: LockLimits) -> Self {
         let table = Table::new(rules);
         Self { table, now: START, entries: Vec::new(), last: Vec::new(), tokens: BTreeMap::new() }
     }
@@ -58,7 +58,7 @@ impl World {
     }
 
     /// A command, and then every invariant.
-    pub(crate) fn send(&mut self, name: &LockName, command: &Command) -> Answer {
+    pub(crate) fn send(&mut self, name: &LockName, command: &LockCommand) -> Answer {
         let before = self.table.clone();
         let mut entries = Vec::new();
         let answer = self.table.command(name, command, self.now, &mut entries);
@@ -74,7 +74,7 @@ impl World {
     /// Lets everything happen that is due.
     pub(crate) fn sweep(&mut self) {
         while let Some(name) = self.table.first_due(self.now) {
-            self.send(&name, &Command::Sweep);
+            self.send(&name, &LockCommand::Sweep);
         }
         for (name, lock) in self.table.locks_after(None) {
             let late = lock.holds().iter().find(|hold| hold.expires_at <= self.now);
@@ -85,7 +85,7 @@ impl World {
     }
 
     pub(crate) fn acquire(&mut self, name: &str, wish: Acquire) -> Standing {
-        match self.send(&lock(name), &Command::Acquire(wish)).outcome {
+        match self.send(&lock(name), &LockCommand::Acquire(wish)).outcome {
             Outcome::Standing(standing) => standing,
             other => panic!("not an answer to acquire: {other:?}"),
         }
@@ -109,7 +109,7 @@ impl World {
         let token =
             self.table.lock(&lock(name)).and_then(|lock| lock.hold_of(&holder(who))).map(|hold| hold.token);
         let token = token.unwrap_or_default();
-        self.send(&lock(name), &Command::Release { holder: holder(who), token }).outcome
+        self.send(&lock(name), &LockCommand::Release { holder: holder(who), token }).outcome
     }
 
     pub(crate) fn holders(&self, name: &str) -> Vec<String> {
@@ -156,8 +156,9 @@ fn check_order(before: &Table, after: &Table, entries: &[Entry]) {
 
 /// A lease that has begun ends by its holder's wish, by time, by an administrator or by a deadlock, and by nothing else;
 /// unless whoever began it says that nobody was told.
-fn check_ends(before: &Table, command: &Command, entries: &[Entry]) {
-    let untold = matches!(command, Command::Cancel { begun: true, .. } | Command::HangUp { begun: true, .. });
+fn check_ends(before: &Table, command: &LockCommand, entries: &[Entry]) {
+    let untold =
+        matches!(command, LockCommand::Cancel { begun: true, .. } | LockCommand::HangUp { begun: true, .. });
     for entry in entries {
         let Entry::Lock(name, Change::Freed { holder, token, why }) = entry else { continue };
         let hold =

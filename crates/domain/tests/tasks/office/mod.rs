@@ -1,14 +1,14 @@
 //! A small office to review in: people with roles and managers, policies, delegations, and a task.
 
 use ade_domain::Moment;
-use ade_domain::approval::Action;
-use ade_domain::approval::assignment::{Assignment, NoQuorum, Question, assign};
+use ade_domain::approval::DecisionKind;
+use ade_domain::approval::assignment::{Assignment, Question, QuorumUnreachable, assign};
 use ade_domain::approval::delegation::{Conditions, Delegation, Kind};
 use ade_domain::approval::policy::{Policy, default_policy};
 use ade_domain::people::{AuthorSet, People, User, UserId};
-use ade_domain::permission::parts_of;
+use ade_domain::permission::actor_roles;
 use ade_domain::risk::{Facts, Registered, Thresholds, assess};
-use ade_domain::task::{Actor, Answer, Plan, Refusal, Task};
+use ade_domain::task::{Actor, Decision, Plan, Refusal, Task};
 use ade_domain::task::{Config, Resource, ResourceMode, RollbackStrategy};
 
 pub(crate) fn id(text: &str) -> UserId {
@@ -102,7 +102,7 @@ impl Office {
         let user = people.get(&id(name)).expect("somebody of the office");
         Actor {
             user: Some(id(name)),
-            parts: parts_of(user),
+            parts: actor_roles(user),
             token_made_by: None,
             by_agent: false,
             administers: true,
@@ -114,7 +114,7 @@ impl Office {
         Task::draft("task", config, digest, id(author), AuthorSet::default(), self.now)
     }
 
-    pub(crate) fn assignment(&self, review: &Task, config: &Config) -> Result<Assignment, NoQuorum> {
+    pub(crate) fn assignment(&self, review: &Task, config: &Config) -> Result<Assignment, QuorumUnreachable> {
         let (people, default_policy) = (self.people(), default_policy());
         assign(&Question {
             config,
@@ -178,13 +178,13 @@ impl Office {
         &self,
         review: &mut Task,
         of: &str,
-        action: Action,
+        action: DecisionKind,
         by: &str,
     ) -> Result<(), Refusal> {
         let open = review.approvals.iter().rev().find(|approval| approval.reviewer_id == id(of));
         let approval_id =
             open.map(|approval| approval.approval_id.clone()).ok_or(Refusal::UnknownApproval)?;
-        let answer = Answer {
+        let answer = Decision {
             approval_id: &approval_id,
             action,
             reason: Some("because"),

@@ -9,8 +9,8 @@ use ade_domain::approval::delegation::Delegation;
 use ade_domain::approval::policy::Policy;
 use ade_domain::task::Task;
 use ade_domain::task::{LockPreview, ResourceMode, State};
-use ade_store::RecordError;
-use ade_store::database::{Comment, Numbered, StoredTask, StoredToken, StoredUser, Thing};
+use ade_store::DatabaseError;
+use ade_store::database::{Comment, Numbered, StoredDocument, StoredTask, StoredToken, StoredUser};
 
 /// Characters of what a task is about, where that is told besides.
 const LONGEST_LINE: usize = 200;
@@ -207,9 +207,9 @@ fn rules(policy: &Policy) -> wire::PolicyRules {
     }
 }
 
-pub(crate) fn policy(thing: &Thing) -> Result<wire::Policy, RecordError> {
+pub(crate) fn policy(thing: &StoredDocument) -> Result<wire::Policy, DatabaseError> {
     let StoredPolicy { active, draft } = thing.read()?;
-    let nothing = || RecordError::Foreign(format!("policy {} says nothing", thing.id));
+    let nothing = || DatabaseError::Foreign(format!("policy {} says nothing", thing.id));
     let shown = active.as_ref().or(draft.as_ref()).ok_or_else(nothing)?;
     Ok(wire::Policy {
         policy_id: thing.id.clone(),
@@ -221,7 +221,7 @@ pub(crate) fn policy(thing: &Thing) -> Result<wire::Policy, RecordError> {
     })
 }
 
-pub(crate) fn delegation(thing: &Thing) -> Result<wire::Delegation, RecordError> {
+pub(crate) fn delegation(thing: &StoredDocument) -> Result<wire::Delegation, DatabaseError> {
     let one: Delegation = thing.read()?;
     Ok(wire::Delegation {
         delegation_id: one.delegation_id,
@@ -237,7 +237,7 @@ pub(crate) fn delegation(thing: &Thing) -> Result<wire::Delegation, RecordError>
     })
 }
 
-pub(crate) fn resource(thing: &Thing) -> Result<wire::RegisteredResource, RecordError> {
+pub(crate) fn resource(thing: &StoredDocument) -> Result<wire::RegisteredResource, DatabaseError> {
     let one: RegisteredPattern = thing.read()?;
     Ok(wire::RegisteredResource {
         pattern: one.pattern.to_string(),
@@ -248,8 +248,8 @@ pub(crate) fn resource(thing: &Thing) -> Result<wire::RegisteredResource, Record
 }
 
 /// An entry of the audit log; what cannot be read any more is found by whoever verifies it, and not shown as if it could.
-pub(crate) fn audit(row: &Numbered) -> Result<wire::AuditEntry, RecordError> {
-    let entry = row.entry().map_err(|broken| RecordError::Foreign(broken.to_string()))?;
+pub(crate) fn audit(row: &Numbered) -> Result<wire::AuditEntry, DatabaseError> {
+    let entry = row.entry().map_err(|broken| DatabaseError::Foreign(broken.to_string()))?;
     let body = entry.body;
     Ok(wire::AuditEntry {
         number: entry.number,

@@ -1,10 +1,10 @@
 //! Settings and flags as they go over the wire, with a sentence about each.
 
 use ade_client::wire;
-use ade_store::RecordError;
-use ade_store::database::Thing;
+use ade_store::DatabaseError;
+use ade_store::database::StoredDocument;
 
-pub(crate) fn setting(thing: &Thing) -> Result<wire::Setting, RecordError> {
+pub(crate) fn setting(thing: &StoredDocument) -> Result<wire::Setting, DatabaseError> {
     Ok(wire::Setting {
         name: thing.id.clone(),
         value: thing.body.clone(),
@@ -14,7 +14,7 @@ pub(crate) fn setting(thing: &Thing) -> Result<wire::Setting, RecordError> {
     })
 }
 
-pub(crate) fn feature(thing: &Thing) -> Result<wire::Feature, RecordError> {
+pub(crate) fn feature(thing: &StoredDocument) -> Result<wire::Feature, DatabaseError> {
     Ok(wire::Feature {
         flag: thing.id.clone(),
         enabled: thing.read()?,

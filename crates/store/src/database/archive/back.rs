@@ -6,7 +6,7 @@ use ade_domain::approval::Approval;
 
 use super::out::{Changes, count, count_of_request, count_of_task, known};
 use super::{Archive, ArchiveKind, Archived, put};
-use crate::database::RecordError;
+use crate::database::DatabaseError;
 use crate::database::commit::{approval_columns, task_columns};
 use crate::database::sql::{Arg, Link, json};
 
@@ -16,7 +16,7 @@ pub(super) async fn bring_back(
     archive: &Archive,
     items: &[Archived],
     stays_until: Moment,
-) -> Result<u64, RecordError> {
+) -> Result<u64, DatabaseError> {
     let (mut many, mut changes) = (0, Changes::new());
     for item in items {
         let came = match archive.kind {
@@ -31,7 +31,7 @@ pub(super) async fn bring_back(
 }
 
 /// It stays here, if it is here.
-async fn stay(link: &mut Link<'_>, task_id: &str, until: Moment) -> Result<bool, RecordError> {
+async fn stay(link: &mut Link<'_>, task_id: &str, until: Moment) -> Result<bool, DatabaseError> {
     let args = [task_id.into(), until.into()];
     Ok(link.run("UPDATE tasks SET stays_until = moment($2) WHERE task_id = $1::uuid", &args).await? > 0)
 }
@@ -42,7 +42,7 @@ async fn task(
     item: &Archived,
     stays_until: Moment,
     changes: &mut Changes,
-) -> Result<bool, RecordError> {
+) -> Result<bool, DatabaseError> {
     let task_id = item.task.task_id.as_str();
     // One that nobody knows was taken out before this was written down.
     if known(link, task_id).await?.is_some_and(|newest| newest != archive_id) {
@@ -106,7 +106,7 @@ async fn requests(
     item: &Archived,
     stays_until: Moment,
     changes: &mut Changes,
-) -> Result<bool, RecordError> {
+) -> Result<bool, DatabaseError> {
     let task_id = item.task.task_id.as_str();
     if !stay(link, task_id, stays_until).await? {
         return Ok(false);
@@ -131,13 +131,13 @@ async fn requests(
     Ok(came)
 }
 
-async fn put_mark(link: &mut Link<'_>, task_id: &str, kind: &str, mark: &str) -> Result<(), RecordError> {
+async fn put_mark(link: &mut Link<'_>, task_id: &str, kind: &str, mark: &str) -> Result<(), DatabaseError> {
     let args = [kind.into(), mark.into(), task_id.into()];
     let sql = "INSERT INTO task_marks (kind, mark, task_id) VALUES ($1, $2, $3::uuid) ON CONFLICT DO NOTHING";
     link.run(sql, &args).await.map(drop)
 }
 
-async fn put_approval(link: &mut Link<'_>, approval: &Approval) -> Result<bool, RecordError> {
+async fn put_approval(link: &mut Link<'_>, approval: &Approval) -> Result<bool, DatabaseError> {
     let sql = "INSERT INTO approvals \
                (approval_id, task_id, reviewer_id, status, score, created_at, due_at, responded_at, revision, body) \
                VALUES ($1::uuid, $2::uuid, $3, $4, $5, moment($6), moment($7), moment($8), $9, $10::jsonb) \

@@ -8,12 +8,12 @@ mod out;
 
 use ade_domain::Moment;
 use ade_domain::approval::Approval;
-use ade_domain::task::Remembered;
+use ade_domain::task::ArchivedApprovals;
 use serde::{Deserialize, Serialize};
 
 use super::sql::{Arg, Link, Row, json};
 use super::work::{BEFORE_ALL, LogLine};
-use super::{Comment, Record, RecordError, StoredTask, Work};
+use super::{Comment, Database, DatabaseError, StoredTask, Work};
 
 pub use out::Leaving;
 
@@ -86,7 +86,7 @@ pub struct Archived {
     pub requests_archived: bool,
     /// What is remembered of them then.
     #[serde(default)]
-    pub remembered: Option<Remembered>,
+    pub remembered: Option<ArchivedApprovals>,
 }
 
 /// What did not come back from an archive, and why.
@@ -113,7 +113,7 @@ pub(super) enum Archiving {
 }
 
 impl Archiving {
-    pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<u64, RecordError> {
+    pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<u64, DatabaseError> {
         match self {
             Self::Out { archive, items } => out::take_out(link, archive, items).await,
             Self::Back { archive, items, stays_until } => {
@@ -124,14 +124,14 @@ impl Archiving {
     }
 }
 
-async fn put(link: &mut Link<'_>, archive: &Archive) -> Result<(), RecordError> {
+async fn put(link: &mut Link<'_>, archive: &Archive) -> Result<(), DatabaseError> {
     let args = [archive.archive_id.as_str().into(), json(archive)?];
     let sql = "INSERT INTO archives (archive_id, body) VALUES ($1::uuid, $2::jsonb) \
                ON CONFLICT (archive_id) DO UPDATE SET body = excluded.body";
     link.run(sql, &args).await.map(drop)
 }
 
-async fn count_day(link: &mut Link<'_>, day: &str, from: Moment, to: Moment) -> Result<u64, RecordError> {
+async fn count_day(link: &mut Link<'_>, day: &str, from: Moment, to: Moment) -> Result<u64, DatabaseError> {
     let span = [from.into(), to.into()];
     let mut counted = serde_json::Map::new();
     for (name, sql) in [
@@ -160,7 +160,7 @@ async fn count_day(link: &mut Link<'_>, day: &str, from: Moment, to: Moment) -> 
     link.run(sql, &[day.into(), json(&counted)?]).await
 }
 
-impl Record {
+impl Database {
     /// Tasks that ended before `before` and whose requests, or they themselves, are to be archived now: the oldest first, from the
     /// first one behind `after`. Not those that somebody is at or is to undo, and not what was brought back and stays.
     pub async fn to_be_archived(
@@ -170,7 +170,7 @@ impl Record {
         now: Moment,
         after: Option<&Place>,
         limit: u32,
-    ) -> Result<Vec<Place>, RecordError> {
+    ) -> Result<Vec<Place>, DatabaseError> {
         let more = match kind {
             ArchiveKind::Tasks => "",
             ArchiveKind::Approvals => " AND requests_archived = 0",
@@ -193,7 +193,11 @@ impl Record {
     }
 
     /// A task as it goes into an archive, if it is there.
-    pub async fn archived(&self, kind: ArchiveKind, task_id: &str) -> Result<Option<Archived>, RecordError> {
+    pub async fn archived(
+        &self,
+        kind: ArchiveKind,
+        task_id: &str,
+    ) -> Result<Option<Archived>, DatabaseError> {
         // First, because whoever takes it out checks it: requests that leave or come back meanwhile are noticed.
         let (requests_archived, marks) = self.marked(task_id).await?;
         let Some(mut task) = self.task(task_id).await? else { return Ok(None) };
@@ -208,7 +212,7 @@ impl Record {
     }
 
     /// Whether the requests of a task are archived, and what it is found by.
-    async fn marked(&self, task_id: &str) -> Result<(bool, Vec<(String, String)>), RecordError> {
+    async fn marked(&self, task_id: &str) -> Result<(bool, Vec<(String, String)>), DatabaseError> {
         let args = [task_id.into()];
         self.read(async |link| {
             let sql = "SELECT requests_archived FROM tasks WHERE task_id = $1::uuid";
@@ -217,14 +221,14 @@ impl Record {
             let sql = "SELECT kind, mark FROM task_marks WHERE task_id = $1::uuid ORDER BY kind, mark";
             let rows = link.rows(sql, &args).await?;
             let mark = |row: &Row| Ok((row.text(0)?.to_owned(), row.text(1)?.to_owned()));
-            Ok((archived, rows.iter().map(mark).collect::<Result<_, RecordError>>()?))
+            Ok((archived, rows.iter().map(mark).collect::<Result<_, DatabaseError>>()?))
         })
         .await
     }
 
     /// Takes out what was copied into a blob that was [announced](Self::announce_blob), as far as it is still as it was copied;
     /// how many. If none is, there is no such archive.
-    pub async fn take_out(&self, archive: Archive, items: Vec<Leaving>) -> Result<u64, RecordError> {
+    pub async fn take_out(&self, archive: Archive, items: Vec<Leaving>) -> Result<u64, DatabaseError> {
         self.work(Work::Archive(Archiving::Out { archive, items })).await
     }
 
@@ -234,12 +238,12 @@ impl Record {
         archive: Archive,
         items: Vec<Archived>,
         stays_until: Moment,
-    ) -> Result<u64, RecordError> {
+    ) -> Result<u64, DatabaseError> {
         self.work(Work::Archive(Archiving::Back { archive, items, stays_until })).await
     }
 
     /// Why some tasks that are in an archive do not come back from it.
-    pub async fn left_out(&self, archive: &Archive, task_ids: &[String]) -> Result<LeftOut, RecordError> {
+    pub async fn left_out(&self, archive: &Archive, task_ids: &[String]) -> Result<LeftOut, DatabaseError> {
         let (condition, newest) = match archive.kind {
             ArchiveKind::Tasks => ("archive_id <> $1::uuid", Some(archive.archive_id.as_str())),
             ArchiveKind::Approvals => ("away = 1", None),
@@ -266,13 +270,13 @@ impl Record {
     }
 
     /// Counts what happened on a day, once; whether nobody had.
-    pub async fn count_day(&self, day: &str, from: Moment, to: Moment) -> Result<bool, RecordError> {
+    pub async fn count_day(&self, day: &str, from: Moment, to: Moment) -> Result<bool, DatabaseError> {
         let day = day.to_owned();
         Ok(self.work(Work::Archive(Archiving::Day { day, from, to })).await? > 0)
     }
 
     /// Archives, the newest first; from the first one before `before`.
-    pub async fn archives(&self, before: Option<&str>, limit: u32) -> Result<Vec<Archive>, RecordError> {
+    pub async fn archives(&self, before: Option<&str>, limit: u32) -> Result<Vec<Archive>, DatabaseError> {
         let (sql, args): (String, Vec<Arg>) = match before {
             None => (
                 format!("SELECT body::text FROM archives ORDER BY archive_id DESC LIMIT {limit}"),
@@ -289,7 +293,7 @@ impl Record {
     }
 
     /// One archive.
-    pub async fn archive(&self, archive_id: &str) -> Result<Option<Archive>, RecordError> {
+    pub async fn archive(&self, archive_id: &str) -> Result<Option<Archive>, DatabaseError> {
         self.read(async |link| {
             let sql = "SELECT body::text FROM archives WHERE archive_id = $1::uuid";
             link.rows(sql, &[archive_id.into()]).await?.first().map(|row| row.json(0)).transpose()

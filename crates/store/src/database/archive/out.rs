@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use ade_domain::approval::Approval;
-use ade_domain::task::Remembered;
+use ade_domain::task::ArchivedApprovals;
 
 use super::{Archive, ArchiveKind, Archived, put};
-use crate::database::RecordError;
+use crate::database::DatabaseError;
 use crate::database::blob_rows::{needed, unneeded};
 use crate::database::sql::{Arg, Link, json};
 
@@ -17,7 +17,7 @@ pub struct Leaving {
     task_id: String,
     revision: u64,
     requests_archived: bool,
-    remembered: Option<Remembered>,
+    remembered: Option<ArchivedApprovals>,
     counted: Vec<Counted>,
     unneeded: Vec<String>,
 }
@@ -74,7 +74,7 @@ pub(super) async fn take_out(
     link: &mut Link<'_>,
     archive: &Archive,
     items: &[Leaving],
-) -> Result<u64, RecordError> {
+) -> Result<u64, DatabaseError> {
     let (mut many, mut changes) = (0, Changes::new());
     for item in items {
         if leave(link, archive, item).await? {
@@ -92,7 +92,7 @@ pub(super) async fn take_out(
     Ok(many)
 }
 
-async fn leave(link: &mut Link<'_>, archive: &Archive, item: &Leaving) -> Result<bool, RecordError> {
+async fn leave(link: &mut Link<'_>, archive: &Archive, item: &Leaving) -> Result<bool, DatabaseError> {
     let (id, revision) = (item.task_id.as_str(), item.revision);
     if archive.kind == ArchiveKind::Approvals {
         let remembered = item.remembered.as_ref().map(json).transpose()?;
@@ -125,7 +125,7 @@ async fn leave(link: &mut Link<'_>, archive: &Archive, item: &Leaving) -> Result
 
 /// The archive that a task was taken out into at last, if ever. Nobody takes it out or brings it back meanwhile: whoever does
 /// either comes here first.
-pub(super) async fn known(link: &mut Link<'_>, task_id: &str) -> Result<Option<String>, RecordError> {
+pub(super) async fn known(link: &mut Link<'_>, task_id: &str) -> Result<Option<String>, DatabaseError> {
     let args = [task_id.into()];
     link.run("UPDATE archived_tasks SET away = away WHERE task_id = $1::uuid", &args).await?;
     let sql = "SELECT archive_id::text FROM archived_tasks WHERE task_id = $1::uuid";
@@ -134,7 +134,7 @@ pub(super) async fn known(link: &mut Link<'_>, task_id: &str) -> Result<Option<S
 }
 
 /// In order, so that two at once never wait for each other.
-pub(super) async fn count(link: &mut Link<'_>, changes: &Changes) -> Result<(), RecordError> {
+pub(super) async fn count(link: &mut Link<'_>, changes: &Changes) -> Result<(), DatabaseError> {
     for ((kind, who, word), many) in changes {
         let args = [(*kind).into(), who.as_str().into(), (*word).into(), Arg::Int(*many)];
         let sql = "INSERT INTO archived_counts (kind, who, word, many) VALUES ($1, $2, $3, $4) \

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::node::Node;
 use super::run::{Manner, Work};
 use super::{Servers, Shared};
-use crate::coordination::Unavailable;
+use crate::coordination::CoordinationError;
 
 /// Most commands that go out as one pipeline.
 const BATCH: usize = 512;
@@ -23,9 +23,9 @@ impl Shared {
     pub(super) async fn run_all(
         self: &Arc<Self>,
         questions: &[(RedisKey, Cmd)],
-    ) -> Vec<Result<Value, Unavailable>> {
+    ) -> Vec<Result<Value, CoordinationError>> {
         let deadline = Instant::now() + self.connector.options.answer_within;
-        let mut answers: Vec<Result<Value, Unavailable>> = Vec::with_capacity(questions.len());
+        let mut answers: Vec<Result<Value, CoordinationError>> = Vec::with_capacity(questions.len());
         let mut groups: HashMap<String, (Arc<Node>, Vec<usize>)> = HashMap::new();
         for (number, (key, _)) in questions.iter().enumerate() {
             let slot = match &self.servers {
@@ -88,7 +88,7 @@ impl Shared {
         node: &Arc<Node>,
         pipeline: &redis::Pipeline,
         deadline: Instant,
-    ) -> Result<Vec<Value>, Unavailable> {
+    ) -> Result<Vec<Value>, CoordinationError> {
         let up = node.up(deadline).await.map_err(|reason| {
             self.doubt();
             self.unavailable(&reason)

@@ -31,7 +31,7 @@ use self::node::Node;
 use self::run::{Manner, Work};
 pub(in crate::redis) use self::script::Script;
 use super::url::{Kind, RedisUrl};
-use crate::coordination::Unavailable;
+use crate::coordination::CoordinationError;
 
 /// How long things may take.
 #[derive(Debug, Clone, Copy)]
@@ -85,8 +85,8 @@ enum Servers {
 }
 
 impl Shared {
-    fn unavailable(&self, reason: &str) -> Unavailable {
-        Unavailable(format!("redis at {}: {reason}", self.connector.url))
+    fn unavailable(&self, reason: &str) -> CoordinationError {
+        CoordinationError(format!("redis at {}: {reason}", self.connector.url))
     }
 
     fn primaries(&self) -> Vec<Arc<Node>> {
@@ -99,7 +99,7 @@ impl Shared {
 
 impl Link {
     /// Connects.
-    pub(in crate::redis) async fn open(url: &RedisUrl, options: Options) -> Result<Self, Unavailable> {
+    pub(in crate::redis) async fn open(url: &RedisUrl, options: Options) -> Result<Self, CoordinationError> {
         let connector = Arc::new(Connector::new(url.clone(), options));
         let servers = match &url.kind {
             Kind::Standalone { .. } => {
@@ -140,7 +140,7 @@ impl Link {
         script: &Script,
         keys: &[RedisKey],
         args: &[&[u8]],
-    ) -> Result<Value, Unavailable> {
+    ) -> Result<Value, CoordinationError> {
         let (value, _) = self.shared.run(Work::Script { script, keys, args }, Manner::Shared).await?;
         Ok(value)
     }
@@ -153,12 +153,16 @@ impl Link {
         args: &[&[u8]],
         acks: u32,
         within: Duration,
-    ) -> Result<(Value, u32), Unavailable> {
+    ) -> Result<(Value, u32), CoordinationError> {
         self.shared.run(Work::Script { script, keys, args }, Manner::Acked(acks, within)).await
     }
 
     /// One command on the server of `key`. Does not wait before gates.
-    pub(in crate::redis) async fn ask(&self, key: &RedisKey, command: Cmd) -> Result<Value, Unavailable> {
+    pub(in crate::redis) async fn ask(
+        &self,
+        key: &RedisKey,
+        command: Cmd,
+    ) -> Result<Value, CoordinationError> {
         let (value, _) = self.shared.run(Work::Command { key, command: &command }, Manner::Shared).await?;
         Ok(value)
     }
@@ -169,7 +173,7 @@ impl Link {
         key: &RedisKey,
         command: Cmd,
         at_most: Duration,
-    ) -> Result<Value, Unavailable> {
+    ) -> Result<Value, CoordinationError> {
         let work = Work::Command { key, command: &command };
         let (value, _) = self.shared.run(work, Manner::Waiting(at_most)).await?;
         Ok(value)
@@ -179,12 +183,12 @@ impl Link {
     pub(in crate::redis) async fn ask_all(
         &self,
         questions: Vec<(RedisKey, Cmd)>,
-    ) -> Vec<Result<Value, Unavailable>> {
+    ) -> Vec<Result<Value, CoordinationError>> {
         self.shared.run_all(&questions).await
     }
 
     /// One command on every primary.
-    pub(in crate::redis) async fn each_primary(&self, command: Cmd) -> Result<Vec<Value>, Unavailable> {
+    pub(in crate::redis) async fn each_primary(&self, command: Cmd) -> Result<Vec<Value>, CoordinationError> {
         let command = Arc::new(command);
         let mut asked = JoinSet::new();
         for (number, node) in self.shared.primaries().into_iter().enumerate() {
@@ -220,7 +224,7 @@ impl Link {
     }
 
     /// Waits until the server has confirmed a channel that is wanted: whatever happens after that is heard.
-    pub(in crate::redis) async fn subscribed(&self, channel: &ChannelName) -> Result<(), Unavailable> {
+    pub(in crate::redis) async fn subscribed(&self, channel: &ChannelName) -> Result<(), CoordinationError> {
         let within = self.shared.connector.options.answer_within;
         match timeout(within, self.shared.wishes.confirmed(channel)).await {
             Ok(true) => Ok(()),

@@ -15,7 +15,7 @@ use super::connect::plain;
 use super::node::{Node, Up};
 use super::script::Script;
 use super::{Servers, Shared};
-use crate::coordination::Unavailable;
+use crate::coordination::CoordinationError;
 use crate::redis::url::Address;
 
 /// Most attempts at one piece of work: enough for a load, a redirection, and a change of primary at the same time.
@@ -116,7 +116,11 @@ fn redirection(error: &ServerError, asked: &Address) -> Option<Address> {
 
 impl Shared {
     /// Carries out `work`, and says how many replicas have it, if that was asked for.
-    pub(super) async fn run(&self, work: Work<'_>, manner: Manner) -> Result<(Value, u32), Unavailable> {
+    pub(super) async fn run(
+        &self,
+        work: Work<'_>,
+        manner: Manner,
+    ) -> Result<(Value, u32), CoordinationError> {
         let started = Instant::now();
         let mut deadline = started + self.connector.options.answer_within;
         let slot = match &self.servers {
@@ -233,7 +237,7 @@ impl Shared {
         Err(self.unavailable(&format!("gave up after {:?}: {last}", started.elapsed())))
     }
 
-    fn refused(&self, address: &Address, error: ServerError) -> Unavailable {
+    fn refused(&self, address: &Address, error: ServerError) -> CoordinationError {
         self.unavailable(&format!("{address} refused: {}", plain(&RedisError::from(error))))
     }
 
@@ -245,7 +249,7 @@ impl Shared {
         up: &Up,
         deadline: Instant,
         sent: impl Future<Output = Result<T, RedisError>>,
-    ) -> Result<T, Unavailable> {
+    ) -> Result<T, CoordinationError> {
         let address = &up.address;
         match timeout_at(deadline, sent).await {
             Ok(Ok(answer)) => Ok(answer),
@@ -269,7 +273,11 @@ impl Shared {
         }
     }
 
-    pub(super) async fn route(&self, slot: u16, deadline: Instant) -> Result<(u64, Arc<Node>), Unavailable> {
+    pub(super) async fn route(
+        &self,
+        slot: u16,
+        deadline: Instant,
+    ) -> Result<(u64, Arc<Node>), CoordinationError> {
         let Servers::Many(cluster) = &self.servers else {
             return match &self.servers {
                 Servers::One(node) => Ok((0, Arc::clone(node))),
@@ -293,7 +301,7 @@ impl Shared {
         seen: u64,
         first: Option<&Address>,
         deadline: Instant,
-    ) -> Result<(), Unavailable> {
+    ) -> Result<(), CoordinationError> {
         let Servers::Many(cluster) = &self.servers else { return Ok(()) };
         match timeout_at(deadline, cluster.refresh(seen, first)).await {
             Ok(Ok(())) => Ok(()),
@@ -311,7 +319,7 @@ impl Shared {
     }
 
     /// One command on one server, whatever it owns.
-    pub(super) async fn run_on(&self, node: &Arc<Node>, command: &Cmd) -> Result<Value, Unavailable> {
+    pub(super) async fn run_on(&self, node: &Arc<Node>, command: &Cmd) -> Result<Value, CoordinationError> {
         let deadline = Instant::now() + self.connector.options.answer_within;
         let up = node.up(deadline).await.map_err(|reason| {
             self.doubt();

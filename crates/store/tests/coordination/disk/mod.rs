@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_store::Embedded;
+use ade_store::EmbeddedCoordination;
 use ade_store::embedded::{OpenError, Options};
 use ade_testkit::{Dice, ManualClock};
 use rustix::fs::{FlockOperation, flock};
@@ -19,8 +19,12 @@ pub(crate) fn clock() -> ManualClock {
     ManualClock::new(Moment::from_micros(1_794_744_000_000_000).timestamp())
 }
 
-pub(crate) fn open(folder: &Path, options: Options, clock: &ManualClock) -> Result<Embedded, OpenError> {
-    Embedded::open(folder, options, Arc::new(clock.clone()))
+pub(crate) fn open(
+    folder: &Path,
+    options: Options,
+    clock: &ManualClock,
+) -> Result<EmbeddedCoordination, OpenError> {
+    EmbeddedCoordination::open(folder, options, Arc::new(clock.clone()))
 }
 
 /// A snapshot may still be written by a backend that was dropped; the folder is free when it is done.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ade_domain::Moment;
 use ade_domain::people::UserId;
-use ade_store::database::{Commit, Record, RecordError, Write};
+use ade_store::database::{Commit, Database, DatabaseError, Write};
 use ade_testkit::Postgres;
 use sqlx::Connection;
 use tempfile::TempDir;
@@ -19,7 +19,7 @@ pub(crate) async fn server() -> Arc<Postgres> {
 
 /// A record, and what would end with it.
 pub(crate) struct Opened {
-    pub(crate) record: Record,
+    pub(crate) record: Database,
     pub(crate) folder: Option<TempDir>,
     /// The database and its URL.
     pub(crate) database: Option<(String, String)>,
@@ -27,23 +27,23 @@ pub(crate) struct Opened {
 
 pub(crate) async fn on_sqlite() -> Opened {
     let folder = tempfile::tempdir().expect("a folder");
-    let record = Record::in_folder(folder.path()).await.expect("opens");
+    let record = Database::in_folder(folder.path()).await.expect("opens");
     Opened { record, folder: Some(folder), database: None }
 }
 
 pub(crate) async fn on_postgres() -> Opened {
     let name = format!("t{}", Uuid::now_v7().simple());
     let url = server().await.create_database(&name).expect("created");
-    let record = Record::on_postgres(&url).await.expect("opens");
+    let record = Database::on_postgres(&url).await.expect("opens");
     Opened { record, folder: None, database: Some((name, url)) }
 }
 
 impl Opened {
     /// The same once more, as another process would open it.
-    pub(crate) async fn again(&self) -> Record {
+    pub(crate) async fn again(&self) -> Database {
         match (&self.folder, &self.database) {
-            (Some(folder), _) => Record::in_folder(folder.path()).await.expect("opens"),
-            (None, Some((_, url))) => Record::on_postgres(url).await.expect("opens"),
+            (Some(folder), _) => Database::in_folder(folder.path()).await.expect("opens"),
+            (None, Some((_, url))) => Database::on_postgres(url).await.expect("opens"),
             (None, None) => unreachable!("it was opened somewhere"),
         }
     }
@@ -98,6 +98,6 @@ pub(crate) fn person(name: &str) -> UserId {
     UserId::new(name)
 }
 
-pub(crate) async fn write(record: &Record, writes: Vec<Write>) -> Result<(), RecordError> {
+pub(crate) async fn write(record: &Database, writes: Vec<Write>) -> Result<(), DatabaseError> {
     record.commit(Commit { writes, ..Commit::default() }).await
 }

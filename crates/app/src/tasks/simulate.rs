@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use ade_domain::Moment;
-use ade_domain::approval::assignment::{Assignment, NoQuorum};
+use ade_domain::approval::assignment::{Assignment, QuorumUnreachable};
 use ade_domain::approval::policy::Policy;
 use ade_domain::approval::quorum::least;
 use ade_domain::people::{AuthorSet, UserId};
@@ -18,7 +18,7 @@ use crate::{Caller, Error};
 
 use super::facts::Seen;
 use super::use_cases::checked;
-use super::{Draft, Reviews};
+use super::{Draft, TaskService};
 
 /// How many past tasks a replay looks at.
 const MOST_REPLAYED: usize = 10_000;
@@ -70,7 +70,7 @@ pub struct Simulated {
     /// How dangerous it is.
     pub risk: Risk,
     /// Who would be asked, and why; or why nobody could decide.
-    pub assignment: Result<Assignment, NoQuorum>,
+    pub assignment: Result<Assignment, QuorumUnreachable>,
     /// How many must agree, at least.
     pub required_count: u32,
     /// The locks of its resources that carrying it out would need, as they are now.
@@ -88,7 +88,7 @@ pub struct Differs {
     pub would_be: String,
 }
 
-impl Reviews {
+impl TaskService {
     /// What submitting would do.
     pub async fn simulate(&self, imagined: &Imagined, caller: &Caller) -> Result<Simulated, Error> {
         caller.require(Scope::Read)?;
@@ -149,7 +149,7 @@ impl Reviews {
 }
 
 /// What is asked for, in a sentence: who must agree, not why.
-fn said(assignment: &Result<Assignment, NoQuorum>) -> String {
+fn said(assignment: &Result<Assignment, QuorumUnreachable>) -> String {
     match assignment {
         Err(refused) => refused.to_string(),
         Ok(Assignment { auto_approved: Some(_), .. }) => "nobody is asked".to_owned(),

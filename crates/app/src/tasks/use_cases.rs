@@ -1,16 +1,16 @@
 //! What people and agents do to tasks, one by one.
 
-use ade_domain::approval::Action;
+use ade_domain::approval::DecisionKind;
 use ade_domain::people::UserId;
-use ade_domain::permission::{Act, Scope, may};
-use ade_domain::task::{Answer, Refusal, Task};
-use ade_domain::task::{Config, Digest, Metadata, Preview, State, Verb};
+use ade_domain::permission::{Permission, Scope, is_permitted};
+use ade_domain::task::{Config, Digest, Metadata, Preview, State, TaskCommand};
+use ade_domain::task::{Decision, Refusal, Task};
 use ade_store::database::{Commit, StoredTask, Write};
 
 use crate::{Caller, Error};
 
 use super::facts::{Facts, Seen};
-use super::{About, MOST_ATTEMPTS, Reviews, new_id};
+use super::{About, MOST_ATTEMPTS, TaskService, new_id};
 
 /// A task that somebody wants to make.
 #[derive(Debug, Clone)]
@@ -29,7 +29,7 @@ pub struct Draft {
 #[derive(Debug, Clone)]
 pub struct Response {
     /// Yes, no, or not like this.
-    pub action: Action,
+    pub action: DecisionKind,
     /// Why.
     pub reason: Option<String>,
     /// For what exactly, if the caller says so.
@@ -38,7 +38,7 @@ pub struct Response {
 
 /// What is done to a task as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Deed {
+pub enum TaskAction {
     /// An approval is taken back before anything was done.
     Revoke {
         /// Why.
@@ -65,14 +65,14 @@ pub enum Deed {
     },
 }
 
-impl Deed {
-    const fn verb(&self) -> Verb {
+impl TaskAction {
+    const fn verb(&self) -> TaskCommand {
         match self {
-            Self::Revoke { .. } => Verb::Revoke,
-            Self::Cancel { .. } => Verb::Cancel,
-            Self::AskOverride { .. } => Verb::Override,
-            Self::ConfirmOverride => Verb::ConfirmOverride,
-            Self::ForceApply { .. } => Verb::ForceApply,
+            Self::Revoke { .. } => TaskCommand::Revoke,
+            Self::Cancel { .. } => TaskCommand::Cancel,
+            Self::AskOverride { .. } => TaskCommand::Override,
+            Self::ConfirmOverride => TaskCommand::ConfirmOverride,
+            Self::ForceApply { .. } => TaskCommand::ForceApply,
         }
     }
 }
@@ -85,7 +85,7 @@ pub(super) fn checked(config: &Config) -> Result<Digest, Error> {
     config.digest().map_err(|fault| Error::Invalid(vec![fault]))
 }
 
-impl Reviews {
+impl TaskService {
     /// A new draft, with its risk.
     pub async fn create(&self, draft: Draft, caller: &Caller) -> Result<StoredTask, Error> {
         let facts = self.facts(&draft.config.task_type).await?;
@@ -102,7 +102,7 @@ impl Reviews {
         caller.require(Scope::Propose)?;
         let actor = caller.actor();
         let author = actor.user.clone().ok_or(Refusal::Forbidden)?;
-        if !may(&actor.parts, Act::CreateTask) {
+        if !is_permitted(&actor.parts, Permission::CreateTask) {
             return Err(Refusal::Forbidden.into());
         }
         let Draft { config, metadata, preview, predecessor } = draft;
@@ -131,7 +131,7 @@ impl Reviews {
 
     /// The author wants it decided.
     pub async fn submit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
-        caller.require_for(Verb::Submit)?;
+        caller.require_for(TaskCommand::Submit)?;
         let about = About::task(task_id, caller);
         for _ in 0..MOST_ATTEMPTS {
             let mut task = self.with_preview(about).await?;
@@ -156,7 +156,7 @@ impl Reviews {
         change: impl Fn(&StoredTask) -> Result<(Config, Metadata, Preview), Error>,
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
-        caller.require_for(Verb::Modify)?;
+        caller.require_for(TaskCommand::Modify)?;
         let about = About::task(task_id, caller);
         for _ in 0..MOST_ATTEMPTS {
             let mut task = self.load(about).await?;
@@ -198,14 +198,14 @@ impl Reviews {
 
     /// The author deletes a draft.
     pub async fn delete(&self, task_id: &str, caller: &Caller) -> Result<(), Error> {
-        caller.require_for(Verb::Delete)?;
+        caller.require_for(TaskCommand::Delete)?;
         let (about, actor) = (About::task(task_id, caller), caller.actor());
         for _ in 0..MOST_ATTEMPTS {
             let task = self.load(about).await?;
             task.can_delete(&actor)?;
             let write = Write::DeleteTask { task_id: task_id.to_owned(), expected: task.revision };
             let now = self.clock.now();
-            let happened = ade_domain::task::Record {
+            let happened = ade_domain::task::Transition {
                 action: "task.delete".to_owned(),
                 actor: actor.user.clone(),
                 from: task.state,
@@ -233,7 +233,7 @@ impl Reviews {
         response: &Response,
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
-        caller.require_for(Verb::Approve)?;
+        caller.require_for(TaskCommand::Approve)?;
         let about = About::request(approval_id, caller);
         self.change(about, |task, now| {
             Ok(task.respond(&answer(approval_id, response), &caller.actor(), now)?)
@@ -266,18 +266,18 @@ impl Reviews {
     }
 
     /// What is done to a task as a whole.
-    pub async fn act(&self, task_id: &str, deed: &Deed, caller: &Caller) -> Result<StoredTask, Error> {
+    pub async fn act(&self, task_id: &str, deed: &TaskAction, caller: &Caller) -> Result<StoredTask, Error> {
         caller.require_for(deed.verb())?;
         self.change(About::task(task_id, caller), |task, now| {
             let (review, actor) = (&mut task.task, caller.actor());
             Ok(match deed {
-                Deed::Revoke { reason } => review.revoke(reason.as_deref(), &actor, now),
-                Deed::Cancel { reason } => review.cancel(reason.as_deref(), &actor, now),
-                Deed::AskOverride { reason, incident_ticket } => {
+                TaskAction::Revoke { reason } => review.revoke(reason.as_deref(), &actor, now),
+                TaskAction::Cancel { reason } => review.cancel(reason.as_deref(), &actor, now),
+                TaskAction::AskOverride { reason, incident_ticket } => {
                     review.ask_override(reason.as_deref(), incident_ticket.as_deref(), &actor, now)
                 }
-                Deed::ConfirmOverride => review.confirm_override(&actor, now),
-                Deed::ForceApply { reason } => review.force_apply(reason.as_deref(), &actor, now),
+                TaskAction::ConfirmOverride => review.confirm_override(&actor, now),
+                TaskAction::ForceApply { reason } => review.force_apply(reason.as_deref(), &actor, now),
             }?)
         })
         .await
@@ -289,7 +289,7 @@ pub(super) fn of_request(error: Error) -> Error {
     if matches!(error, Error::NotFound(_)) { Error::NotFound("approval") } else { error }
 }
 
-pub(super) fn answer<'a>(approval_id: &'a str, response: &'a Response) -> Answer<'a> {
+pub(super) fn answer<'a>(approval_id: &'a str, response: &'a Response) -> Decision<'a> {
     let Response { action, reason, digest } = response;
-    Answer { approval_id, action: *action, reason: reason.as_deref(), digest: *digest }
+    Decision { approval_id, action: *action, reason: reason.as_deref(), digest: *digest }
 }

@@ -3,23 +3,23 @@
 use std::collections::BTreeSet;
 
 use ade_domain::people::UserId;
-use ade_domain::task::{Record as Happened, Refusal, Task};
-use ade_domain::task::{Verb, next};
+use ade_domain::task::{Refusal, Task, Transition as Happened};
+use ade_domain::task::{TaskCommand, next};
 use ade_store::database::{Comment, Commit, StoredTask, Write};
 use serde_json::Value;
 
 use super::facts::Seen;
-use super::{About, MOST_ATTEMPTS, Reviews, audit, event, new_id};
-use crate::{Caller, Error, Made};
+use super::{About, MOST_ATTEMPTS, TaskService, audit, event, new_id};
+use crate::{Caller, Error, Outcome};
 
 /// Bytes of a comment.
 const LONGEST: usize = 16_384;
 
-impl Reviews {
+impl TaskService {
     /// Somebody who takes part in a task says something about it: auditors look, and leave it as it is. The task stays as it is, revision included; it is written back as it
     /// was seen, so that nothing is said about one that has left the states in which it may be.
     pub async fn comment(&self, task_id: &str, text: &str, caller: &Caller) -> Result<Comment, Error> {
-        caller.require_for(Verb::Comment)?;
+        caller.require_for(TaskCommand::Comment)?;
         let author = caller.actor().user.ok_or(Refusal::Forbidden)?;
         if text.trim().is_empty() || text.len() > LONGEST {
             return Err(Error::invalid("/text", format!("must say something, in at most {LONGEST} bytes")));
@@ -29,7 +29,7 @@ impl Reviews {
             if !caller.takes_part(&task) {
                 return Err(Refusal::Forbidden.into());
             }
-            next(task.state, Verb::Comment).map_err(Refusal::from)?;
+            next(task.state, TaskCommand::Comment).map_err(Refusal::from)?;
             let now = self.clock.now();
             let comment = Comment {
                 comment_id: new_id(),
@@ -57,7 +57,7 @@ impl Reviews {
             commit.writes.push(Write::Task { task: Box::new(task), expected, at: now });
             commit.writes.push(Write::Comment(comment.clone()));
             if let Some(keep) = &caller.keep {
-                keep.add(&mut commit, Made::Comment(&comment), now);
+                keep.add(&mut commit, Outcome::Comment(&comment), now);
             }
             if self.commit(commit).await? {
                 return Ok(comment);
@@ -75,7 +75,7 @@ impl Reviews {
     /// A new draft of a task that was rejected or failed, by one of its authors. Nobody who could not decide about the old
     /// one decides about the new one. The answer is the new one.
     pub async fn resubmit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
-        caller.require_for(Verb::Resubmit)?;
+        caller.require_for(TaskCommand::Resubmit)?;
         let about = About::task(task_id, caller);
         let (actor, copy_id) = (caller.actor(), new_id());
         for _ in 0..MOST_ATTEMPTS {

@@ -9,7 +9,7 @@ use ade_executors::{Executors, Secrets};
 use ade_store::database::StoredTask;
 use tokio::time::{Instant, sleep};
 
-use super::{About, Reviews};
+use super::{About, TaskService};
 use crate::Error;
 use crate::worker::preview_of;
 
@@ -30,7 +30,7 @@ pub struct Previews {
     pub elsewhere: bool,
 }
 
-impl Reviews {
+impl TaskService {
     /// What a config would change. What its author said counts only where nobody can find out.
     pub(crate) async fn look_ahead(&self, config: &Config, said: Preview) -> Result<Preview, Error> {
         let Previews { executors, secrets, elsewhere } = &self.previews;

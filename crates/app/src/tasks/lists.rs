@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ade_domain::approval::{Approval, RequestStatus};
+use ade_domain::approval::{Approval, ApprovalStatus};
 use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_domain::task::Refusal;
 use ade_store::database::{ApprovalFilter, StoredTask, TaskFilter};
 use uuid::Uuid;
 
-use super::Reviews;
+use super::TaskService;
 use super::use_cases::of_request;
 use crate::{Caller, Error};
 
@@ -30,7 +30,7 @@ fn cursor(id: &str) -> Result<&str, Error> {
     if is_id { Ok(id) } else { Err(Error::invalid("/cursor", "must be one that a list gave")) }
 }
 
-impl Reviews {
+impl TaskService {
     /// The tasks that the caller may see, the newest first, from the first one before `before`. Whom the filter says they
     /// are visible to does not count. A task and its requests are read one after the other: they may differ by a change.
     pub async fn tasks(
@@ -61,7 +61,7 @@ impl Reviews {
     pub async fn approvals(
         &self,
         whose: &Whose,
-        status: Option<RequestStatus>,
+        status: Option<ApprovalStatus>,
         after: Option<(u32, String)>,
         limit: u32,
         caller: &Caller,

@@ -4,12 +4,12 @@
 
 use ade_domain::Moment;
 use ade_domain::task::{Begin, Follows, Refusal};
-use ade_domain::task::{ExecutionResult, Failed, Output, Phase, Preview, PreviewStatus, State, Verb};
+use ade_domain::task::{ExecutionResult, Failed, Output, Phase, Preview, PreviewStatus, State, TaskCommand};
 use ade_store::database::{Commit, StoredTask};
 
 use super::facts::Seen;
-use super::{About, MOST_ATTEMPTS, Reviews, new_id};
-use crate::{Caller, Error, Made};
+use super::{About, MOST_ATTEMPTS, TaskService, new_id};
+use crate::{Caller, Error, Outcome};
 
 /// What an administrator wants of a task that is, or was, carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum Command {
     RollBack,
 }
 
-impl Reviews {
+impl TaskService {
     /// A task as it is, for whoever carries it out.
     pub(crate) async fn look(&self, task_id: &str) -> Result<StoredTask, Error> {
         self.load(About::due(task_id)).await
@@ -66,7 +66,7 @@ impl Reviews {
         let mut commit = Commit::default();
         self.add(&mut commit, Some(seen), &mut task, Some(caller), now).await?;
         if let Some(keep) = &caller.keep {
-            keep.add(&mut commit, Made::Claim(&task), now);
+            keep.add(&mut commit, Outcome::Claim(&task), now);
         }
         if self.commit(commit).await? { Ok(task) } else { Err(Error::Overtaken) }
     }
@@ -229,8 +229,8 @@ impl Reviews {
         caller: &Caller,
     ) -> Result<StoredTask, Error> {
         caller.require_for(match command {
-            Command::Stop => Verb::Stop,
-            Command::RollBack => Verb::RollBack,
+            Command::Stop => TaskCommand::Stop,
+            Command::RollBack => TaskCommand::RollBack,
         })?;
         let actor = caller.actor();
         self.change(About::task(task_id, caller), |task, now: Moment| match command {

@@ -5,7 +5,7 @@ use ade_domain::task::State;
 use ade_store::database::StoredTask;
 
 use super::leave::Others;
-use super::{About, MOST_ATTEMPTS, Reviews, new_id};
+use super::{About, MOST_ATTEMPTS, TaskService, new_id};
 use crate::Error;
 
 /// How much is worked off at once.
@@ -15,7 +15,7 @@ const ROUNDS: usize = 100;
 /// How long a sequencer that is not heard of keeps its lease.
 const LEASE_MS: u64 = 10_000;
 
-impl Reviews {
+impl TaskService {
     /// Works off what is due, all of it; how much happened.
     pub async fn work_off(&self) -> Result<usize, Error> {
         let mut happened = 0;

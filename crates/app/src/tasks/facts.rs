@@ -5,15 +5,15 @@
 use std::sync::Arc;
 
 use ade_domain::Moment;
-use ade_domain::approval::assignment::{Assignment, NoQuorum, Question, assign, assign_anyway};
+use ade_domain::approval::assignment::{Assignment, Question, QuorumUnreachable, assign, assign_anyway};
 use ade_domain::approval::delegation::Delegation;
 use ade_domain::approval::policy::{DEFAULT, Policy, default_policy};
 use ade_domain::people::People;
 use ade_domain::risk::{self, HISTORY, History, Level, Registered, Risk, assess, level};
 use ade_domain::task::{Config, Preview, Resource};
 use ade_domain::task::{Plan, Task};
-use ade_store::database::{Mark, ThingKind};
-use ade_store::{Record, RecordError};
+use ade_store::database::{DocumentKind, RulesVersion};
+use ade_store::{Database, DatabaseError};
 use tokio::sync::Mutex;
 
 use crate::rules::{RegisteredPattern, StoredPolicy, is_policy};
@@ -42,11 +42,15 @@ pub(super) struct Known {
 /// What is the same for all tasks, as it was read last, with the mark that the record had before. Whoever asks brings the mark that
 /// the record has now: what was changed meanwhile, by whichever process, is read again.
 #[derive(Debug, Default)]
-pub(super) struct Kept(Mutex<Option<(Mark, Arc<Known>)>>);
+pub(super) struct RulesCache(Mutex<Option<(RulesVersion, Arc<Known>)>>);
 
-impl Kept {
+impl RulesCache {
     /// As it was when the record had this mark, or as it is now.
-    pub(super) async fn at(&self, record: &Record, mark: &Mark) -> Result<Arc<Known>, RecordError> {
+    pub(super) async fn at(
+        &self,
+        record: &Database,
+        mark: &RulesVersion,
+    ) -> Result<Arc<Known>, DatabaseError> {
         // Held while it is read: whoever comes meanwhile waits for that instead of reading the same.
         let mut kept = self.0.lock().await;
         if let Some((of, known)) = &*kept
@@ -67,18 +71,18 @@ impl Kept {
     }
 
     /// As it is now.
-    pub(super) async fn now(&self, record: &Record) -> Result<Arc<Known>, RecordError> {
+    pub(super) async fn now(&self, record: &Database) -> Result<Arc<Known>, DatabaseError> {
         self.at(record, &record.mark().await?).await
     }
 }
 
 impl Known {
-    async fn load(record: &Record) -> Result<Self, RecordError> {
+    async fn load(record: &Database) -> Result<Self, DatabaseError> {
         let (people, policies, delegations, registry, settings) = tokio::try_join!(
             record.people(),
-            record.things(ThingKind::Policy),
-            record.things(ThingKind::Delegation),
-            record.things(ThingKind::Resource),
+            record.things(DocumentKind::Policy),
+            record.things(DocumentKind::Delegation),
+            record.things(DocumentKind::Resource),
             Settings::load(record),
         )?;
         let mut active = Vec::new();
@@ -112,7 +116,11 @@ impl Seen {
 }
 
 impl Facts {
-    pub(super) async fn load(record: &Record, kept: &Kept, task_type: &str) -> Result<Self, RecordError> {
+    pub(super) async fn load(
+        record: &Database,
+        kept: &RulesCache,
+        task_type: &str,
+    ) -> Result<Self, DatabaseError> {
         let (mark, history) = record.history(task_type, HISTORY).await?;
         let known = kept.at(record, &mark).await?;
         let settings = &known.settings;
@@ -168,7 +176,7 @@ impl Facts {
         config: &Config,
         seen: Seen,
         now: Moment,
-    ) -> Result<Assignment, NoQuorum> {
+    ) -> Result<Assignment, QuorumUnreachable> {
         assign(&self.question(review, config, seen, now))
     }
 

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use ade_domain::permission::Part;
-use ade_domain::task::Verb;
+use ade_domain::permission::ActorRole;
+use ade_domain::task::TaskCommand;
 use ade_store::database::{Commit, StoredTask};
 
-use crate::{Caller, Error, Made};
+use crate::{Caller, Error, Outcome};
 
 use super::use_cases::{answer, of_request};
-use super::{MOST_ATTEMPTS, Response, Reviews};
+use super::{MOST_ATTEMPTS, Response, TaskService};
 
 /// Answers of one batch.
 pub const MOST_AT_ONCE: usize = 500;
@@ -28,15 +28,15 @@ pub struct Batch {
     pub apply_immediately: bool,
 }
 
-impl Reviews {
+impl TaskService {
     /// Answers all, in one transaction. Where one is refused or loses a race, nothing happens to any. Many have no one
     /// revision: `if_match` says nothing here.
     pub async fn respond_to_all(&self, batch: &Batch, caller: &Caller) -> Result<Vec<StoredTask>, Error> {
-        caller.require_for(Verb::Approve)?;
+        caller.require_for(TaskCommand::Approve)?;
         if !self.settings().await?.batch_approvals {
             return Err(Error::Disabled("batch_approvals"));
         }
-        if batch.skip_validation && !caller.actor().parts.contains(&Part::Admin) {
+        if batch.skip_validation && !caller.actor().parts.contains(&ActorRole::Admin) {
             return Err(Error::Forbidden("only an administrator skips the validation of a batch".to_owned()));
         }
         let many = batch.approval_ids.len();
@@ -90,7 +90,7 @@ impl Reviews {
             changed.push(task);
         }
         if let Some(keep) = &caller.keep {
-            keep.add(&mut commit, Made::Batch(&batch.approval_ids, &changed), now);
+            keep.add(&mut commit, Outcome::Batch(&batch.approval_ids, &changed), now);
         }
         Ok((changed, commit))
     }

@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 
 use ade_domain::Moment;
-use ade_domain::approval::RequestStatus;
+use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::delegation::{Delegation, Ways, resolve};
 use ade_domain::people::{People, UserId};
 use ade_domain::task::Task;
-use ade_store::Record;
-use ade_store::database::{ApprovalFilter, Commit, ThingKind};
+use ade_store::Database;
+use ade_store::database::{ApprovalFilter, Commit, DocumentKind};
 
-use super::{About, Reviews, new_id};
+use super::{About, TaskService, new_id};
 use crate::Error;
 
 /// Tasks whose requests move in one transaction.
@@ -24,8 +24,8 @@ pub(super) struct Others {
 }
 
 impl Others {
-    pub(super) async fn load(record: &Record) -> Result<Self, Error> {
-        let (people, things) = tokio::try_join!(record.people(), record.things(ThingKind::Delegation))?;
+    pub(super) async fn load(record: &Database) -> Result<Self, Error> {
+        let (people, things) = tokio::try_join!(record.people(), record.things(DocumentKind::Delegation))?;
         let delegations = things.iter().map(|thing| thing.read()).collect::<Result<_, _>>()?;
         Ok(Self { people, delegations })
     }
@@ -40,12 +40,12 @@ impl Others {
     }
 }
 
-impl Reviews {
+impl TaskService {
     /// Adds to a commit what becomes of the open requests of somebody who leaves with it, for at most [`MOST_MOVED`] tasks.
     /// Each is guarded by the revision that was seen: on a conflict, begin again with a new commit.
     pub async fn leave(&self, commit: &mut Commit, leaver: &UserId) -> Result<(), Error> {
         let mut task_ids = BTreeSet::new();
-        for status in [RequestStatus::Pending, RequestStatus::ChangesRequested] {
+        for status in [ApprovalStatus::Pending, ApprovalStatus::ChangesRequested] {
             let limit = u32::try_from(MOST_MOVED - task_ids.len()).unwrap_or(0);
             let filter = ApprovalFilter { reviewer: Some(leaver.clone()), status: Some(status), after: None };
             let open = self.record.approvals(&filter, limit).await?;
@@ -59,7 +59,7 @@ impl Reviews {
             let mut task = self.load(About::due(&task_id)).await?;
             let (seen, now) = (task.revision, self.clock.now());
             others.replace(leaver, &mut task.task, now)?;
-            if !task.records.is_empty() {
+            if !task.transitions.is_empty() {
                 self.add(commit, Some(seen), &mut task, None, now).await?;
             }
         }

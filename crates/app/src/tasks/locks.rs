@@ -3,12 +3,12 @@
 use ade_domain::lock::{LockName, Mode};
 use ade_domain::task::{Config, LockPreview, ResourceMode};
 use ade_store::coordination::LockView;
-use ade_store::{Coordination, Unavailable};
+use ade_store::{Coordination, CoordinationError};
 use futures_util::future::join_all;
 
-use super::Reviews;
+use super::TaskService;
 
-impl Reviews {
+impl TaskService {
     /// The locks of a config, and of the task if there is one already. Where nobody can look, it says so.
     pub(super) async fn lock_preview(&self, config: &Config, task_id: Option<&str>) -> Vec<LockPreview> {
         // All at once: whoever submits should not wait once for each lock.
@@ -35,7 +35,7 @@ async fn look(
     locks: &dyn Coordination,
     lock: LockName,
     mode: ResourceMode,
-) -> Result<LockPreview, Unavailable> {
+) -> Result<LockPreview, CoordinationError> {
     let view = locks.look(lock).await?;
     let wait_ms = expected_wait_ms(&view, mode, locks);
     let holders = view.holders.iter().map(|held| held.holder.to_string()).collect();

@@ -16,14 +16,14 @@ mod use_cases;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::audit::Body;
+use ade_domain::audit::AuditBody;
 use ade_domain::people::{AuthorSet, UserId};
-use ade_domain::task::Record as Happened;
+use ade_domain::task::Transition as Happened;
 use ade_domain::task::{Lineage, State};
 use ade_domain::{Clock, Moment};
-use ade_store::coordination::When;
+use ade_store::coordination::WakeAt;
 use ade_store::database::{Commit, Event, StoredTask, Write};
-use ade_store::{Coordination, Record, RecordError};
+use ade_store::{Coordination, Database, DatabaseError};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -36,12 +36,12 @@ pub use lists::Whose;
 pub(crate) use preview::hidden;
 pub use preview::{EXECUTORS, Previews};
 pub use simulate::{Differs, Imagined, Simulated};
-pub use use_cases::{Deed, Draft, Response};
+pub use use_cases::{Draft, Response, TaskAction};
 
-use crate::signals::{APPLY, APPROVAL_TIMEOUT, Due, PREVIEW, Signals};
-use crate::{Caller, Error, Made, Settings};
+use crate::signals::{APPLY, APPROVAL_TIMEOUT, Due, PREVIEW, WakeUps};
+use crate::{Caller, Error, Outcome, Settings};
 pub(crate) use facts::Facts;
-use facts::Kept;
+use facts::RulesCache;
 
 /// How often a decision is repeated that somebody else overtook.
 const MOST_ATTEMPTS: usize = 10;
@@ -56,18 +56,18 @@ const BEHIND: &str = "answers for";
 
 /// The use cases; clones are the same ones.
 #[derive(Clone)]
-pub struct Reviews {
-    record: Record,
+pub struct TaskService {
+    record: Database,
     clock: Arc<dyn Clock>,
     locks: Option<Arc<dyn Coordination>>,
     previews: Previews,
-    signals: Signals,
+    signals: WakeUps,
     wake: watch::Sender<()>,
     silent: watch::Sender<()>,
-    kept: Arc<Kept>,
+    kept: Arc<RulesCache>,
 }
 
-impl std::fmt::Debug for Reviews {
+impl std::fmt::Debug for TaskService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Reviews").finish_non_exhaustive()
     }
@@ -114,20 +114,20 @@ impl<'a> About<'a> {
 
     fn keep(&self, commit: &mut Commit, task: &StoredTask, now: Moment) {
         if let Some(keep) = self.caller.and_then(|caller| caller.keep.as_ref()) {
-            let made = self.approval_id.map_or(Made::Task(task), |id| Made::Approval(task, id));
+            let made = self.approval_id.map_or(Outcome::Task(task), |id| Outcome::Approval(task, id));
             keep.add(commit, made, now);
         }
     }
 }
 
-impl Reviews {
+impl TaskService {
     /// On a record, by a clock; with what coordinates, if locks are to be looked at.
     #[must_use]
-    pub fn new(record: Record, clock: Arc<dyn Clock>, locks: Option<Arc<dyn Coordination>>) -> Self {
+    pub fn new(record: Database, clock: Arc<dyn Clock>, locks: Option<Arc<dyn Coordination>>) -> Self {
         Self {
             record,
             clock,
-            signals: Signals::to(locks.clone()),
+            signals: WakeUps::to(locks.clone()),
             locks,
             previews: Previews::default(),
             wake: watch::Sender::new(()),
@@ -161,7 +161,7 @@ impl Reviews {
     }
 
     /// Tells what is due when.
-    pub(crate) const fn signals(&self) -> &Signals {
+    pub(crate) const fn signals(&self) -> &WakeUps {
         &self.signals
     }
 
@@ -172,7 +172,7 @@ impl Reviews {
         }
         self.wake.send_replace(());
         for (queue, task_id) in ready.iter().filter(|_| self.previews.elsewhere) {
-            self.signals.call(queue, task_id, When::Now);
+            self.signals.call(queue, task_id, WakeAt::Now);
         }
     }
 
@@ -180,13 +180,13 @@ impl Reviews {
     pub(crate) fn call_recovery(&self) {
         self.silent.send_replace(());
         if self.previews.elsewhere {
-            self.signals.call(APPLY, SILENT, When::Now);
+            self.signals.call(APPLY, SILENT, WakeAt::Now);
         }
     }
 
     /// Somebody left: what that one was asked, and could not be moved at once, moves on soon.
     pub(crate) fn call_for_leavers(&self, leaver: &UserId) {
-        self.signals.call(APPROVAL_TIMEOUT, leaver.as_str(), When::Now);
+        self.signals.call(APPROVAL_TIMEOUT, leaver.as_str(), WakeAt::Now);
     }
 
     /// Passes calls for workers on to everybody here, for as long as it is polled: from elsewhere, and for what was not ready before.
@@ -285,7 +285,7 @@ impl Reviews {
         now: Moment,
     ) -> Result<Option<StoredTask>, Error> {
         let mut commit = Commit::default();
-        if !task.records.is_empty() {
+        if !task.transitions.is_empty() {
             self.add(&mut commit, Some(seen), &mut task, about.caller, now).await?;
         }
         about.keep(&mut commit, &task, now);
@@ -307,7 +307,7 @@ impl Reviews {
                 self.call_workers(&due.tell(&self.signals));
                 Ok(true)
             }
-            Err(RecordError::Conflict { .. }) => Ok(false),
+            Err(DatabaseError::Conflict { .. }) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
@@ -339,7 +339,7 @@ impl Reviews {
         let comes = |one: &Happened| one.to == State::Approved && one.from != State::Approved;
         if !is_approved {
             task.approval_ends_at = None;
-        } else if task.approval_ends_at.is_none() || task.records.iter().any(comes) {
+        } else if task.approval_ends_at.is_none() || task.transitions.iter().any(comes) {
             let known = match task.as_read.mark() {
                 Some(mark) => self.kept.at(&self.record, mark).await?,
                 None => self.kept.now(&self.record).await?,
@@ -348,7 +348,7 @@ impl Reviews {
             let approved_at = task.since.get(&State::Approved).copied();
             task.approval_ends_at = approved_at.map(|at| at.plus_ms(valid_for_ms));
         }
-        for happened in std::mem::take(&mut task.records) {
+        for happened in std::mem::take(&mut task.transitions) {
             commit.audit.push(audit(task, &happened, caller, now));
             commit.events.push(event(task, &happened, now));
         }
@@ -362,7 +362,7 @@ fn seen_by(caller: Option<&Caller>, found: Option<StoredTask>) -> Option<StoredT
     found.filter(|task| caller.is_none_or(|caller| caller.may_see(task)))
 }
 
-fn audit(task: &StoredTask, happened: &Happened, caller: Option<&Caller>, now: Moment) -> Body {
+fn audit(task: &StoredTask, happened: &Happened, caller: Option<&Caller>, now: Moment) -> AuditBody {
     let review = &task.task;
     let (object_type, object_id) = match &happened.approval_id {
         Some(id) => ("approval", id.clone()),
@@ -371,10 +371,10 @@ fn audit(task: &StoredTask, happened: &Happened, caller: Option<&Caller>, now: M
     // What follows from an act by itself, such as an approval by the last answer, is nobody's act.
     let own = happened.actor.is_some();
     let who = caller.filter(|_| own).map(|caller| caller.who.clone()).unwrap_or_default();
-    Body {
+    AuditBody {
         entry_id: new_id(),
         at: now,
-        who: ade_domain::audit::Who { user_id: happened.actor.clone(), ..who },
+        who: ade_domain::audit::AuditActor { user_id: happened.actor.clone(), ..who },
         action: happened.action.clone(),
         object_type: object_type.to_owned(),
         object_id,
