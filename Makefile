@@ -51,16 +51,16 @@ bench: $(PEERS)/python/ready ## Measure locks, approvals and lifecycles on this 
 	cargo run --quiet --locked --release -- bench lifecycle
 	cargo run --quiet --locked -p ade-testkit -- redis postgres -- \
 		sh -c 'exec cargo run --quiet --locked --release -- bench lifecycle --redis "$$REDIS" --postgres "$$POSTGRES"'
-	cargo run --quiet --locked --release --manifest-path bench/Cargo.toml --target-dir $(PEERS) -- \
+	cargo run --quiet --locked --release --manifest-path peers/Cargo.toml --target-dir $(PEERS) -- \
 		--python $(PEERS_PYTHON) --json $(PEERS)/peers.json
 
 bench-check: ## Format, lints and tests of what measures peers
 	@scripts/deps bench
-	cargo fmt --check --manifest-path bench/Cargo.toml
-	cargo clippy --all-targets --locked --manifest-path bench/Cargo.toml --target-dir $(PEERS) -- -D warnings
-	cargo test --quiet --locked --manifest-path bench/Cargo.toml --target-dir $(PEERS)
+	cargo fmt --check --manifest-path peers/Cargo.toml
+	cargo clippy --all-targets --locked --manifest-path peers/Cargo.toml --target-dir $(PEERS) -- -D warnings
+	cargo test --quiet --locked --manifest-path peers/Cargo.toml --target-dir $(PEERS)
 
-$(PEERS)/python/ready: bench/requirements.txt
+$(PEERS)/python/ready: peers/requirements.txt
 	@scripts/deps bench
 	python3 -m venv --clear $(PEERS)/python
 	$(PEERS_PYTHON) -m pip install --quiet --disable-pip-version-check --requirement $<

@@ -78,7 +78,7 @@ enum Command {
     /// The Redis keyspace: every key, channel and consumer group, from one catalog
     Keys(keys::Args),
     /// Measure the product on this machine, against its aims
-    Bench(bench::Args),
+    Bench(ade_bench::Args),
     /// Ends a command of `ade lock hold` or of a worker that is gone itself
     #[command(hide = true, name = ade_executors::watchdog::NAME)]
     Watchdog,

@@ -25,9 +25,11 @@ const ARROWS: &[(&str, &[&str])] = &[
         "server",
         &["app", "client", "store", "runtime", "executors", "domain", "keyspace", "keytool", "catalog"],
     ),
+    ("bench", &["client", "store", "domain"]),
     (
         "cli",
         &[
+            "bench",
             "server",
             "client",
             "app",
@@ -133,9 +135,9 @@ fn peers_stay_outside() {
     let root_manifest = fs::read_to_string(root().join("Cargo.toml")).expect("readable");
     let workspace: toml::Table = root_manifest.parse().expect("valid TOML");
     let exclude = workspace["workspace"]["exclude"].as_array().expect("a list");
-    assert!(exclude.contains(&"bench".into()), "bench must be excluded from the workspace");
+    assert!(exclude.contains(&"peers".into()), "peers must be excluded from the workspace");
     for (room, manifest) in manifests() {
-        assert!(!dependencies(&manifest).contains(&"ade-peers".to_owned()), "{room} depends on bench");
+        assert!(!dependencies(&manifest).contains(&"ade-peers".to_owned()), "{room} depends on peers");
     }
 }
 
@@ -162,7 +164,7 @@ fn pure_rooms_have_no_runtime_no_driver_and_no_way_out() {
 fn every_file_says_what_it_is_for_and_stays_readable() {
     let mut files = Vec::new();
     sources(&root().join("crates"), &mut files);
-    sources(&root().join("bench/src"), &mut files);
+    sources(&root().join("peers/src"), &mut files);
     assert!(files.len() > 20, "the search found too little: {files:?}");
     for file in files {
         let text = fs::read_to_string(&file).expect("readable");

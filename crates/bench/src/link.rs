@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 
-use crate::failure::{Failure, Kind};
+use crate::error::{BenchError, ErrorKind};
 
 /// Where the load goes.
 #[derive(Debug, Clone)]
@@ -33,9 +33,9 @@ pub(super) struct Answer {
 }
 
 impl Target {
-    pub(super) fn new(url: &str, token: &str) -> Result<Self, Failure> {
+    pub(super) fn new(url: &str, token: &str) -> Result<Self, BenchError> {
         let wrong = || {
-            Failure::new(Kind::Input, format!("{url} is not an address that can be measured"))
+            BenchError::new(ErrorKind::Input, format!("{url} is not an address that can be measured"))
                 .hint("give plain HTTP with a port, such as http://127.0.0.1:8300")
         };
         let uri: Uri = url.parse().map_err(|_| wrong())?;
@@ -50,14 +50,14 @@ impl Target {
     }
 
     /// The same server with another token.
-    pub(super) fn with_token(&self, token: &str) -> Result<Self, Failure> {
+    pub(super) fn with_token(&self, token: &str) -> Result<Self, BenchError> {
         let mut bearer = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|error| broken(&error))?;
         bearer.set_sensitive(true);
         Ok(Self { bearer, ..self.clone() })
     }
 
     /// Opens a connection.
-    pub(super) async fn link(&self) -> Result<Link, Failure> {
+    pub(super) async fn link(&self) -> Result<Link, BenchError> {
         let stream = TcpStream::connect(&self.authority).await.map_err(|error| broken(&error))?;
         stream.set_nodelay(true).map_err(|error| broken(&error))?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
@@ -67,7 +67,7 @@ impl Target {
     }
 
     /// Opens several.
-    pub(super) async fn links(&self, count: usize) -> Result<Vec<Link>, Failure> {
+    pub(super) async fn links(&self, count: usize) -> Result<Vec<Link>, BenchError> {
         let mut links = Vec::with_capacity(count);
         for _ in 0..count {
             links.push(self.link().await?);
@@ -77,15 +77,20 @@ impl Target {
 }
 
 impl Link {
-    pub(super) async fn get(&mut self, path: &str) -> Result<Answer, Failure> {
+    pub(super) async fn get(&mut self, path: &str) -> Result<Answer, BenchError> {
         self.call(Method::GET, path, Bytes::new()).await
     }
 
-    pub(super) async fn post(&mut self, path: &str, body: impl Into<Bytes>) -> Result<Answer, Failure> {
+    pub(super) async fn post(&mut self, path: &str, body: impl Into<Bytes>) -> Result<Answer, BenchError> {
         self.call(Method::POST, path, body.into()).await
     }
 
-    pub(super) async fn call(&mut self, method: Method, path: &str, body: Bytes) -> Result<Answer, Failure> {
+    pub(super) async fn call(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Answer, BenchError> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().map_err(|error| broken(&error))?;
@@ -103,17 +108,17 @@ impl Link {
 
 impl Answer {
     /// The answer, if it has the status that the measurement needs.
-    pub(super) fn expect(self, status: u16) -> Result<Self, Failure> {
+    pub(super) fn expect(self, status: u16) -> Result<Self, BenchError> {
         if self.status == status {
             return Ok(self);
         }
         let body: String = String::from_utf8_lossy(&self.body).chars().take(300).collect();
         let message = format!("the server answered {} where {status} was needed: {body}", self.status);
-        Err(Failure::new(Kind::Unavailable, message))
+        Err(BenchError::new(ErrorKind::Unavailable, message))
     }
 
     /// The whole answer, where time is not measured.
-    pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+    pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, BenchError> {
         serde_json::from_slice(&self.body).map_err(|error| broken(&error))
     }
 
@@ -125,7 +130,7 @@ impl Answer {
     }
 
     /// The first fencing token, found without reading the rest.
-    pub(super) fn token(&self) -> Result<u64, Failure> {
+    pub(super) fn token(&self) -> Result<u64, BenchError> {
         const FIELD: &[u8] = b"\"fencing_token\":";
         let found = self.body.windows(FIELD.len()).position(|window| window == FIELD);
         let digits = found.and_then(|at| self.body.get(at + FIELD.len()..)).unwrap_or_default();
@@ -136,10 +141,10 @@ impl Answer {
 }
 
 /// A body for a request.
-pub(super) fn body(value: &impl Serialize) -> Result<Bytes, Failure> {
+pub(super) fn body(value: &impl Serialize) -> Result<Bytes, BenchError> {
     serde_json::to_vec(value).map(Bytes::from).map_err(|error| broken(&error))
 }
 
-fn broken(cause: &dyn std::fmt::Display) -> Failure {
-    Failure::new(Kind::Unavailable, format!("the measurement was cut short: {cause}"))
+fn broken(cause: &dyn std::fmt::Display) -> BenchError {
+    BenchError::new(ErrorKind::Unavailable, format!("the measurement was cut short: {cause}"))
 }

@@ -23,7 +23,7 @@ use serde_json::json;
 use uuid::Builder;
 
 use super::people::{self, TYPES};
-use crate::failure::{Failure, Kind};
+use crate::error::{BenchError, ErrorKind};
 
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
@@ -124,11 +124,11 @@ pub(super) struct Piece {
     pub(super) events: Vec<Event>,
 }
 
-fn wrong(error: &dyn std::fmt::Display) -> Failure {
-    Failure::new(Kind::Unavailable, format!("cannot imagine tasks: {error}"))
+fn wrong(error: &dyn std::fmt::Display) -> BenchError {
+    BenchError::new(ErrorKind::Unavailable, format!("cannot imagine tasks: {error}"))
 }
 
-fn assignments(now: Moment) -> Result<Vec<Assignment>, Failure> {
+fn assignments(now: Moment) -> Result<Vec<Assignment>, BenchError> {
     let user = |id: String, role: &str| User {
         name: id.clone(),
         user_id: UserId::new(id),
@@ -191,7 +191,7 @@ fn config(kind: &str, description: String, resources: Vec<Resource>, version: u6
 }
 
 impl History {
-    pub(super) fn new(many: usize, now: Moment) -> Result<Self, Failure> {
+    pub(super) fn new(many: usize, now: Moment) -> Result<Self, BenchError> {
         Ok(Self {
             now,
             many,
@@ -213,7 +213,7 @@ impl History {
     }
 
     /// The next ones; nothing if that was all.
-    pub(super) fn next(&mut self, most: usize) -> Result<Option<Piece>, Failure> {
+    pub(super) fn next(&mut self, most: usize) -> Result<Option<Piece>, BenchError> {
         if self.made == self.many {
             return Ok(None);
         }
@@ -250,7 +250,7 @@ impl History {
         Builder::from_unix_timestamp_millis(at.micros() / 1_000, &random).into_uuid().to_string()
     }
 
-    fn task(&mut self, created: Moment, open: bool) -> Result<StoredTask, Failure> {
+    fn task(&mut self, created: Moment, open: bool) -> Result<StoredTask, BenchError> {
         let kind = self.kinds.pick(&mut self.dice);
         let author = UserId::new(people::author(self.authors.pick(&mut self.dice)));
         let mut resources = vec![resource(self.resources.pick(&mut self.dice))];
@@ -324,7 +324,7 @@ impl History {
     }
 
     /// What became of it after it was submitted.
-    fn decide(&mut self, task: &mut StoredTask, submitted: Moment, open: bool) -> Result<(), Failure> {
+    fn decide(&mut self, task: &mut StoredTask, submitted: Moment, open: bool) -> Result<(), BenchError> {
         let review = &mut task.task;
         let mut now = submitted;
         let chance = self.dice.below(100);

@@ -13,14 +13,11 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use indicatif::MultiProgress;
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::approvals::{Distributed, bar, interrupted};
-use super::machine::Machine;
-use super::report::Report;
-use crate::connect::block_on;
-use crate::failure::{Failure, Kind};
-use crate::output;
+use crate::approvals::{Distributed, bar};
+use crate::error::BenchError;
+use crate::machine::Machine;
+use crate::report::Report;
 use client::Deed;
 use place::Place;
 
@@ -60,7 +57,7 @@ pub(super) struct Args {
     quick: bool,
     /// As JSON, with all quantiles and the machine
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     /// Folder to make the data folders in: the disk matters [default: the system's folder for temporary files]
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
@@ -92,34 +89,20 @@ impl Sizes {
     }
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let report = block_on(async {
-        let cannot = |error| Failure::new(Kind::Unavailable, format!("cannot listen to signals: {error}"));
-        let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
-        let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
-        let on = match (&args.redis, &args.postgres) {
-            (Some(redis), Some(postgres)) => Some(Distributed::open(redis, postgres).await?),
-            _ => None,
-        };
-        // Leaving this block drops the server process and its folder, whichever way it is left.
-        let measured = tokio::select! {
-            report = measure(args, on.as_ref()) => report,
-            _ = interrupt.recv() => Err(interrupted()),
-            _ = terminate.recv() => Err(interrupted()),
-            _ = hangup.recv() => Err(interrupted()),
-        };
-        if let (Err(_), Some(on)) = (&measured, &on) {
-            // What went wrong first is what is told.
-            let _ = on.clear(Deed::value_variants().len()).await;
-        }
-        measured
-    })?;
-    let report = if args.quick { report.without_verdicts() } else { report };
-    if args.json { output::json(&report) } else { report.print() }
+pub(super) async fn run(args: &Args) -> Result<Report, BenchError> {
+    let on = match (&args.redis, &args.postgres) {
+        (Some(redis), Some(postgres)) => Some(Distributed::open(redis, postgres).await?),
+        _ => None,
+    };
+    let measured = crate::interruptible(measure(args, on.as_ref())).await;
+    if let (Err(_), Some(on)) = (&measured, &on) {
+        // The first failure is the one to report.
+        let _ = on.clear(Deed::value_variants().len()).await;
+    }
+    measured
 }
 
-async fn measure(args: &Args, on: Option<&Distributed>) -> Result<Report, Failure> {
+async fn measure(args: &Args, on: Option<&Distributed>) -> Result<Report, BenchError> {
     let sizes = Sizes::of(args);
     let parent = args.data.clone().unwrap_or_else(std::env::temp_dir);
     let (bars, mut rows) = (MultiProgress::new(), Vec::new());

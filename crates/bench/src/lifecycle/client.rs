@@ -15,10 +15,10 @@ use serde_json::json;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::approvals::sign_in;
-use super::super::link::{self, Link};
 use super::place::{Place, author, kind, reviewer};
-use crate::failure::{Failure, Kind};
+use crate::approvals::sign_in;
+use crate::error::{BenchError, ErrorKind};
+use crate::link::{self, Link};
 
 /// How often a client looks what is completed, at most and at least. A list costs the server something, so that a client looks
 /// again when it can expect to see a part of what it waits for, and not more often.
@@ -105,8 +105,8 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn wrong(message: String) -> Failure {
-    Failure::new(Kind::Unavailable, message)
+fn wrong(message: String) -> BenchError {
+    BenchError::new(ErrorKind::Unavailable, message)
 }
 
 /// Where a task puts its file, below the root, and what is in it.
@@ -136,7 +136,7 @@ impl Client {
         number: usize,
         deed: Deed,
         window: usize,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, BenchError> {
         let target = &place.subject.target;
         let mut admin = target.link().await?;
         let proposes = sign_in(&mut admin, target, &author(number), false).await?;
@@ -158,7 +158,7 @@ impl Client {
     }
 
     /// Proposes until then, and waits for all that was proposed.
-    pub(super) async fn run(mut self, until: Instant) -> Result<(Self, Vec<Lifecycle>), Failure> {
+    pub(super) async fn run(mut self, until: Instant) -> Result<(Self, Vec<Lifecycle>), BenchError> {
         let shared = Shared {
             room: Semaphore::new(self.window),
             flights: Mutex::default(),
@@ -182,7 +182,7 @@ struct Proposal<'a> {
 }
 
 impl Proposal<'_> {
-    fn body(&self, number: usize) -> Result<bytes::Bytes, Failure> {
+    fn body(&self, number: usize) -> Result<bytes::Bytes, BenchError> {
         let parameters = match self.deed {
             Deed::Noop => json!({ "version": format!("2.{number}"), "replicas": 3 }),
             Deed::Files => {
@@ -213,7 +213,7 @@ async fn propose(
     proposal: &Proposal<'_>,
     shared: &Shared,
     until: Instant,
-) -> Result<(), Failure> {
+) -> Result<(), BenchError> {
     while Instant::now() < until {
         let Ok(Ok(room)) = tokio::time::timeout_at(until, shared.room.acquire()).await else { break };
         // Whoever sees the task completed gives it back.
@@ -234,7 +234,7 @@ async fn propose(
 }
 
 /// Looks into the inbox when something was submitted, and answers all of it.
-async fn approve(link: &mut Link, shared: &Shared) -> Result<(), Failure> {
+async fn approve(link: &mut Link, shared: &Shared) -> Result<(), BenchError> {
     const INBOX: &str = "/api/v1/approvals?reviewer=me&status=PENDING&limit=200";
     loop {
         if timeout(TOO_LONG, shared.submitted.notified()).await.is_err() {
@@ -264,7 +264,7 @@ async fn look(
     mine: &str,
     window: usize,
     shared: &Shared,
-) -> Result<Vec<Lifecycle>, Failure> {
+) -> Result<Vec<Lifecycle>, BenchError> {
     let (mut all, mut expected, mut progress) = (Vec::new(), 0, Instant::now());
     let (mut looked, mut pause) = (Instant::now(), LOOK_EVERY.0);
     loop {
@@ -302,7 +302,7 @@ async fn newest(
     expected: usize,
     shared: &Shared,
     all: &mut Vec<Lifecycle>,
-) -> Result<(), Failure> {
+) -> Result<(), BenchError> {
     let limit = (expected + PAGE.0).min(PAGE.1);
     let (mut cursor, mut read) = (String::new(), 0);
     // Ids go by the time at which tasks were created.
@@ -324,7 +324,7 @@ async fn newest(
 }
 
 /// Looks at those that were approved long ago, whatever became of them.
-async fn late(link: &mut Link, shared: &Shared, all: &mut Vec<Lifecycle>) -> Result<(), Failure> {
+async fn late(link: &mut Link, shared: &Shared, all: &mut Vec<Lifecycle>) -> Result<(), BenchError> {
     let late: Vec<String> = {
         let flights = held(&shared.flights);
         let long = |flight: &Flight| flight.approved.is_some_and(|at| at.elapsed() > LONG);

@@ -7,10 +7,10 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::super::approvals::away;
-use super::super::samples::Samples;
 use super::slice::lost;
-use crate::failure::Failure;
+use crate::approvals::away;
+use crate::error::BenchError;
+use crate::samples::Samples;
 
 /// Create, submit, approve, begin, complete.
 pub(super) const TRANSACTIONS: usize = 5;
@@ -21,7 +21,7 @@ pub(super) async fn run(
     clients: usize,
     body: &Arc<str>,
     until: Instant,
-) -> Result<Samples, Failure> {
+) -> Result<Samples, BenchError> {
     let mut running = JoinSet::new();
     for _ in 0..clients {
         let (bare, body) = (bare.clone(), Arc::clone(body));
@@ -34,7 +34,7 @@ pub(super) async fn run(
                 }
                 samples.add(began.elapsed());
             }
-            Ok::<_, Failure>(samples)
+            Ok::<_, BenchError>(samples)
         });
     }
     let mut all = Samples::default();

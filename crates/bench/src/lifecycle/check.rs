@@ -10,11 +10,11 @@ use ade_domain::task::State;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::super::approvals::sign_in;
-use super::super::link::Link;
 use super::client::{Client, file};
 use super::place::{LOOKS, Place};
-use crate::failure::{Failure, Kind};
+use crate::approvals::sign_in;
+use crate::error::{BenchError, ErrorKind};
+use crate::link::Link;
 
 /// What was looked at, all of it as it should be.
 #[derive(Debug, Clone, Copy)]
@@ -42,11 +42,11 @@ struct Entry {
     task_id: Option<String>,
 }
 
-fn wrong(message: String) -> Failure {
-    Failure::new(Kind::Unavailable, message)
+fn wrong(message: String) -> BenchError {
+    BenchError::new(ErrorKind::Unavailable, message)
 }
 
-async fn every<T: DeserializeOwned>(link: &mut Link, list: &str) -> Result<Vec<T>, Failure> {
+async fn every<T: DeserializeOwned>(link: &mut Link, list: &str) -> Result<Vec<T>, BenchError> {
     let (mut all, mut next) = (Vec::new(), String::new());
     loop {
         let page = link.get(&format!("/api/v1/{list}limit=200{next}")).await?.expect(200)?;
@@ -59,7 +59,7 @@ async fn every<T: DeserializeOwned>(link: &mut Link, list: &str) -> Result<Vec<T
     }
 }
 
-pub(super) async fn everything(place: &Place, clients: &[Client]) -> Result<Checked, Failure> {
+pub(super) async fn everything(place: &Place, clients: &[Client]) -> Result<Checked, BenchError> {
     let target = &place.subject.target;
     let mut link = sign_in(&mut target.link().await?, target, LOOKS, false).await?.link().await?;
     let created: BTreeSet<&str> =
@@ -92,7 +92,7 @@ pub(super) async fn everything(place: &Place, clients: &[Client]) -> Result<Chec
 }
 
 /// Every file that was wanted is there and as it was wanted, and no other; how many, if tasks write files.
-fn files(root: &Path, clients: &[Client]) -> Result<usize, Failure> {
+fn files(root: &Path, clients: &[Client]) -> Result<usize, BenchError> {
     let mut found = Vec::new();
     walk(root, &mut found)?;
     let many = found.len();
@@ -112,7 +112,7 @@ fn files(root: &Path, clients: &[Client]) -> Result<usize, Failure> {
     Ok(many)
 }
 
-fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> Result<(), Failure> {
+fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> Result<(), BenchError> {
     for entry in folder.read_dir()? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {

@@ -9,12 +9,12 @@ use indicatif::ProgressBar;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::super::link::Link;
-use super::super::samples::{Latencies, Samples};
 use super::client::{Client, Deed, Lifecycle};
 use super::place::Place;
 use super::{Sizes, least};
-use crate::failure::{Failure, Kind};
+use crate::error::{BenchError, ErrorKind};
+use crate::link::Link;
+use crate::samples::{Latencies, Samples};
 
 /// How long clients run before it counts.
 const MOST_WARM: Duration = Duration::from_millis(500);
@@ -32,12 +32,12 @@ pub(super) struct Done {
     pub(super) redis_us: f64,
 }
 
-pub(super) fn lost(error: tokio::task::JoinError) -> Failure {
-    Failure::from(std::io::Error::other(error))
+pub(super) fn lost(error: tokio::task::JoinError) -> BenchError {
+    BenchError::from(std::io::Error::other(error))
 }
 
-fn unseen() -> Failure {
-    Failure::new(Kind::Unavailable, "cannot see what the server uses")
+fn unseen() -> BenchError {
+    BenchError::new(ErrorKind::Unavailable, "cannot see what the server uses")
 }
 
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ pub(super) async fn measure(
     deed: Deed,
     sizes: &Sizes,
     bar: &ProgressBar,
-) -> Result<(Done, Vec<Client>), Failure> {
+) -> Result<(Done, Vec<Client>), BenchError> {
     let mut clients = Vec::new();
     for number in 0..sizes.clients {
         clients.push(Client::make(place, number, deed, sizes.window).await?);
@@ -79,7 +79,7 @@ async fn ours(
     clients: Vec<Client>,
     turn: Duration,
     sum: &mut Sum,
-) -> Result<Vec<Client>, Failure> {
+) -> Result<Vec<Client>, BenchError> {
     let from = Instant::now() + MOST_WARM.min(turn);
     let to = from + turn;
     let mut running = JoinSet::new();
@@ -91,7 +91,7 @@ async fn ours(
         let before = place.subject.usage().await?.ok_or_else(unseen)?;
         sleep_until(to).await;
         let after = place.subject.usage().await?.ok_or_else(unseen)?;
-        Ok::<_, Failure>((
+        Ok::<_, BenchError>((
             after.cpu_seconds - before.cpu_seconds,
             after.redis_cpu_seconds - before.redis_cpu_seconds,
         ))
@@ -101,7 +101,7 @@ async fn ours(
         while let Some(done) = running.join_next().await {
             all.push(done.map_err(lost)??);
         }
-        Ok::<_, Failure>(all)
+        Ok::<_, BenchError>(all)
     };
     let ((server, redis), all) = tokio::try_join!(used, all)?;
     sum.server_seconds += server;
@@ -121,9 +121,9 @@ async fn ours(
 }
 
 /// A task as the server tells it, for the size of a row.
-async fn a_task(link: &mut Link, clients: &[Client]) -> Result<Arc<str>, Failure> {
+async fn a_task(link: &mut Link, clients: &[Client]) -> Result<Arc<str>, BenchError> {
     let id = clients.iter().find_map(|client| client.created.last());
-    let id = id.ok_or_else(|| Failure::new(Kind::Unavailable, "no client created anything"))?;
+    let id = id.ok_or_else(|| BenchError::new(ErrorKind::Unavailable, "no client created anything"))?;
     let answer = link.get(&format!("/api/v1/tasks/{id}")).await?.expect(200)?;
     Ok(String::from_utf8_lossy(&answer.body).into())
 }

@@ -5,7 +5,7 @@ use std::fs;
 use serde::Serialize;
 
 #[derive(Debug, Serialize)]
-pub(super) struct Machine {
+pub struct Machine {
     cpu: String,
     cores: usize,
     memory_mib: u64,
@@ -36,7 +36,8 @@ impl Machine {
     }
 
     /// In one line.
-    pub(super) fn line(&self) -> String {
+    #[must_use]
+    pub fn line(&self) -> String {
         let Self { cpu, cores, memory_mib, kernel, ade_version, build } = self;
         let gib = memory_mib / 1024;
         format!("{cpu}, {cores} cores, {gib} GiB, {kernel}; ade {ade_version} ({build} build)")

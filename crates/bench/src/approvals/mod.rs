@@ -11,13 +11,10 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::machine::Machine;
-use super::report::Report;
-use crate::connect::block_on;
-use crate::failure::{Failure, Kind};
-use crate::output;
+use crate::error::BenchError;
+use crate::machine::Machine;
+use crate::report::Report;
 use place::Filled;
 
 pub(super) use people::sign_in;
@@ -54,7 +51,7 @@ pub(super) struct Args {
     quick: bool,
     /// As JSON, with all quantiles and the machine
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     /// Folder to make the data folders in: the disk matters, and a million tasks need 16 GB [default: the system's
     /// folder for temporary files]
     #[arg(long, value_name = "FOLDER")]
@@ -106,38 +103,20 @@ struct Measured {
     written: writes::Written,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let report = block_on(async {
-        let cannot = |error| Failure::new(Kind::Unavailable, format!("cannot listen to signals: {error}"));
-        let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
-        let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
-        let on = match (&args.redis, &args.postgres) {
-            (Some(redis), Some(postgres)) => Some(Distributed::open(redis, postgres).await?),
-            _ => None,
-        };
-        // Leaving this block drops the server process and its folder, whichever way it is left.
-        let measured = tokio::select! {
-            report = measure(args, on.as_ref()) => report,
-            _ = interrupt.recv() => Err(interrupted()),
-            _ = terminate.recv() => Err(interrupted()),
-            _ = hangup.recv() => Err(interrupted()),
-        };
-        if let (Err(_), Some(on)) = (&measured, &on) {
-            // What went wrong first is what is told.
-            let _ = on.clear(args.tasks.len().max(2)).await;
-        }
-        measured
-    })?;
-    let report = if args.quick { report.without_verdicts() } else { report };
-    if args.json { output::json(&report) } else { report.print() }
+pub(super) async fn run(args: &Args) -> Result<Report, BenchError> {
+    let on = match (&args.redis, &args.postgres) {
+        (Some(redis), Some(postgres)) => Some(Distributed::open(redis, postgres).await?),
+        _ => None,
+    };
+    let measured = crate::interruptible(measure(args, on.as_ref())).await;
+    if let (Err(_), Some(on)) = (&measured, &on) {
+        // The first failure is the one to report.
+        let _ = on.clear(args.tasks.len().max(2)).await;
+    }
+    measured
 }
 
-pub(super) fn interrupted() -> Failure {
-    Failure::new(Kind::Unavailable, "interrupted; the server process and its data are removed")
-}
-
-async fn measure(args: &Args, on: Option<&Distributed>) -> Result<Report, Failure> {
+async fn measure(args: &Args, on: Option<&Distributed>) -> Result<Report, BenchError> {
     let sizes = Sizes::of(args);
     let many: &[u64] = match (args.tasks.as_slice(), args.quick) {
         ([], true) => &[1_000, 20_000],

@@ -3,16 +3,16 @@
 use indicatif::ProgressBar;
 use serde_json::json;
 
-use super::locks::Sizes;
-use super::open_loop::{Job, Outcome, offer};
-use super::report::{Figure, Row};
-use super::subject::Subject;
-use crate::failure::Failure;
+use super::Sizes;
+use crate::error::BenchError;
+use crate::open_loop::{Job, Outcome, offer};
+use crate::report::{Figure, Row};
+use crate::subject::Subject;
 
 /// Both loads take turns, so that a noisy neighbour disturbs both alike.
 const ROUNDS: u32 = 4;
 
-pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, Failure> {
+pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, BenchError> {
     let Sizes { rate, connections, seconds, .. } = *sizes;
     let mut links = subject.target.links(connections).await?;
     bar.set_length(u64::from(2 * ROUNDS));

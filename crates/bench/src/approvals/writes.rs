@@ -12,14 +12,14 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::super::link::{self, Link};
-use super::super::open_loop::{Job, offer};
-use super::super::samples::{Latencies, Samples};
 use super::Sizes;
 use super::history;
 use super::people::{TYPES, author, reviewer, sign_in};
 use super::place::{Filled, away};
-use crate::failure::{Failure, Kind};
+use crate::error::{BenchError, ErrorKind};
+use crate::link::{self, Link};
+use crate::open_loop::{Job, offer};
+use crate::samples::{Latencies, Samples};
 
 /// Ours and the bare minimum take turns, so that a noisy neighbour disturbs both alike.
 const ROUNDS: usize = 4;
@@ -64,7 +64,11 @@ impl Sum {
     }
 }
 
-pub(super) async fn measure(filled: &Filled, sizes: &Sizes, bar: &ProgressBar) -> Result<Written, Failure> {
+pub(super) async fn measure(
+    filled: &Filled,
+    sizes: &Sizes,
+    bar: &ProgressBar,
+) -> Result<Written, BenchError> {
     let target = &filled.subject.target;
     let mut admin = target.link().await?;
     let mut links = Vec::new();
@@ -93,7 +97,7 @@ pub(super) async fn measure(filled: &Filled, sizes: &Sizes, bar: &ProgressBar) -
     Ok(Written { create, submit, approve: approve.done() })
 }
 
-fn draft(number: usize) -> Result<(String, String), Failure> {
+fn draft(number: usize) -> Result<(String, String), BenchError> {
     let task = TaskRequest {
         task_type: TYPES.first().map(|kind| (*kind).to_owned()),
         description: Some(format!("deploy number {number} of a measurement")),
@@ -113,7 +117,7 @@ async fn beside(
     requests: Vec<(String, String)>,
     status: u16,
     bar: &ProgressBar,
-) -> Result<(Beside, Vec<String>), Failure> {
+) -> Result<(Beside, Vec<String>), BenchError> {
     let (mut own, mut least, mut ids) = (Sum::default(), Sum::default(), Vec::new());
     // Whole rows of connections: the next measurement finds each task with the connection that made it.
     let part = requests.len().div_ceil(ROUNDS).next_multiple_of(links.len().max(1));
@@ -130,15 +134,15 @@ async fn beside(
     Ok((Beside { own: own.done(), bare: least.done() }, ids))
 }
 
-fn lost(error: tokio::task::JoinError) -> Failure {
-    Failure::from(std::io::Error::other(error))
+fn lost(error: tokio::task::JoinError) -> BenchError {
+    BenchError::from(std::io::Error::other(error))
 }
 
 async fn post(
     links: &mut Vec<Link>,
     requests: &[(String, String)],
     status: u16,
-) -> Result<(Samples, Vec<String>, String), Failure> {
+) -> Result<(Samples, Vec<String>, String), BenchError> {
     let (many, mut workers) = (links.len(), Vec::new());
     for (number, mut link) in std::mem::take(links).into_iter().enumerate() {
         let mine: Vec<_> = requests.iter().skip(number).step_by(many).cloned().collect();
@@ -152,7 +156,7 @@ async fn post(
                 ids.push(answer.text("task_id").unwrap_or_default().to_owned());
                 last = String::from_utf8_lossy(&answer.body).into_owned();
             }
-            Ok::<_, Failure>((link, samples, ids, last))
+            Ok::<_, BenchError>((link, samples, ids, last))
         }));
     }
     let (mut all, mut columns, mut body) = (Samples::default(), Vec::new(), String::new());
@@ -170,14 +174,14 @@ async fn post(
         let before = ids.len();
         ids.extend(columns.iter_mut().filter_map(Iterator::next));
         if ids.len() == before {
-            return Err(Failure::new(Kind::Unavailable, "some answers had no task"));
+            return Err(BenchError::new(ErrorKind::Unavailable, "some answers had no task"));
         }
     }
     Ok((all, ids, body))
 }
 
 /// As many transactions by as many clients, each with a row of the size of a task.
-async fn insert(bare: &Bare, clients: usize, many: usize, body: String) -> Result<Samples, Failure> {
+async fn insert(bare: &Bare, clients: usize, many: usize, body: String) -> Result<Samples, BenchError> {
     let (mut tasks, body) = (JoinSet::new(), Arc::<str>::from(body));
     for number in 0..clients {
         let (bare, body, mine) =
@@ -190,7 +194,7 @@ async fn insert(bare: &Bare, clients: usize, many: usize, body: String) -> Resul
                 bare.insert(&id, &body).await.map_err(away)?;
                 samples.add(began.elapsed());
             }
-            Ok::<_, Failure>(samples)
+            Ok::<_, BenchError>(samples)
         });
     }
     let mut all = Samples::default();
@@ -201,7 +205,7 @@ async fn insert(bare: &Bare, clients: usize, many: usize, body: String) -> Resul
 }
 
 /// Where the reviewer approves each of these tasks.
-async fn waiting(link: &mut Link, tasks: &BTreeSet<String>) -> Result<Vec<String>, Failure> {
+async fn waiting(link: &mut Link, tasks: &BTreeSet<String>) -> Result<Vec<String>, BenchError> {
     let (mut paths, mut cursor) = (Vec::new(), None::<String>);
     loop {
         let next = cursor.map(|cursor| format!("&cursor={cursor}")).unwrap_or_default();
@@ -218,5 +222,5 @@ async fn waiting(link: &mut Link, tasks: &BTreeSet<String>) -> Result<Vec<String
         return Ok(paths);
     }
     let message = format!("{} of {} tasks wait for their reviewer", paths.len(), tasks.len());
-    Err(Failure::new(Kind::Unavailable, message))
+    Err(BenchError::new(ErrorKind::Unavailable, message))
 }

@@ -8,11 +8,11 @@ use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::time::{Instant, interval, sleep_until};
 
-use super::link::{self, Link};
-use super::locks::Sizes;
-use super::report::{Figure, Row};
-use super::subject::Subject;
-use crate::failure::{Failure, Kind};
+use super::Sizes;
+use crate::error::{BenchError, ErrorKind};
+use crate::link::{self, Link};
+use crate::report::{Figure, Row};
+use crate::subject::Subject;
 
 /// Locks of one agent, all renewed by one call.
 const PER_AGENT: usize = 1_000;
@@ -21,7 +21,7 @@ const PER_REQUEST: usize = 100;
 /// How often each lock is renewed.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, Failure> {
+pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, BenchError> {
     let agents = sizes.locks.div_ceil(PER_AGENT);
     let locks = agents * PER_AGENT;
     // Two rounds of heartbeats at least, unless it has to be quick.
@@ -29,7 +29,7 @@ pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar)
         Duration::from_secs_f64(if sizes.quick { sizes.seconds } else { sizes.seconds.max(10.0) * 2.0 });
     let usage = async || {
         let unseen = || {
-            Failure::new(Kind::Input, "a server that somebody else runs cannot be looked into")
+            BenchError::new(ErrorKind::Input, "a server that somebody else runs cannot be looked into")
                 .hint("leave --server out, or choose other rows with --only")
         };
         subject.usage().await?.ok_or_else(unseen)
@@ -106,7 +106,7 @@ pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar)
 }
 
 /// All locks of one agent; the body of its heartbeat.
-async fn take(link: &mut Link, agent: usize) -> Result<Bytes, Failure> {
+async fn take(link: &mut Link, agent: usize) -> Result<Bytes, BenchError> {
     let agent_id = Some(format!("bench-{agent}"));
     let mut held = Vec::with_capacity(PER_AGENT);
     for from in (0..PER_AGENT).step_by(PER_REQUEST) {

@@ -7,8 +7,8 @@ use ade_client::wire::{PolicyRequest, Token, TokenRequest, UserRequest};
 use ade_domain::approval::policy::AutoApprove;
 use ade_domain::permission::Scope;
 
-use super::super::link::{self, Link, Target};
-use crate::failure::{Failure, Kind};
+use crate::error::{BenchError, ErrorKind};
+use crate::link::{self, Link, Target};
 
 /// Types of tasks; the first are the most frequent. Each has a policy with two reviewers.
 pub(super) const TYPES: [&str; 12] = [
@@ -45,7 +45,7 @@ pub(super) fn reviewers_of(kind: usize) -> Vec<String> {
 }
 
 /// Makes everybody and every policy.
-pub(super) async fn make(link: &mut Link) -> Result<(), Failure> {
+pub(super) async fn make(link: &mut Link) -> Result<(), BenchError> {
     let mut people: Vec<(String, &str)> = (0..AUTHORS).map(|number| (author(number), "author")).collect();
     people.extend((0..TYPES.len() * EACH).map(|number| (reviewer(number), "reviewer")));
     people.push((LOOKS.to_owned(), "auditor"));
@@ -77,12 +77,12 @@ pub(super) fn policy(kind: &str) -> String {
 }
 
 /// The same server as somebody.
-pub(in crate::bench) async fn sign_in(
+pub(crate) async fn sign_in(
     link: &mut Link,
     target: &Target,
     user: &str,
     decide: bool,
-) -> Result<Target, Failure> {
+) -> Result<Target, BenchError> {
     let mut scopes = BTreeSet::from([Scope::Read, Scope::Propose]);
     if decide {
         scopes.insert(Scope::Decide);
@@ -90,6 +90,6 @@ pub(in crate::bench) async fn sign_in(
     let wish = TokenRequest { name: "bench".to_owned(), scopes: Some(scopes), ttl_seconds: None };
     let answer = link.post(&format!("/api/v1/users/{user}/tokens"), link::body(&wish)?).await?.expect(201)?;
     let token: Token = answer.read()?;
-    let token = token.token.ok_or_else(|| Failure::new(Kind::Unavailable, "a token was not told"))?;
+    let token = token.token.ok_or_else(|| BenchError::new(ErrorKind::Unavailable, "a token was not told"))?;
     target.with_token(&token)
 }

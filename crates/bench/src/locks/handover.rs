@@ -9,12 +9,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::link::{Link, Target};
-use super::locks::Sizes;
-use super::report::{Figure, Row};
-use super::samples::{Latencies, Samples};
-use super::subject::Subject;
-use crate::failure::{Failure, Kind};
+use super::Sizes;
+use crate::error::{BenchError, ErrorKind};
+use crate::link::{Link, Target};
+use crate::report::{Figure, Row};
+use crate::samples::{Latencies, Samples};
+use crate::subject::Subject;
 
 /// Time between two handovers, in which the former holder queues again.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -28,7 +28,7 @@ struct Granted {
     at: Instant,
 }
 
-pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, Failure> {
+pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, BenchError> {
     let Sizes { handovers, short_queue, long_queue, .. } = *sizes;
     bar.set_length(2 * handovers as u64);
     let short = handover(&subject.target, short_queue, handovers, bar).await?;
@@ -56,7 +56,7 @@ async fn handover(
     waiting: usize,
     count: usize,
     bar: &ProgressBar,
-) -> Result<Latencies, Failure> {
+) -> Result<Latencies, BenchError> {
     let lock = format!("resource:bench-queue-{waiting}:hot");
     let (granted, mut grants) = unbounded_channel();
     let mut again = Vec::new();
@@ -106,7 +106,7 @@ async fn wait(
     mut link: Link,
     lock: String,
     mut again: UnboundedReceiver<()>,
-    granted: UnboundedSender<Result<Granted, Failure>>,
+    granted: UnboundedSender<Result<Granted, BenchError>>,
 ) {
     while again.recv().await.is_some() {
         let body = format!(
@@ -121,18 +121,18 @@ async fn wait(
     }
 }
 
-async fn queue_length(control: &mut Link, waiting: usize) -> Result<usize, Failure> {
+async fn queue_length(control: &mut Link, waiting: usize) -> Result<usize, BenchError> {
     let path = format!("/api/v1/locks?resource_type=bench-queue-{waiting}&limit=1");
     let page: Page<Lock> = control.get(&path).await?.expect(200)?.read()?;
     let length = page.items.first().map_or(0, |lock| lock.queue_length);
     Ok(usize::try_from(length).unwrap_or(usize::MAX))
 }
 
-async fn next(grants: &mut UnboundedReceiver<Result<Granted, Failure>>) -> Result<Granted, Failure> {
-    let gone = || Failure::new(Kind::Unavailable, "the waiting connections are gone");
+async fn next(grants: &mut UnboundedReceiver<Result<Granted, BenchError>>) -> Result<Granted, BenchError> {
+    let gone = || BenchError::new(ErrorKind::Unavailable, "the waiting connections are gone");
     grants.recv().await.unwrap_or_else(|| Err(gone()))
 }
 
-fn queue(waiter: &UnboundedSender<()>) -> Result<(), Failure> {
-    waiter.send(()).map_err(|_| Failure::new(Kind::Unavailable, "a waiting connection is gone"))
+fn queue(waiter: &UnboundedSender<()>) -> Result<(), BenchError> {
+    waiter.send(()).map_err(|_| BenchError::new(ErrorKind::Unavailable, "a waiting connection is gone"))
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::link::Target;
-use crate::failure::{Failure, Kind};
+use crate::error::{BenchError, ErrorKind};
 
 /// How the folders of measurements are named.
 pub(super) const FOLDER: &str = "ade-bench-";
@@ -36,35 +36,39 @@ pub(super) struct OnARedis {
 }
 
 impl OnARedis {
-    pub(super) async fn open(address: &str) -> Result<Self, Failure> {
-        let url: RedisUrl =
-            address.parse().map_err(|error: InvalidUrl| Failure::new(Kind::Input, error.to_string()))?;
+    pub(super) async fn open(address: &str) -> Result<Self, BenchError> {
+        let url: RedisUrl = address
+            .parse()
+            .map_err(|error: InvalidUrl| BenchError::new(ErrorKind::Input, error.to_string()))?;
         let bare = Bare::open(&url).await.map_err(away)?;
         if !bare.is_empty().await.map_err(away)? {
-            return Err(Failure::new(Kind::Input, format!("{url} holds keys; measurements empty it"))
-                .hint("start a Redis for this alone, such as redis-server --port 6390 --save ''"));
+            return Err(BenchError::new(
+                ErrorKind::Input,
+                format!("{url} holds keys; measurements empty it"),
+            )
+            .hint("start a Redis for this alone, such as redis-server --port 6390 --save ''"));
         }
         Ok(Self { url, address: address.to_owned(), bare })
     }
 
     /// What its servers have used so far: processor time in seconds, and bytes of data.
-    pub(super) async fn usage(&self) -> Result<(f64, f64), Failure> {
+    pub(super) async fn usage(&self) -> Result<(f64, f64), BenchError> {
         let cpu = self.bare.cpu_seconds().await.map_err(away)?;
         Ok((cpu, self.bare.memory_bytes().await.map_err(away)?))
     }
 
-    pub(super) async fn clear(&self) -> Result<(), Failure> {
+    pub(super) async fn clear(&self) -> Result<(), BenchError> {
         self.bare.clear().await.map_err(away)
     }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn away(error: CoordinationError) -> Failure {
-    Failure::new(Kind::Unavailable, error.to_string())
+fn away(error: CoordinationError) -> BenchError {
+    BenchError::new(ErrorKind::Unavailable, error.to_string())
 }
 
-fn cannot(error: &std::io::Error) -> Failure {
-    Failure::new(Kind::Unavailable, format!("cannot start a server to measure: {error}"))
+fn cannot(error: &std::io::Error) -> BenchError {
+    BenchError::new(ErrorKind::Unavailable, format!("cannot start a server to measure: {error}"))
 }
 
 /// A server under load.
@@ -96,7 +100,7 @@ pub(super) struct Usage {
 }
 
 impl Choice {
-    pub(super) fn start(&self) -> Result<Subject, Failure> {
+    pub(super) fn start(&self) -> Result<Subject, BenchError> {
         match self {
             Self::Own(parent, redis) => Subject::start(parent, redis.as_ref()),
             Self::Running(target) => Ok(Subject { target: target.clone(), process: None, redis: None }),
@@ -106,7 +110,7 @@ impl Choice {
 
 impl Subject {
     /// Starts this very binary as a server, with a folder of its own.
-    fn start(parent: &Path, redis: Option<&OnARedis>) -> Result<Self, Failure> {
+    fn start(parent: &Path, redis: Option<&OnARedis>) -> Result<Self, BenchError> {
         let folder =
             tempfile::Builder::new().prefix(FOLDER).tempdir_in(parent).map_err(|error| cannot(&error))?;
         let mut subject = Self::start_in(folder.path(), redis, &[])?;
@@ -121,7 +125,7 @@ impl Subject {
         folder: &Path,
         redis: Option<&OnARedis>,
         settings: &[(&str, &str)],
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, BenchError> {
         let cannot = |error: std::io::Error| cannot(&error);
         let log = folder.join("log");
         let token = Uuid::new_v4().simple().to_string();
@@ -152,18 +156,18 @@ impl Subject {
         let Some(url) = line.trim().strip_prefix("listening on ") else {
             let why = std::fs::read_to_string(&log).unwrap_or_default();
             let message = format!("the server to measure did not start: {}", why.trim());
-            return Err(Failure::new(Kind::Unavailable, message));
+            return Err(BenchError::new(ErrorKind::Unavailable, message));
         };
         Ok(Self { target: Target::new(url, &token)?, process: Some(process), redis: redis.cloned() })
     }
 
     /// What the process has used; nothing is known of a server that somebody else runs.
-    pub(super) async fn usage(&self) -> Result<Option<Usage>, Failure> {
+    pub(super) async fn usage(&self) -> Result<Option<Usage>, BenchError> {
         let Some(process) = &self.process else { return Ok(None) };
         let path = PathBuf::from(format!("/proc/{}", process.child.id()));
         let read = |file: &str| {
             std::fs::read_to_string(path.join(file)).map_err(|error| {
-                Failure::new(Kind::Unavailable, format!("cannot see what the server uses: {error}"))
+                BenchError::new(ErrorKind::Unavailable, format!("cannot see what the server uses: {error}"))
             })
         };
         // The name of the program, in parentheses, may have blanks; user and system time are fields 14 and 15.

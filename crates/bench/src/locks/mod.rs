@@ -1,20 +1,22 @@
 //! `ade bench locks`: the lock rows of the speed table, on an embedded server or on one with its locks on Redis.
 
+mod acquire;
+mod deadlock;
+mod handover;
+mod hold;
+mod pair;
+
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::link::Target;
-use super::machine::Machine;
-use super::report::{Report, Row};
-use super::subject::{Choice, OnARedis};
-use super::{acquire, deadlock, handover, hold, pair};
-use crate::connect::block_on;
-use crate::failure::{Failure, Kind};
-use crate::output;
+use crate::error::{BenchError, ErrorKind};
+use crate::link::Target;
+use crate::machine::Machine;
+use crate::report::{Report, Row};
+use crate::subject::{Choice, OnARedis};
 
 const HOW: &str = "\
 What is measured, and how:
@@ -48,7 +50,7 @@ pub(super) struct Args {
     quick: bool,
     /// As JSON, with all quantiles and the machine
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     /// Folder to make the data folders in: the disk matters [default: the system's folder for temporary files]
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
@@ -128,34 +130,16 @@ pub(super) fn seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "must be a number between 0.5 and 600".to_owned())
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) async fn run(args: &Args) -> Result<Report, BenchError> {
     let choice = match &args.server {
         Some(url) => Choice::Running(Target::new(url, args.token.as_deref().unwrap_or_default())?),
         None => Choice::Own(args.data.clone().unwrap_or_else(std::env::temp_dir), None),
     };
     allow_many_connections();
-    let report = block_on(async {
-        let cannot = |error| Failure::new(Kind::Unavailable, format!("cannot listen to signals: {error}"));
-        let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
-        let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
-        // Leaving this block drops the server process and its folder, whichever way it is left.
-        tokio::select! {
-            report = measure(args, choice) => report,
-            _ = interrupt.recv() => Err(interrupted()),
-            _ = terminate.recv() => Err(interrupted()),
-            _ = hangup.recv() => Err(interrupted()),
-        }
-    })?;
-    let report = if args.quick { report.without_verdicts() } else { report };
-    if args.json { output::json(&report) } else { report.print() }
+    crate::interruptible(measure(args, choice)).await
 }
 
-fn interrupted() -> Failure {
-    Failure::new(Kind::Unavailable, "interrupted; the server process and its folder are removed")
-}
-
-async fn measure(args: &Args, mut choice: Choice) -> Result<Report, Failure> {
+async fn measure(args: &Args, mut choice: Choice) -> Result<Report, BenchError> {
     let sizes = Sizes::of(args);
     if let (Choice::Own(_, redis), Some(address)) = (&mut choice, &args.redis) {
         *redis = Some(OnARedis::open(address).await?);
@@ -165,9 +149,8 @@ async fn measure(args: &Args, mut choice: Choice) -> Result<Report, Failure> {
         Choice::Running(_) => (false, None),
     };
     if redis.is_none() && args.only.contains(&RowName::Pair) {
-        return Err(
-            Failure::new(Kind::Input, "the row pair is measured on Redis").hint("name one with --redis")
-        );
+        return Err(BenchError::new(ErrorKind::Input, "the row pair is measured on Redis")
+            .hint("name one with --redis"));
     }
     let wanted = |row: &RowName| match args.only.as_slice() {
         [] => (own || *row != RowName::Hold) && (redis.is_some() || *row != RowName::Pair),
@@ -193,13 +176,13 @@ async fn measure_one(
     choice: &Choice,
     sizes: &Sizes,
     bar: &ProgressBar,
-) -> Result<Row, Failure> {
+) -> Result<Row, BenchError> {
     if let (RowName::Pair, Choice::Own(_, Some(redis))) = (row, choice) {
         return pair::measure(redis, sizes, bar).await;
     }
     let subject = choice.start()?;
     match row {
-        RowName::Pair => Err(Failure::new(Kind::Input, "the row pair is measured on Redis")),
+        RowName::Pair => Err(BenchError::new(ErrorKind::Input, "the row pair is measured on Redis")),
         RowName::Acquire => acquire::measure(&subject, sizes, bar).await,
         RowName::Handover => handover::measure(&subject, sizes, bar).await,
         RowName::Hold => hold::measure(&subject, sizes, bar).await,

@@ -10,12 +10,12 @@ use ade_client::wire::{PolicyRequest, UserRequest};
 use ade_store::database::Bare;
 use tempfile::TempDir;
 
-use super::super::approvals::{CHECKPOINT_SECONDS, Distributed, REQUESTS_PER_MINUTE, away};
-use super::super::link;
-use super::super::subject::{FOLDER, Subject};
 use super::Sizes;
 use super::client::Deed;
-use crate::failure::Failure;
+use crate::approvals::{CHECKPOINT_SECONDS, Distributed, REQUESTS_PER_MINUTE, away};
+use crate::error::BenchError;
+use crate::link;
+use crate::subject::{FOLDER, Subject};
 
 /// Who sees everything and decides nothing.
 pub(super) const LOOKS: &str = "auditor";
@@ -54,7 +54,7 @@ impl Place {
         number: usize,
         deed: Deed,
         sizes: &Sizes,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, BenchError> {
         let folder = tempfile::Builder::new().prefix(FOLDER).tempdir_in(parent)?;
         // Tasks name the root exactly as the configuration does, and neither may be a symbolic link.
         let root = folder.path().canonicalize()?.join("files");
@@ -87,7 +87,7 @@ impl Place {
         Ok(place)
     }
 
-    async fn people(&self, clients: usize) -> Result<(), Failure> {
+    async fn people(&self, clients: usize) -> Result<(), BenchError> {
         let mut link = self.subject.target.link().await?;
         let each =
             (0..clients).flat_map(|number| [(author(number), "author"), (reviewer(number), "reviewer")]);
@@ -110,7 +110,7 @@ impl Place {
     }
 
     /// Ends the server and removes everything.
-    pub(super) async fn clear(self) -> Result<(), Failure> {
+    pub(super) async fn clear(self) -> Result<(), BenchError> {
         let Self { subject, bare, folder, on, .. } = self;
         drop(subject);
         bare.close().await;

@@ -12,10 +12,10 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::super::subject::{FOLDER, OnARedis, Subject};
 use super::history::{History, before};
 use super::people;
-use crate::failure::{Failure, Kind};
+use crate::error::{BenchError, ErrorKind};
+use crate::subject::{FOLDER, OnARedis, Subject};
 
 /// Tasks that are written at once.
 const AT_ONCE: usize = 2_000;
@@ -25,16 +25,16 @@ const DAY_MS: u64 = 86_400_000;
 /// What a task takes in a file with everything that belongs to it, rounded up.
 const BYTES_PER_TASK: u64 = 16_000;
 /// Every request of a measurement counts against the same few people.
-pub(in crate::bench) const REQUESTS_PER_MINUTE: &str = "10000000";
+pub(crate) const REQUESTS_PER_MINUTE: &str = "10000000";
 /// No checkpoint but the first, which is waited for.
-pub(in crate::bench) const CHECKPOINT_SECONDS: &str = "86400";
+pub(crate) const CHECKPOINT_SECONDS: &str = "86400";
 const LONGEST_WALK: Duration = Duration::from_secs(3_600);
 
 /// Both databases of the distributed mode, which were empty when we came.
 #[derive(Debug, Clone)]
-pub(in crate::bench) struct Distributed {
-    pub(in crate::bench) redis: OnARedis,
-    pub(in crate::bench) postgres: Place,
+pub(crate) struct Distributed {
+    pub(crate) redis: OnARedis,
+    pub(crate) postgres: Place,
 }
 
 /// What is measured, filled with so many tasks.
@@ -69,7 +69,7 @@ impl Filled {
         tasks: usize,
         connections: u32,
         bar: &ProgressBar,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, BenchError> {
         let folder = tempfile::Builder::new().prefix(FOLDER).tempdir_in(parent)?;
         let on = match on {
             Some(distributed) => {
@@ -106,7 +106,7 @@ impl Filled {
     }
 
     /// Ends the server and removes everything.
-    pub(super) async fn clear(self) -> Result<(), Failure> {
+    pub(super) async fn clear(self) -> Result<(), BenchError> {
         let Self { subject, bare, folder, on, .. } = self;
         drop(subject);
         bare.close().await;
@@ -119,16 +119,16 @@ impl Filled {
 }
 
 impl Distributed {
-    pub(in crate::bench) async fn open(redis: &str, postgres: &str) -> Result<Self, Failure> {
+    pub(crate) async fn open(redis: &str, postgres: &str) -> Result<Self, BenchError> {
         let place = Place::find(postgres).await.map_err(away)?.ok_or_else(|| {
-            Failure::new(Kind::Input, "the database of --postgres is not empty; measurements fill it and empty it")
+            BenchError::new(ErrorKind::Input, "the database of --postgres is not empty; measurements fill it and empty it")
                 .hint("make one for this alone; what a killed run left behind goes with DROP SCHEMA ade_bench_0, ade_bench_1 CASCADE")
         })?;
         Ok(Self { redis: OnARedis::open(redis).await?, postgres: place })
     }
 
     /// Removes what was made in both, of which there are so many at most.
-    pub(in crate::bench) async fn clear(&self, most: usize) -> Result<(), Failure> {
+    pub(crate) async fn clear(&self, most: usize) -> Result<(), BenchError> {
         for number in 0..most {
             self.postgres.remove(number).await.map_err(away)?;
         }
@@ -142,12 +142,12 @@ fn checkpoints(folder: &Path) -> u64 {
 }
 
 /// A server that starts walks along the whole log for its first checkpoint. That is not what is measured.
-async fn checked(folder: &Path, before: u64) -> Result<(), Failure> {
+async fn checked(folder: &Path, before: u64) -> Result<(), BenchError> {
     let began = Instant::now();
     while checkpoints(folder) <= before {
         if began.elapsed() > LONGEST_WALK {
-            return Err(Failure::new(
-                Kind::Unavailable,
+            return Err(BenchError::new(
+                ErrorKind::Unavailable,
                 "the server does not come to an end with the audit log",
             ));
         }
@@ -157,9 +157,10 @@ async fn checked(folder: &Path, before: u64) -> Result<(), Failure> {
 }
 
 /// A disk that is full disturbs more than the measurement.
-pub(super) fn has_room(folder: &Path, tasks: u64) -> Result<(), Failure> {
-    let disk = rustix::fs::statvfs(folder)
-        .map_err(|error| Failure::new(Kind::Input, format!("cannot use {}: {error}", folder.display())))?;
+pub(super) fn has_room(folder: &Path, tasks: u64) -> Result<(), BenchError> {
+    let disk = rustix::fs::statvfs(folder).map_err(|error| {
+        BenchError::new(ErrorKind::Input, format!("cannot use {}: {error}", folder.display()))
+    })?;
     let (free, needed) = (disk.f_bavail * disk.f_frsize, tasks * BYTES_PER_TASK);
     if free > needed {
         return Ok(());
@@ -171,11 +172,11 @@ pub(super) fn has_room(folder: &Path, tasks: u64) -> Result<(), Failure> {
         gib(free),
         gib(needed)
     );
-    Err(Failure::new(Kind::Input, message)
+    Err(BenchError::new(ErrorKind::Input, message)
         .hint("name a folder on another disk with --data, or fewer --tasks"))
 }
 
-fn start(folder: &Path, on: Option<&On>) -> Result<Subject, Failure> {
+fn start(folder: &Path, on: Option<&On>) -> Result<Subject, BenchError> {
     let mut settings = vec![
         ("ADE_LIMIT_REQUESTS_PER_MINUTE", REQUESTS_PER_MINUTE),
         ("ADE_AUDIT_CHECKPOINT_SECONDS", CHECKPOINT_SECONDS),
@@ -185,7 +186,12 @@ fn start(folder: &Path, on: Option<&On>) -> Result<Subject, Failure> {
 }
 
 /// Imagines on one thread and writes on another; the task in the middle.
-async fn fill(mut loader: Loader, tasks: usize, now: Moment, bar: &ProgressBar) -> Result<String, Failure> {
+async fn fill(
+    mut loader: Loader,
+    tasks: usize,
+    now: Moment,
+    bar: &ProgressBar,
+) -> Result<String, BenchError> {
     let mut history = History::new(tasks, now)?;
     for days in (0..).map(|number| number * 28).take_while(|days| days * DAY_MS <= super::history::LONG_MS) {
         loader.prepare_month(before(now, days * DAY_MS)).await.map_err(away)?;
@@ -200,14 +206,14 @@ async fn fill(mut loader: Loader, tasks: usize, now: Moment, bar: &ProgressBar) 
                 break;
             }
         }
-        Ok::<_, Failure>(history.middle.unwrap_or_default())
+        Ok::<_, BenchError>(history.middle.unwrap_or_default())
     });
     bar.set_length(tasks as u64);
     while let Some((rows, many)) = pieces.recv().await {
         loader.write(&rows).await.map_err(away)?;
         bar.inc(many);
     }
-    let middle = imagining.await.map_err(|error| Failure::from(std::io::Error::other(error)))??;
+    let middle = imagining.await.map_err(|error| BenchError::from(std::io::Error::other(error)))??;
     loader.finish().await.map_err(away)?;
     // What was just written is written to disk by now, or disturbs what is measured.
     tokio::time::sleep(Duration::from_secs(u64::from(tasks > 100_000) * 10)).await;
@@ -215,6 +221,6 @@ async fn fill(mut loader: Loader, tasks: usize, now: Moment, bar: &ProgressBar) 
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-pub(in crate::bench) fn away(error: DatabaseError) -> Failure {
-    Failure::new(Kind::Unavailable, error.to_string())
+pub(crate) fn away(error: DatabaseError) -> BenchError {
+    BenchError::new(ErrorKind::Unavailable, error.to_string())
 }

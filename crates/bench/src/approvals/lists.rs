@@ -6,12 +6,12 @@ use indicatif::ProgressBar;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::super::link::{Link, Target};
-use super::super::samples::{Latencies, Samples};
 use super::history::{self, LONG_MS, before};
 use super::people::{LOOKS, TYPES, author, reviewer, sign_in};
 use super::place::Filled;
-use crate::failure::{Failure, Kind};
+use crate::error::{BenchError, ErrorKind};
+use crate::link::{Link, Target};
+use crate::samples::{Latencies, Samples};
 
 const DAY_MS: u64 = 86_400_000;
 /// Tasks up to which the whole log is verified.
@@ -71,19 +71,19 @@ fn queries(filled: &Filled, entries: u64) -> Vec<Query> {
     ]
 }
 
-async fn page(link: &mut Link, path: &str) -> Result<(usize, Option<String>), Failure> {
+async fn page(link: &mut Link, path: &str) -> Result<(usize, Option<String>), BenchError> {
     let page: Page<Value> = link.get(path).await?.expect(200)?.read()?;
     Ok((page.items.len(), page.next_cursor))
 }
 
 /// The log must be what was written, where reading all of it does not take too long.
-async fn verify(link: &mut Link) -> Result<(), Failure> {
+async fn verify(link: &mut Link) -> Result<(), BenchError> {
     let verdict: AuditVerdict = link.get("/api/v1/audit/verify").await?.expect(200)?.read()?;
     if verdict.valid && verdict.entries > 0 {
         return Ok(());
     }
-    Err(Failure::new(
-        Kind::Unavailable,
+    Err(BenchError::new(
+        ErrorKind::Unavailable,
         format!("the log that was loaded is not valid: {:?}", verdict.first_bad),
     ))
 }
@@ -106,7 +106,7 @@ struct Asking {
 }
 
 impl Asking {
-    async fn begin(filled: &Filled) -> Result<Self, Failure> {
+    async fn begin(filled: &Filled) -> Result<Self, BenchError> {
         let target: &Target = &filled.subject.target;
         let mut admin = target.link().await?;
         let mut sees_all = sign_in(&mut admin, target, LOOKS, false).await?.link().await?;
@@ -142,7 +142,7 @@ impl Asking {
         Ok(Self { sees_all, ordinary, asked })
     }
 
-    async fn round(&mut self, counts: bool) -> Result<(), Failure> {
+    async fn round(&mut self, counts: bool) -> Result<(), BenchError> {
         for one in &mut self.asked {
             let link = if one.ordinary { &mut self.ordinary } else { &mut self.sees_all };
             let began = Instant::now();
@@ -161,7 +161,7 @@ pub(super) async fn measure(
     places: &[Filled],
     rounds: usize,
     bar: &ProgressBar,
-) -> Result<Vec<Vec<Listed>>, Failure> {
+) -> Result<Vec<Vec<Listed>>, BenchError> {
     let mut all = Vec::new();
     for filled in places {
         all.push(Asking::begin(filled).await?);

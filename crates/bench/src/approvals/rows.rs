@@ -2,18 +2,18 @@
 
 use serde_json::{Value, json};
 
-use super::super::report::{Figure, Row};
-use super::super::samples::Latencies;
 use super::lists::Listed;
 use super::writes::{Beside, Done};
 use super::{Measured, Sizes};
+use crate::report::{Figure, Row};
+use crate::samples::Latencies;
 
 /// What a list may cost with many tasks, compared with few.
 const MOST_TIMES: f64 = 2.0;
 const APPROVE_P99_MS: f64 = 10.0;
 
 /// For people.
-pub(in crate::bench) fn number(number: usize) -> String {
+pub(crate) fn number(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {

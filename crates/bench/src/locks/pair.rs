@@ -11,11 +11,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::locks::Sizes;
-use super::report::{Figure, Row};
-use super::samples::Samples;
-use super::subject::OnARedis;
-use crate::failure::{Failure, Kind};
+use super::Sizes;
+use crate::error::{BenchError, ErrorKind};
+use crate::report::{Figure, Row};
+use crate::samples::Samples;
+use crate::subject::OnARedis;
 
 /// Both take turns, so that a noisy neighbour disturbs both alike.
 const ROUNDS: u32 = 4;
@@ -46,7 +46,7 @@ impl Measured {
     }
 }
 
-pub(super) async fn measure(redis: &OnARedis, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, Failure> {
+pub(super) async fn measure(redis: &OnARedis, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, BenchError> {
     let clients = sizes.connections;
     let options = Options::default();
     let ade = Way::Ade(RedisCoordination::open(&redis.url, options).await.map_err(away)?);
@@ -95,7 +95,7 @@ pub(super) async fn measure(redis: &OnARedis, sizes: &Sizes, bar: &ProgressBar) 
     })
 }
 
-async fn run(way: &Way, clients: usize, lasts: Duration) -> Result<(Samples, Duration), Failure> {
+async fn run(way: &Way, clients: usize, lasts: Duration) -> Result<(Samples, Duration), BenchError> {
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     for client in 0..clients {
@@ -110,19 +110,20 @@ async fn run(way: &Way, clients: usize, lasts: Duration) -> Result<(Samples, Dur
                 pair(&way, client, number % 100).await?;
                 samples.add(began.elapsed());
             }
-            Ok::<_, Failure>(samples)
+            Ok::<_, BenchError>(samples)
         });
     }
     let mut all = Samples::default();
     while let Some(done) = tasks.join_next().await {
-        all.append(done.map_err(|error| Failure::from(std::io::Error::other(error)))??);
+        all.append(done.map_err(|error| BenchError::from(std::io::Error::other(error)))??);
     }
     Ok((all, start.elapsed()))
 }
 
-async fn pair(way: &Way, client: usize, number: u64) -> Result<(), Failure> {
-    let wrong =
-        |what: &str| Failure::new(Kind::Unavailable, format!("a lock of our own could not be {what}"));
+async fn pair(way: &Way, client: usize, number: u64) -> Result<(), BenchError> {
+    let wrong = |what: &str| {
+        BenchError::new(ErrorKind::Unavailable, format!("a lock of our own could not be {what}"))
+    };
     let ade = match way {
         Way::Bare(bare) => {
             let done =
@@ -154,7 +155,7 @@ async fn pair(way: &Way, client: usize, number: u64) -> Result<(), Failure> {
     }
 }
 
-async fn one(ade: &RedisCoordination, lock: &LockName, command: LockCommand) -> Result<Outcome, Failure> {
+async fn one(ade: &RedisCoordination, lock: &LockName, command: LockCommand) -> Result<Outcome, BenchError> {
     let answers = ade.commands(vec![(lock.clone(), command)]).await.map_err(away)?;
     answers
         .into_iter()
@@ -164,6 +165,6 @@ async fn one(ade: &RedisCoordination, lock: &LockName, command: LockCommand) -> 
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn away(error: CoordinationError) -> Failure {
-    Failure::new(Kind::Unavailable, error.to_string())
+fn away(error: CoordinationError) -> BenchError {
+    BenchError::new(ErrorKind::Unavailable, error.to_string())
 }

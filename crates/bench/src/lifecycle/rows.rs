@@ -2,13 +2,13 @@
 
 use serde_json::json;
 
-use super::super::approvals::{Distributed, number};
-use super::super::report::{Figure, Row};
 use super::Sizes;
 use super::check::Checked;
 use super::client::Deed;
 use super::least::TRANSACTIONS;
 use super::slice::Done;
+use crate::approvals::{Distributed, number};
+use crate::report::{Figure, Row};
 
 const PER_MINUTE_EMBEDDED: f64 = 60_000.0;
 const PER_MINUTE_DISTRIBUTED: f64 = 20_000.0;

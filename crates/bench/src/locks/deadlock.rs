@@ -12,12 +12,12 @@ use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::link::{Link, Target};
-use super::locks::Sizes;
-use super::report::{Figure, Row};
-use super::samples::Samples;
-use super::subject::Subject;
-use crate::failure::Failure;
+use super::Sizes;
+use crate::error::BenchError;
+use crate::link::{Link, Target};
+use crate::report::{Figure, Row};
+use crate::samples::Samples;
+use crate::subject::Subject;
 
 /// Connections that build the graph.
 const BUILDERS: usize = 16;
@@ -30,7 +30,7 @@ const LASTING: &str = r#""ttl_seconds":300"#;
 
 const ACQUIRE: &str = "/api/v1/locks/acquire";
 
-pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, Failure> {
+pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, BenchError> {
     let (fan, closings) = (sizes.fan, sizes.closings);
     bar.set_length((fan + closings) as u64);
     let mut link = subject.target.link().await?;
@@ -72,7 +72,7 @@ fn agent(number: usize) -> String {
 }
 
 /// Branches share the root and wait for their own lock, which leaves share; leaves wait in queues.
-async fn build(target: &Target, fan: usize, bar: &ProgressBar) -> Result<(), Failure> {
+async fn build(target: &Target, fan: usize, bar: &ProgressBar) -> Result<(), BenchError> {
     let mut link = target.link().await?;
     for queue in 0..QUEUES {
         let body = format!(
@@ -90,16 +90,16 @@ async fn build(target: &Target, fan: usize, bar: &ProgressBar) -> Result<(), Fai
                 grow(&mut link, fan, branch).await?;
                 bar.inc(1);
             }
-            Ok::<(), Failure>(())
+            Ok::<(), BenchError>(())
         }));
     }
     for builder in builders {
-        builder.await.map_err(|error| Failure::from(std::io::Error::other(error)))??;
+        builder.await.map_err(|error| BenchError::from(std::io::Error::other(error)))??;
     }
     Ok(())
 }
 
-async fn grow(link: &mut Link, fan: usize, branch: usize) -> Result<(), Failure> {
+async fn grow(link: &mut Link, fan: usize, branch: usize) -> Result<(), BenchError> {
     let agent = agent(branch);
     for leaf in 0..fan {
         let who = format!(r#""agent_id":"{agent}","holder_id":"leaf-{leaf:03}",{LASTING}"#);
@@ -123,7 +123,7 @@ async fn grow(link: &mut Link, fan: usize, branch: usize) -> Result<(), Failure>
 }
 
 /// Closes a cycle and measures until the closer, which is the youngest and so gives way, is told; how long the cycle is.
-async fn close(link: &mut Link, fan: usize, closing: usize) -> Result<(Duration, usize), Failure> {
+async fn close(link: &mut Link, fan: usize, closing: usize) -> Result<(Duration, usize), BenchError> {
     let who = format!(r#""agent_id":"{}","holder_id":"closer-{closing}",{LASTING}"#, agent(fan));
     let own = format!(r#"{{{who},"locks":[{{"lock":"resource:bench-closer:own"}}]}}"#);
     link.post(ACQUIRE, own).await?.expect(200)?;

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::link::Link;
 use super::samples::Samples;
-use crate::failure::{Failure, Kind};
+use crate::error::{BenchError, ErrorKind};
 
 /// What a connection does when its time has come.
 #[derive(Debug, Clone)]
@@ -45,7 +45,7 @@ pub(super) async fn offer(
     job: Job,
     rate: u32,
     seconds: f64,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome, BenchError> {
     let count = u64::from(rate) * (seconds * 1_000.0) as u64 / 1_000;
     let (mut turns, mut workers) = (Vec::new(), Vec::new());
     for (number, link) in std::mem::take(links).into_iter().enumerate() {
@@ -86,7 +86,7 @@ async fn work(
     mut link: Link,
     job: Job,
     mut turns: UnboundedReceiver<Turn>,
-) -> Result<(Link, Samples), Failure> {
+) -> Result<(Link, Samples), BenchError> {
     let mut samples = Samples::default();
     while let Some((turn, start)) = turns.recv().await {
         match &job {
@@ -148,6 +148,6 @@ impl Beats {
     }
 }
 
-fn cannot(error: &dyn std::fmt::Display) -> Failure {
-    Failure::new(Kind::Unavailable, format!("cannot make load: {error}"))
+fn cannot(error: &dyn std::fmt::Display) -> BenchError {
+    BenchError::new(ErrorKind::Unavailable, format!("cannot make load: {error}"))
 }

@@ -1,0 +1,43 @@
+//! Why a measurement could not be made, and what to do next.
+
+use std::{fmt, io};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The arguments are wrong, or name something that must not be used for measurements.
+    Input,
+    /// A server, a file or a connection failed.
+    Unavailable,
+}
+
+#[derive(Debug)]
+pub struct BenchError {
+    pub kind: ErrorKind,
+    pub message: String,
+    pub hint: Option<String>,
+}
+
+impl BenchError {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), hint: None }
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for BenchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for BenchError {}
+
+impl From<io::Error> for BenchError {
+    fn from(error: io::Error) -> Self {
+        Self::new(ErrorKind::Unavailable, error.to_string())
+    }
+}
