@@ -67,7 +67,7 @@ struct Args {
     /// Threads that clients in Rust run on
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     threads: u32,
-    /// Python with the packages of bench/requirements.txt; `make bench` makes one
+    /// Python with the packages of peers/requirements.txt; `make bench` makes one
     #[arg(long, value_name = "FILE", default_value = "python3")]
     python: PathBuf,
     /// Processes that share the clients of a Python peer [default: as many as cores, which is the fastest]
