@@ -1,49 +1,72 @@
-//! How much a randomised test does: little in `make test`, much in `make soak`; always repeatable by its seed.
+//! How much a randomised test does: little in `make test`, much in `make soak`. Every run can be repeated by its seed.
 
-use std::env;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::{env, iter};
 
-/// The first number for usual runs, the second if the variable `ADE_SOAK` is set.
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+/// Used where the commit is unknown, such as in an unpacked archive.
+const FALLBACK_SEED: u64 = 20_261_115;
+
+/// The first number in normal runs, the second if the variable `ADE_SOAK` is set.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "this is the edge where the effort of tests is configured")]
-pub fn rounds(usual: u64, soak: u64) -> u64 {
-    if env::var_os("ADE_SOAK").is_some() { soak } else { usual }
+pub fn rounds(normal: u64, soak: u64) -> u64 {
+    if env::var_os("ADE_SOAK").is_some() { soak } else { normal }
 }
 
-/// The seed of randomised tests: `ADE_SEED`, or always the same.
+/// The seed of randomised tests: `ADE_SEED`, or the commit, so that each commit is tested with another one.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "this is the edge where the effort of tests is configured")]
 pub fn seed() -> u64 {
-    env::var("ADE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_115)
+    static SEED: OnceLock<u64> = OnceLock::new();
+    *SEED.get_or_init(|| {
+        let given = env::var("ADE_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = given.or_else(commit_seed).unwrap_or(FALLBACK_SEED);
+        eprintln!("seed of randomised tests: ADE_SEED={seed}");
+        seed
+    })
 }
 
-/// Random numbers that are the same for the same seed, on every machine (SplitMix64).
-#[derive(Debug, Clone)]
-pub struct Dice(u64);
+/// Seeds that found a bug once, then the seed of this run. `ADE_SEED` alone where it is set.
+#[expect(clippy::disallowed_methods, reason = "this is the edge where the effort of tests is configured")]
+pub fn seeds(regressions: &[u64]) -> impl Iterator<Item = u64> + use<> {
+    let known = if env::var_os("ADE_SEED").is_some() { Vec::new() } else { regressions.to_vec() };
+    known.into_iter().chain(iter::once_with(seed))
+}
 
-impl Dice {
-    /// Dice for one round of a test.
+fn commit_seed() -> Option<u64> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let output = Command::new("git").args(["-C", folder, "rev-parse", "HEAD"]).output().ok()?;
+    let hash = String::from_utf8(output.stdout).ok()?;
+    // 48 bits: short enough to copy, and exact as a JSON number.
+    u64::from_str_radix(hash.get(..12)?, 16).ok()
+}
+
+/// Random numbers that are the same for the same seed.
+#[derive(Debug)]
+pub struct SeededRng(StdRng);
+
+impl SeededRng {
+    /// The generator for one round of a test.
     #[must_use]
-    pub const fn new(seed: u64, round: u64) -> Self {
-        Self(seed ^ round.wrapping_mul(0xD6E8_FEB8_6659_FD93))
+    pub fn new(seed: u64, round: u64) -> Self {
+        Self(StdRng::seed_from_u64(seed ^ round.wrapping_mul(0xD6E8_FEB8_6659_FD93)))
     }
 
-    /// Any number.
     pub fn any(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.0.random()
     }
 
-    /// A number below `end`, which is not zero.
+    /// A number below `end`; zero if `end` is.
     pub fn below(&mut self, end: u64) -> u64 {
-        self.any() % end.max(1)
+        self.0.random_range(0..end.max(1))
     }
 
-    /// One of several, if there are any.
-    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
-        let at = self.below(from.len() as u64);
-        usize::try_from(at).ok().and_then(|at| from.get(at))
+    pub fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
+        let index = self.below(items.len() as u64);
+        usize::try_from(index).ok().and_then(|index| items.get(index))
     }
 }

@@ -28,7 +28,7 @@ pub mod worker;
 pub use ade::Ade;
 pub use api::Api;
 pub use clock::ManualClock;
-pub use effort::Dice;
+pub use effort::{SeededRng, SeededRng as Dice};
 pub use error::StartError;
 pub use people::{House, Office, Person};
 pub use postgres::Postgres;
