@@ -1,44 +1,37 @@
-//! The numbers that locks go by. Configuration may change the first group; the rest is part of the contract.
+//! Limits and time windows of locks. Configuration sets the first group; the second group is part of the contract.
 
 use serde::{Deserialize, Serialize};
 
-/// Limits and windows of the lock machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockLimits {
-    /// Lease of a request that names none.
     pub default_ttl_ms: u64,
-    /// Longest lease that may be asked for.
     pub max_ttl_ms: u64,
-    /// Waiters that one lock may have.
+    /// Waiters per lock.
     pub max_queue: usize,
-    /// Holders that may share one lock.
+    /// Holders that share one lock.
     pub max_holders: usize,
-    /// How long a request waits if it does not say.
     pub default_wait_ms: u64,
-    /// Longest wait that may be asked for.
     pub max_wait_ms: u64,
-    /// Whether cycles of waiting holders are looked for.
     pub deadlock_detection: bool,
 
-    /// A ticket that was granted must be claimed within this time.
+    /// Claim window of a granted ticket.
     pub ticket_claim_ms: u64,
-    /// The same for a request that a server holds open: the server claims at once, unless it died.
+    /// Claim window of a request that a server holds open. It is short, because a live server claims at once.
     pub served_claim_ms: u64,
-    /// A server that did not renew its mark for so long does not serve its waiters any more.
+    /// A server without a heartbeat for this time is lost, and its waiters are abandoned.
     pub server_silence_ms: u64,
-    /// How long a released or cancelled request is remembered.
+    /// How long a request stays known after its end, so that a retry gets the same result.
     pub repeat_ms: u64,
-    /// How many of them one lock remembers.
+    /// Tombstones per lock.
     pub max_repeats: usize,
-    /// So many refusals for a full queue ...
+    /// Refusals for a full queue within the window that open the circuit breaker.
     pub crowded_after: u32,
-    /// ... within this time ...
     pub crowded_within_ms: u64,
-    /// ... turn everybody away for so long.
+    /// How long an open circuit breaker refuses new waiters.
     pub crowded_for_ms: u64,
-    /// Grants, expiries and departures that one step carries out; the rest is due at once.
+    /// Grants, expiries and abandoned waits that one command processes; the rest is due at once.
     pub batch: usize,
-    /// Acquisitions that one agent may try in a minute.
+    /// Per agent.
     pub acquisitions_per_minute: u32,
 }
 
