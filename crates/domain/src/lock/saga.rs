@@ -51,7 +51,7 @@ pub struct Saga {
     request: LockRequest,
     server: Text,
     grants: Vec<Grant>,
-    /// For each lock: whether this run started its lease. Nobody was told of such a lease yet.
+    /// For each lock: whether this run started its lease, which is then not reported to the caller yet.
     started_leases: Vec<bool>,
     phase: Phase,
 }
