@@ -76,7 +76,7 @@ pub enum LockCommand {
         request: RequestKey,
     },
     /// Leaves the queue, or gives back the grant of the request. A claimed lease ends only for [`EndReason::Cancelled`],
-    /// which is the wish of its holder, or with `include_claimed`.
+    /// because its holder asked for it, or with `include_claimed`.
     Cancel {
         holder: Holder,
         request: RequestKey,

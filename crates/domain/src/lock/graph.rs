@@ -69,7 +69,7 @@ pub fn cycle_through(graph: &impl WaitForGraph, start: &Holder) -> Option<Cycle>
     let mut pending = VecDeque::from([start]);
     while let Some(holder) = pending.pop_front() {
         for PendingWait { holder, lock, request, earlier_waiters } in graph.waits(holder) {
-            // The holders of a lock are expanded once, whoever waits for it. Only the edge back to the start depends on the
+            // The holders of a lock are expanded once, for all its waiters. Only the edge back to the start depends on the
             // waiter, because the start does not wait for itself.
             if holder != start && (own_locks.contains(lock) || earlier_waiters.contains(&start)) {
                 return Some(trace_back(&predecessors, (holder, lock, request)));

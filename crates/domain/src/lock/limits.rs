@@ -1,8 +1,6 @@
 //! Limits and time windows of locks. Configuration sets the first group; the second group is part of the contract.
 
-use serde::{Deserialize, Serialize};
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockLimits {
     pub default_ttl_ms: u64,
     pub max_ttl_ms: u64,

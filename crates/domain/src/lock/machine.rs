@@ -264,7 +264,7 @@ impl Lock {
                 self.update_hold(holder, |hold| {
                     hold.remember |= leave_tombstone;
                     hold.requests.push(*request);
-                })
+                });
             }
             Change::Parted { holder, request } => {
                 self.update_hold(holder, |hold| hold.requests.retain(|other| other != request));

@@ -135,7 +135,7 @@ fn upgrade_goes_first_and_gets_new_token() {
     let hold = locks.table.lock(&lock("p")).expect("held").holds()[0].clone();
     assert_eq!(hold.mode, Exclusive);
     assert!(hold.token > shared.token);
-    // The only holder upgrades at once, whoever waits.
+    // The only holder upgrades at once, even if others wait.
     let mut locks = fixture();
     let shared = locks.grant("p", ticket("ann", "1", Shared));
     locks.enqueue("p", ticket("ben", "1", Exclusive));
