@@ -1,4 +1,4 @@
-//! What can be asked of one lock, what it answers, and what it changed.
+//! The commands of one lock, their outcomes, and the changes they make to its state.
 
 use std::sync::Arc;
 
@@ -9,143 +9,110 @@ use super::queue::{Score, Waiter};
 use super::{Cycle, Holder, Mode, RequestKey, Text, Token};
 use crate::Moment;
 
-/// A wish for a lock.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Acquire {
-    /// Who wants it.
     pub holder: Holder,
-    /// The request, which may be a repetition.
+    /// Identifies the request; a retry has the same key.
     pub request: RequestKey,
-    /// Whether the request must not come back once it is over: it has an id of its caller's.
+    /// Whether the end of the request leaves a tombstone, so that a late retry cannot revive it.
     pub remember: bool,
-    /// How.
     pub mode: Mode,
-    /// How long a grant lasts from its claim.
+    /// The lease runs for this time from the claim.
     pub ttl_ms: u64,
-    /// Whether a grant counts as claimed: yes for a single lock, not yet while others are still to be taken.
+    /// Whether a grant starts its lease at once: true for a single lock, false while more locks are to be acquired.
     pub claimed: bool,
-    /// Whether to queue, and for how long; `None` takes no for an answer.
+    /// `None` refuses the request if the lock is not free.
     pub wait: Option<Wait>,
-    /// What for.
     pub purpose: Text,
-    /// Carried and shown.
+    /// Informational; the queue order ignores it.
     pub priority: i32,
 }
 
-/// How a request waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
-    /// For how long.
     pub ms: u64,
-    /// The server that holds the request open; none for a ticket, which is polled.
+    /// The server that keeps the caller's connection open; `None` for a ticket, which is polled.
     pub served_by: Option<Text>,
 }
 
-/// A command to one lock.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LockCommand {
-    /// Take it, or queue for it, or learn how that stands.
+    /// Grants the lock, queues the request or refuses it. A retry returns the current status of the request.
     Acquire(Acquire),
-    /// Start the lease of a grant.
+    /// Starts the lease of a grant.
     Claim {
-        /// Whose.
         holder: Holder,
-        /// The request that won it.
         request: RequestKey,
-        /// How long it lasts from now.
         ttl_ms: u64,
     },
-    /// Hold an unclaimed grant a little longer, while other locks of the request are waited for.
+    /// Extends an unclaimed grant while its request waits for its other locks.
     Keep {
-        /// Whose.
         holder: Holder,
-        /// The request that won it.
         request: RequestKey,
-        /// How long it lasts from now.
         ms: u64,
     },
-    /// Heartbeat: extend the lease, never shorten it.
+    /// Holder heartbeat: extends the lease, never shortens it.
     Extend {
-        /// Whose.
         holder: Holder,
-        /// The token of the grant.
         token: Token,
-        /// How long it lasts from now.
         ms: u64,
     },
-    /// Give it up.
     Release {
-        /// Whose.
         holder: Holder,
-        /// The token of the grant.
         token: Token,
     },
-    /// From exclusive to shared, with the same token.
+    /// Changes an exclusive hold to shared; the token stays the same.
     Downgrade {
-        /// Whose.
         holder: Holder,
-        /// The token of the grant.
         token: Token,
     },
-    /// Is this token a current holder's?
+    /// Checks whether the token belongs to a current holder.
     Verify {
-        /// The token.
         token: Token,
     },
-    /// How does this request stand? Changes nothing.
+    /// Reads the status of a request without changing it.
     Inquire {
-        /// Whose.
         holder: Holder,
-        /// The request.
         request: RequestKey,
     },
-    /// Leave the queue, or give back what the request won. A lease that has begun belongs to whoever was told of it: only
-    /// [`End::Cancelled`], the wish of its holder, ends it.
+    /// Leaves the queue, or gives back the grant of the request. A claimed lease ends only for [`EndReason::Cancelled`],
+    /// because its holder asked for it, or with `include_claimed`.
     Cancel {
-        /// Whose.
         holder: Holder,
-        /// The request.
         request: RequestKey,
-        /// Why; some ends are not remembered, so that the request may be tried again.
+        /// Some reasons leave no tombstone, so that the request can be retried.
         why: End,
-        /// Whether whoever cancels has begun the lease itself, and told nobody.
+        /// Set only by the server that claimed the lease itself and has not reported it to the caller.
         begun: bool,
     },
-    /// The caller hung up on this server: the same as a cancellation, unless another server serves the request by now.
+    /// The caller disconnected from this server: a cancellation, unless another server serves the request by now.
     HangUp {
-        /// Whose.
         holder: Holder,
-        /// The request.
         request: RequestKey,
-        /// The server that was hung up on.
         server: Text,
-        /// Whether nobody else can have been told that the lease began: then it ends too.
+        /// Set if no other server can have reported the lease to the caller.
         begun: bool,
     },
-    /// Take it from all its holders.
+    /// Takes the lock from all its holders, on behalf of an administrator.
     Break,
-    /// A holder has been chosen to end a deadlock: its wait for this lock fails and its hold of it is freed.
+    /// Resolves a deadlock: ends the victim's wait for this lock and its hold on it.
     Abort {
-        /// The victim.
         holder: Holder,
-        /// The request that must still wait here, or nothing is done: what was seen of the cycle may be over.
+        /// If set, the victim must still wait here with this request; otherwise the cycle is gone and nothing happens.
         waits_by: Option<RequestKey>,
-        /// The cycle.
         cycle: Arc<Cycle>,
     },
     /// The server that serves some of the waiters is alive.
     Mark {
-        /// The server.
         server: Text,
     },
-    /// Nothing but what is due.
+    /// Processes only what is due: expired leases, timed-out waits and promotions.
     Tick,
-    /// The same, and waiters of servers that were silent for too long leave, wherever they stand.
+    /// The same as [`Self::Tick`], and also removes all waiters of lost servers, at any position of the queue.
     Sweep,
 }
 
 impl LockCommand {
-    /// Whom it is about, if about one holder.
     #[must_use]
     pub const fn holder(&self) -> Option<&Holder> {
         match self {
@@ -164,142 +131,117 @@ impl LockCommand {
     }
 }
 
-/// A grant as its holder sees it.
+/// A hold as its holder sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// How it is held.
     pub mode: Mode,
-    /// Its fencing token.
     pub token: Token,
-    /// Since when.
     pub acquired_at: Moment,
-    /// Until when.
     pub expires_at: Moment,
-    /// Whether its lease has begun.
+    /// Whether the lease has started. Until then `expires_at` is the end of the claim window.
     pub claimed: bool,
 }
 
-/// Someone who is in the way.
+/// A hold as others see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldBy {
-    /// Who.
     pub holder: Holder,
-    /// Its grant.
     pub grant: Grant,
-    /// What for.
     pub purpose: Text,
-    /// How often it was heard of.
     pub heartbeat_count: u64,
 }
 
-/// How a request for this lock stands, if it is not held and not waiting.
+/// Why a request was refused. A refusal leaves no trace: the request can be retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockRefusal {
-    /// Others hold it or were first, and the request does not wait.
+    /// The lock is held or others wait for it, and the request does not wait.
     Held {
-        /// The first of the holders.
+        /// At most [`MAX_REFUSAL_HOLDERS`](super::MAX_REFUSAL_HOLDERS) of them.
         holders: Vec<HeldBy>,
-        /// How many wait.
         queue_length: usize,
     },
-    /// Too many wait already.
     QueueFull {
-        /// How many wait.
         queue_length: usize,
     },
-    /// Too many were turned away lately; come back later.
+    /// The circuit breaker of this lock is open after too many refusals for a full queue.
     Contention {
-        /// When.
         retry_at: Moment,
     },
-    /// It was granted, but too few replicas of the store had it in time, so it was given back.
+    /// The grant reached too few replicas of the store in time and was given back.
     Unconfirmed {
-        /// How many had it.
         acks: u32,
-        /// How many must.
         wanted: u32,
     },
 }
 
-/// How a request stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// It holds the lock.
     Held(Grant),
-    /// It waits.
     Waiting {
         /// The head of the queue is 1.
         position: usize,
-        /// When it gives up.
         deadline: Moment,
     },
-    /// It was refused and left no trace.
     Refused(LockRefusal),
-    /// It is over, and why.
     Over(End),
 }
 
-/// What a lock answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// To acquire and inquire: how the request stands.
+    /// For acquire and query.
     Standing(Standing),
-    /// To claim, keep, extend, downgrade: the grant as it is now.
+    /// For commands that change a grant: claim, extend, downgrade.
     Kept(Grant),
-    /// To verify: whose token it is.
+    /// For verify.
     Valid(HeldBy),
-    /// The token or the request is not a current holder's. Nothing was changed.
+    /// No current hold or wait matches the token or the request. Nothing was changed.
     Lost,
-    /// Done.
     Done,
-    /// To break: who held it.
+    /// For break: the former holders.
     Broken(Vec<HeldBy>),
 }
 
-/// How a grant or a wait comes to its end.
+/// Why a hold or a wait ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// Given up by its holder.
     Released,
-    /// The lease ran out.
     Expired,
-    /// Granted to a waiter that did not come to claim it.
+    /// The grant was not claimed in time.
     Unclaimed,
-    /// Taken away by an administrator.
+    /// Broken by an administrator.
     Broken,
-    /// Cancelled by the caller.
     Cancelled,
-    /// The caller hung up while its answer was held open.
+    /// The caller disconnected while its request was open.
     HungUp,
     /// Another lock of the same request was refused.
     Refused,
-    /// Waited as long as it wanted to.
     TimedOut,
-    /// A newer request of the same holder took the place.
+    /// Replaced by a newer request of the same holder.
     Superseded,
-    /// The server that held it open is gone.
+    /// The server that served the waiter is lost.
     ServerSilent,
-    /// The agent has not been heard of for too long.
+    /// The agent has sent no heartbeat for too long.
     AgentOffline,
-    /// Chosen to end a deadlock.
+    /// Aborted as the victim of a deadlock.
     Deadlock(Arc<Cycle>),
 }
 
 impl End {
-    /// Whether it ends a grant that nobody was told of, so that what was held before it is held again.
+    /// Whether a grant that ends for this reason was never reported to its caller: an upgrade then falls back to the
+    /// shared hold it replaced.
     #[must_use]
-    pub const fn is_given_back(&self) -> bool {
+    pub const fn restores_previous_hold(&self) -> bool {
         matches!(self, Self::Unclaimed | Self::Cancelled | Self::HungUp | Self::Refused | Self::TimedOut)
     }
 
-    /// Whether a repetition of the request is told so, instead of trying anew.
+    /// Whether a retry of the request gets this end as its status, instead of a new attempt.
     #[must_use]
-    pub const fn is_remembered(&self) -> bool {
+    pub const fn leaves_tombstone(&self) -> bool {
         !matches!(self, Self::TimedOut | Self::Refused | Self::ServerSilent | Self::HungUp)
     }
 
-    /// The end that a word stands for; a deadlock is more than a word.
+    /// The reverse of [`Self::as_str`]. A deadlock is not found, because its cycle is missing.
     #[must_use]
     pub fn of_word(word: &str) -> Option<Self> {
         let all = [
@@ -315,10 +257,10 @@ impl End {
             Self::ServerSilent,
             Self::AgentOffline,
         ];
-        all.into_iter().find(|end| end.word() == word)
+        all.into_iter().find(|reason| reason.word() == word)
     }
 
-    /// The word for it.
+    /// The stored and published code; the Redis scripts use the same ones.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -338,120 +280,86 @@ impl End {
     }
 }
 
-/// One change of one lock. Applied in order to an empty lock, all its changes give its state: a backend journals them,
-/// derives its indexes from them and publishes what people may want to know.
+/// One change of one lock. All changes of a lock, applied in order to an empty lock, reproduce its state: a backend
+/// journals them, derives its indexes from them and publishes events from them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// What is left of a lock that forgot everything else: its last token and score.
+    /// The last token and score, which a snapshot must preserve.
     Fenced(Token, Score),
-    /// Someone queues.
     Queued(Waiter),
-    /// A waiter that asked again is served by another server now, or waits longer.
+    /// A retry moved the waiter to another server, or extended its deadline.
     Served {
-        /// Who waits.
         holder: Holder,
-        /// The server; none for a ticket.
+        /// `None` for a ticket.
         by: Option<Text>,
-        /// When it gives up.
         deadline: Moment,
     },
-    /// A waiter leaves without the lock.
+    /// A waiter left the queue without a grant.
     Left {
-        /// Who.
         holder: Holder,
-        /// Its request.
         request: RequestKey,
-        /// Why.
         why: End,
     },
-    /// Someone holds the lock from now on; if it waited, it left the queue.
+    /// The holder has the lock; if it waited, it left the queue.
     Granted(Hold),
-    /// A holder's further request shares its grant.
+    /// Another request of the holder shares its grant.
     Joined {
-        /// Whose.
         holder: Holder,
-        /// The request.
         request: RequestKey,
-        /// Whether it must not come back once the grant is over.
+        /// See [`Acquisition::leave_tombstone`](super::Acquisition::leave_tombstone).
         remember: bool,
     },
-    /// One of several requests that share a grant does not need it any more.
+    /// One of several requests that share a grant no longer needs it.
     Parted {
-        /// Whose.
         holder: Holder,
-        /// The request.
         request: RequestKey,
     },
-    /// The lease has begun.
+    /// The lease has started.
     Claimed {
-        /// Whose.
         holder: Holder,
-        /// Until when.
         expires_at: Moment,
     },
-    /// The lease is longer.
     Extended {
-        /// Whose.
         holder: Holder,
-        /// The token of the grant, or of the shared one under an upgrade that is not claimed yet.
+        /// The token of the hold, or of the shared hold below an unclaimed upgrade.
         token: Token,
-        /// Until when.
         expires_at: Moment,
-        /// Heartbeats so far.
         heartbeat_count: u64,
     },
-    /// From exclusive to shared.
     Downgraded {
-        /// Whose.
         holder: Holder,
     },
-    /// Nobody holds by this grant any more.
     Freed {
-        /// Who did.
         holder: Holder,
-        /// Its token.
         token: Token,
-        /// Why.
         why: End,
     },
-    /// A request is over and must not come back.
+    /// The request has ended and must not be revived before the tombstone expires.
     Gone {
-        /// The request.
         request: RequestKey,
-        /// Why.
         why: End,
-        /// How long that is remembered.
         until: Moment,
     },
-    /// A server was silent for too long, and none of its waiters is left.
+    /// The server is lost, and none of its waiters is left.
     Silenced {
-        /// The server.
         server: Text,
     },
-    /// A server that serves waiters is alive.
     Marked {
-        /// The server.
         server: Text,
-        /// When it said so.
         at: Moment,
     },
-    /// Someone was turned away because the queue is full.
+    /// A request was refused because the queue is full. The circuit breaker counts these.
     Crowded {
-        /// Since when they are counted.
         since: Moment,
-        /// How many.
         count: u32,
-        /// Until when everybody is turned away.
         until: Moment,
     },
 }
 
-/// What a step of the machine gives.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Step {
-    /// The answer.
+pub struct LockCommandResult {
     pub outcome: Outcome,
-    /// What changed, in order. Empty if nothing did.
+    /// In order; empty if the command changed nothing.
     pub changes: Vec<Change>,
 }

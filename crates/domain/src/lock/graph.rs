@@ -1,8 +1,8 @@
-//! The wait-for graph: who waits for whom, whether that closes a circle, and who gives way.
+//! The wait-for graph: finds cycles of holders that wait for each other, and chooses the victim that ends a deadlock.
 //!
-//! Nodes are holders and locks: a holder leads to the locks it waits for, a lock to its holders, and a wait to the nearest
-//! earlier waiters that it could not hold together with. A hot lock is a node of its own, so the graph grows with waits
-//! and holds, not with their product.
+//! Nodes are holders and locks: a holder points to the locks it waits for, a lock points to its holders, and a wait points
+//! to the nearest earlier waiters that are incompatible with it. Because a lock is a node of its own, the graph grows with
+//! the number of waits plus holds, not with their product.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -10,91 +10,78 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::name::ByMark;
+use super::name::NameHashBuilder;
 use super::{Holder, LockName, RequestKey};
 use crate::Moment;
 
-/// One step of a cycle: a holder, and the lock that it waits for. The holder of the next edge is in its way.
+/// One edge of a cycle: a holder and the lock it waits for. The holder of the next edge blocks it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Edge {
-    /// Who waits.
     pub holder: Holder,
-    /// For which lock.
     pub waits_for: LockName,
-    /// By which request.
     pub request: RequestKey,
 }
 
-/// Holders that wait for each other, in order; the last waits for the first.
+/// Holders that wait for each other, in order; the last one waits for the first.
 pub type Cycle = Vec<Edge>;
 
-/// A cycle that was ended.
+/// A cycle that was resolved by aborting its victim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deadlock {
-    /// Who waited for whom.
     pub cycle: Arc<Cycle>,
-    /// Who gave way.
     pub victim: Holder,
-    /// The locks that were taken from it.
+    /// The locks that were taken from the victim.
     pub freed: Vec<LockName>,
 }
 
-/// What the search must be able to see. It looks at every holder that can be reached, so it borrows what it sees. Of several
-/// cycles that are as short it takes the one that it sees first: a sight has an order that follows from what is seen.
-pub trait Sight {
-    /// The waits of a holder.
-    fn waits(&self, holder: &Holder) -> impl Iterator<Item = Wait<'_>>;
-    /// Whether anybody waits for something that a holder holds, or waits behind it. A cheap yes is allowed to be wrong.
-    fn may_be_waited_for(&self, holder: &Holder) -> bool;
-    /// The locks that a holder holds.
-    fn held(&self, holder: &Holder) -> impl Iterator<Item = &LockName>;
-    /// Who holds a lock.
+/// The edges of the graph, borrowed from the state of the locks. Iterators must have a deterministic order: among cycles of
+/// the same length, the search returns the first one it meets.
+pub trait WaitForGraph {
+    fn waits(&self, holder: &Holder) -> impl Iterator<Item = PendingWait<'_>>;
+    /// Whether anybody waits for a lock of this holder, or behind it in a queue. May be a false positive, to stay cheap.
+    fn may_have_waiters(&self, holder: &Holder) -> bool;
+    fn held_locks(&self, holder: &Holder) -> impl Iterator<Item = &LockName>;
     fn holders(&self, lock: &LockName) -> impl Iterator<Item = &Holder>;
 }
 
-/// One wait as the search sees it.
 #[derive(Debug)]
-pub struct Wait<'a> {
-    /// Who waits.
+pub struct PendingWait<'a> {
     pub holder: &'a Holder,
-    /// For which lock.
     pub lock: &'a LockName,
-    /// By which request.
     pub request: RequestKey,
-    /// The nearest earlier waiters that are in its way.
-    pub ahead: Vec<&'a Holder>,
+    /// The nearest earlier waiters that block this one.
+    pub earlier_waiters: Vec<&'a Holder>,
 }
 
-/// A step of the search: by whose wait for which lock somebody was reached.
-type Step<'a> = (&'a Holder, &'a LockName, RequestKey);
+/// How the search reached a holder: through this waiting holder, its lock and its request.
+type Predecessor<'a> = (&'a Holder, &'a LockName, RequestKey);
 
-/// The shortest cycle through `start`, beginning with it, if its waiting closes one.
+/// The shortest cycle through `start`, beginning with it.
 #[must_use]
-pub fn cycle_through(sight: &impl Sight, start: &Holder) -> Option<Cycle> {
-    // Most of those who queue hold nothing that others want, and are the last of their queue: no way leads back to them.
-    if !sight.may_be_waited_for(start) {
+pub fn cycle_through(graph: &impl WaitForGraph, start: &Holder) -> Option<Cycle> {
+    // Most waiters hold nothing that others want, and are the last of their queue: no path leads back to them.
+    if !graph.may_have_waiters(start) {
         return None;
     }
-    let own: HashSet<&LockName> = sight.held(start).collect();
-    // How each holder was reached.
-    let mut reached: HashMap<&Holder, Step<'_>, ByMark> = HashMap::default();
-    let mut opened: HashSet<&LockName, ByMark> = HashSet::default();
-    let mut next = VecDeque::from([start]);
-    while let Some(holder) = next.pop_front() {
-        for Wait { holder, lock, request, ahead } in sight.waits(holder) {
-            // The holders of a lock lead on once, whoever waits for it. Only the way back to the start depends on who
-            // waits: the start does not wait for itself.
-            if holder != start && (own.contains(lock) || ahead.contains(&start)) {
-                return Some(trace(&reached, (holder, lock, request)));
+    let own_locks: HashSet<&LockName> = graph.held_locks(start).collect();
+    let mut predecessors: HashMap<&Holder, Predecessor<'_>, NameHashBuilder> = HashMap::default();
+    let mut visited_locks: HashSet<&LockName, NameHashBuilder> = HashSet::default();
+    let mut pending = VecDeque::from([start]);
+    while let Some(holder) = pending.pop_front() {
+        for PendingWait { holder, lock, request, earlier_waiters } in graph.waits(holder) {
+            // The holders of a lock are expanded once, for all its waiters. Only the edge back to the start depends on the
+            // waiter, because the start does not wait for itself.
+            if holder != start && (own_locks.contains(lock) || earlier_waiters.contains(&start)) {
+                return Some(trace_back(&predecessors, (holder, lock, request)));
             }
-            let holders = opened.insert(lock).then(|| sight.holders(lock));
-            for blocker in ahead.into_iter().chain(holders.into_iter().flatten()) {
+            let holders = visited_locks.insert(lock).then(|| graph.holders(lock));
+            for blocker in earlier_waiters.into_iter().chain(holders.into_iter().flatten()) {
                 if blocker != start
                     && blocker != holder
-                    && let Entry::Vacant(place) = reached.entry(blocker)
+                    && let Entry::Vacant(entry) = predecessors.entry(blocker)
                 {
-                    place.insert((holder, lock, request));
-                    next.push_back(blocker);
+                    entry.insert((holder, lock, request));
+                    pending.push_back(blocker);
                 }
             }
         }
@@ -102,99 +89,111 @@ pub fn cycle_through(sight: &impl Sight, start: &Holder) -> Option<Cycle> {
     None
 }
 
-/// From the last step back to the start, then in order.
-fn trace(reached: &HashMap<&Holder, Step<'_>, ByMark>, last: Step<'_>) -> Cycle {
-    let mut steps = vec![last];
-    while let Some(step) = steps.last().and_then(|(holder, ..)| reached.get(*holder)) {
-        steps.push(*step);
+/// Follows the predecessors from the last edge back to the start, and returns the edges in forward order.
+fn trace_back(
+    predecessors: &HashMap<&Holder, Predecessor<'_>, NameHashBuilder>,
+    last: Predecessor<'_>,
+) -> Cycle {
+    let mut edges = vec![last];
+    while let Some(predecessor) = edges.last().and_then(|(holder, ..)| predecessors.get(*holder)) {
+        edges.push(*predecessor);
     }
-    let edge = |(holder, lock, request): &Step<'_>| Edge {
+    let edge = |(holder, lock, request): &Predecessor<'_>| Edge {
         holder: (*holder).clone(),
         waits_for: (*lock).clone(),
         request: *request,
     };
-    steps.iter().rev().map(edge).collect()
+    edges.iter().rev().map(edge).collect()
 }
 
-/// Holders to search cycles through, of those that can be reached from `starts`: at least one of every cycle. Some may turn
-/// out to wait for themselves alone, because a lock is walked through as one, whoever waits for it. Every holder and every
-/// lock is looked at once, however many the starts are.
+/// Finds at least one holder of every cycle that is reachable from `starts`, in one depth-first search over all starts.
+///
+/// The result may contain holders without a cycle, because the search treats all waiters of a lock alike: confirm each of
+/// them with [`find_cycle_through`].
 #[must_use]
-pub fn suspects<'a, S: Sight>(sight: &'a S, starts: impl IntoIterator<Item = &'a Holder>) -> Vec<&'a Holder> {
-    let mut found: HashSet<&Holder, ByMark> = HashSet::default();
-    // Whether what was met is still on the way from the start to where the walk is.
-    let mut on_the_way: HashMap<Node<'_>, bool> = HashMap::new();
+pub fn suspects<'a, G: WaitForGraph>(
+    graph: &'a G,
+    starts: impl IntoIterator<Item = &'a Holder>,
+) -> Vec<&'a Holder> {
+    let mut candidates: HashSet<&Holder, NameHashBuilder> = HashSet::default();
+    let mut visited: HashMap<Node<'_>, Visit> = HashMap::new();
     for start in starts {
-        let mut way = vec![(Node::Holder(start), false)];
-        while let Some((node, is_done)) = way.pop() {
-            if is_done {
-                on_the_way.insert(node, false);
+        // Each entry is a node and the state that it enters when it is popped.
+        let mut stack = vec![(Node::Holder(start), Visit::OnPath)];
+        while let Some((node, visit)) = stack.pop() {
+            if visit == Visit::Finished {
+                visited.insert(node, Visit::Finished);
                 continue;
             }
-            if on_the_way.contains_key(&node) {
+            if visited.contains_key(&node) {
                 continue;
             }
-            on_the_way.insert(node, true);
-            way.push((node, true));
-            for next in nodes_after(sight, node) {
-                match on_the_way.get(&next) {
-                    None => way.push((next, false)),
-                    // The walk is back where it was. Every cycle has such a step, and one end of it is a holder.
-                    Some(true) => {
+            visited.insert(node, Visit::OnPath);
+            stack.push((node, Visit::Finished));
+            for next in successors(graph, node) {
+                match visited.get(&next) {
+                    None => stack.push((next, Visit::OnPath)),
+                    // A back edge. Every cycle has one, and one end of it is a holder.
+                    Some(Visit::OnPath) => {
                         let ((Node::Holder(holder), _) | (_, Node::Holder(holder))) = (next, node) else {
                             continue;
                         };
-                        found.insert(holder);
+                        candidates.insert(holder);
                     }
-                    Some(false) => {}
+                    Some(Visit::Finished) => {}
                 }
             }
         }
     }
-    let mut found: Vec<&Holder> = found.into_iter().collect();
-    found.sort();
-    found
+    let mut candidates: Vec<&Holder> = candidates.into_iter().collect();
+    candidates.sort();
+    candidates
 }
 
-/// Either kind of node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Node<'a> {
     Holder(&'a Holder),
     Lock(&'a LockName),
 }
 
-fn nodes_after<'a, S: Sight>(sight: &'a S, node: Node<'a>) -> Vec<Node<'a>> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Visit {
+    /// The node is on the path from the start to the current node.
+    OnPath,
+    Finished,
+}
+
+fn successors<'a, G: WaitForGraph>(graph: &'a G, node: Node<'a>) -> Vec<Node<'a>> {
     match node {
-        Node::Lock(lock) => sight.holders(lock).map(Node::Holder).collect(),
+        Node::Lock(lock) => graph.holders(lock).map(Node::Holder).collect(),
         Node::Holder(holder) => {
-            let mut after = Vec::new();
-            for wait in sight.waits(holder) {
-                after.push(Node::Lock(wait.lock));
-                after.extend(wait.ahead.into_iter().map(Node::Holder));
+            let mut nodes = Vec::new();
+            for wait in graph.waits(holder) {
+                nodes.push(Node::Lock(wait.lock));
+                nodes.extend(wait.earlier_waiters.into_iter().map(Node::Holder));
             }
-            after
+            nodes
         }
     }
 }
 
-/// What decides who gives way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// Who.
     pub holder: Holder,
-    /// When the oldest of its locks was granted, or would have been if it had not given way before; never if it holds
-    /// nothing.
+    /// When the oldest of its locks was granted, also before an earlier abort; `None` if it holds nothing.
     pub oldest_grant: Option<Moment>,
-    /// How important its waiting request is.
+    /// Of its waiting request.
     pub priority: i32,
 }
 
-/// Who gives way: the youngest, whose oldest lock was granted last; then the least important; then by name.
+/// The youngest candidate, whose oldest lock was granted last; then the one with the lowest priority; then the last by name.
 #[must_use]
 pub fn victim(candidates: impl IntoIterator<Item = Candidate>) -> Option<Candidate> {
-    let age = |candidate: &Candidate| candidate.oldest_grant.unwrap_or(Moment::from_micros(u64::MAX));
+    let oldest_grant =
+        |candidate: &Candidate| candidate.oldest_grant.unwrap_or(Moment::from_micros(u64::MAX));
     candidates.into_iter().max_by(|a, b| {
-        age(a).cmp(&age(b)).then_with(|| b.priority.cmp(&a.priority)).then_with(|| a.holder.cmp(&b.holder))
+        let by_age = oldest_grant(a).cmp(&oldest_grant(b));
+        by_age.then_with(|| b.priority.cmp(&a.priority)).then_with(|| a.holder.cmp(&b.holder))
     })
 }
 
@@ -208,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn the_youngest_gives_way_then_the_least_important_then_by_name() {
-        let chosen = |candidates: &[Candidate]| victim(candidates.to_vec()).map(|c| c.holder.to_string());
+    fn victim_is_the_youngest_then_the_lowest_priority_then_the_last_name() {
+        let victim_of = |candidates: &[Candidate]| victim(candidates.to_vec()).map(|c| c.holder.to_string());
         let (old, young) = (candidate("old", Some(1), 0), candidate("young", Some(2), 9));
-        assert_eq!(chosen(&[old.clone(), young.clone()]).as_deref(), Some("young"));
-        assert_eq!(chosen(&[young, old.clone()]).as_deref(), Some("young"));
-        assert_eq!(chosen(&[old.clone(), candidate("z", Some(1), 1)]).as_deref(), Some("old"));
-        assert_eq!(chosen(&[old.clone(), candidate("z", Some(1), 0)]).as_deref(), Some("z"));
-        assert_eq!(chosen(&[old, candidate("idle", None, 0)]).as_deref(), Some("idle"));
-        assert_eq!(chosen(&[]), None);
+        assert_eq!(victim_of(&[old.clone(), young.clone()]).as_deref(), Some("young"));
+        assert_eq!(victim_of(&[young, old.clone()]).as_deref(), Some("young"));
+        assert_eq!(victim_of(&[old.clone(), candidate("z", Some(1), 1)]).as_deref(), Some("old"));
+        assert_eq!(victim_of(&[old.clone(), candidate("z", Some(1), 0)]).as_deref(), Some("z"));
+        assert_eq!(victim_of(&[old, candidate("idle", None, 0)]).as_deref(), Some("idle"));
+        assert_eq!(victim_of(&[]), None);
     }
 }

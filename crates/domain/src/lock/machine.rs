@@ -1,50 +1,41 @@
-//! The state of one lock and how changes make it. What changes, and when, is decided in `step` and `due`.
+//! The state of one lock, and how each change updates it. It decides nothing: `execute` and `expiry` decide which changes
+//! are made.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::command::{Change, Grant, HeldBy};
-use super::queue::{Queue, Score, Waiter};
-use super::repeats::Tombstones;
+use super::queue::{Score, WaitQueue, Waiter};
+use super::request_key::Tombstones;
 use super::{Holder, LockLimits, Mode, RequestKey, Text, Token};
 use crate::Moment;
 
-/// Requests that may share one grant.
 pub const MAX_REQUESTS: usize = 32;
 
-/// One holder's hold of one lock.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hold {
-    /// Who holds.
     pub holder: Holder,
-    /// The requests that share this grant; the first one won it.
+    /// The requests that share this hold; the first one acquired it.
     pub requests: Vec<RequestKey>,
-    /// How.
     pub mode: Mode,
-    /// The fencing token.
     pub token: Token,
-    /// Since when.
     pub acquired_at: Moment,
-    /// Until when.
     pub expires_at: Moment,
-    /// Whether its lease has begun.
+    /// Whether the lease has started. Until then `expires_at` is the end of the claim window.
     pub claimed: bool,
-    /// What for.
     pub purpose: Text,
-    /// Carried and shown.
+    /// Informational.
     pub priority: i32,
-    /// Heartbeats so far.
     pub heartbeat_count: u64,
-    /// Whether its requests must not come back once it is over.
+    /// Whether its requests leave tombstones when it ends.
     pub remember: bool,
-    /// The shared hold it was upgraded from, until the upgrade is claimed.
+    /// The shared hold that this upgrade replaced; kept until the upgrade is claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Box<Hold>>,
 }
 
 impl Hold {
-    /// As its holder sees it.
     #[must_use]
     pub fn grant(&self) -> Grant {
         Grant {
@@ -56,13 +47,12 @@ impl Hold {
         }
     }
 
-    /// This hold, or the shared one under an upgrade that is not claimed yet, if the request has a part in it.
-    pub(super) fn of_request(&self, request: RequestKey) -> Option<&Self> {
+    /// This hold, or the shared hold below an unclaimed upgrade, if the request shares it.
+    pub(super) fn for_request(&self, request: RequestKey) -> Option<&Self> {
         let both = [Some(self), self.before.as_deref()].into_iter().flatten();
         both.into_iter().find(|hold| hold.requests.contains(&request))
     }
 
-    /// As others see it.
     #[must_use]
     pub fn held_by(&self) -> HeldBy {
         HeldBy {
@@ -74,156 +64,159 @@ impl Hold {
     }
 }
 
-/// One lock: its holders, its queue, and what it must remember.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Lock {
     pub(super) last_token: Token,
     pub(super) last_score: Score,
-    /// By holder; all of them shared, or a single one.
+    /// Sorted by holder; either any number of shared holds, or a single exclusive one.
     holds: Vec<Hold>,
-    /// No lease ends before this.
+    /// A lower bound: no lease expires earlier.
     pub(super) next_expiry: Option<Moment>,
-    pub(super) queue: Queue,
-    pub(super) gone: Tombstones,
-    pub(super) marks: BTreeMap<Text, Moment>,
-    pub(super) crowd: Crowd,
+    pub(super) queue: WaitQueue,
+    pub(super) tombstones: Tombstones,
+    /// The last heartbeat of each server that serves waiters of this lock.
+    pub(super) server_heartbeats: BTreeMap<Text, Moment>,
+    pub(super) circuit: CircuitBreaker,
 }
 
-/// Refusals for a full queue.
+/// Counts the refusals for a full queue within a window. Enough of them open the circuit, which then refuses new waiters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Crowd {
-    pub(super) since: Moment,
-    pub(super) count: u32,
-    pub(super) until: Moment,
+pub(super) struct CircuitBreaker {
+    pub(super) window_start: Moment,
+    pub(super) refusals: u32,
+    pub(super) open_until: Moment,
 }
 
 impl Lock {
-    /// Who holds it, by name.
+    /// Sorted by holder.
     #[must_use]
     pub fn holds(&self) -> &[Hold] {
         &self.holds
     }
 
-    /// The hold of one holder.
     #[must_use]
     pub fn hold_of(&self, holder: &Holder) -> Option<&Hold> {
-        self.index_of(holder).ok().and_then(|at| self.holds.get(at))
+        self.index_of(holder).ok().and_then(|index| self.holds.get(index))
     }
 
-    /// Who waits, in the order in which they will be granted.
+    /// In the order in which they are granted.
     pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
         self.queue.iter()
     }
 
-    /// The wait of one holder.
     #[must_use]
     pub fn wait_of(&self, holder: &Holder) -> Option<&Waiter> {
-        self.queue.of(holder)
+        self.queue.get(holder)
     }
 
-    /// How many wait.
     #[must_use]
     pub fn queue_length(&self) -> usize {
         self.queue.len()
     }
 
-    /// How it is held, if it is.
+    /// `None` if nobody holds the lock.
     #[must_use]
     pub fn mode(&self) -> Option<Mode> {
         self.holds.first().map(|hold| hold.mode)
     }
 
-    /// The last token it gave.
     #[must_use]
     pub const fn last_token(&self) -> Token {
         self.last_token
     }
 
-    /// Servers that hold answers to its waiters open.
+    /// The servers that serve waiters of this lock.
     pub(super) fn servers(&self) -> impl Iterator<Item = Text> {
-        self.marks.keys().cloned()
+        self.server_heartbeats.keys().cloned()
     }
 
-    /// The wait of a holder, and the nearest earlier waiters that it waits for; farther ones are reached through these.
+    /// A holder's wait, and the nearest earlier waiters that block it; farther ones are reached through these.
     #[must_use]
     pub fn wait_and_ahead(&self, holder: &Holder) -> Option<(&Waiter, Vec<&Waiter>)> {
-        self.queue.wait_and_ahead(holder)
+        self.queue.waiter_and_blockers(holder)
     }
 
     /// Whether nobody waits behind this holder.
-    pub(super) fn is_last(&self, holder: &Holder) -> bool {
-        self.queue.last().is_none_or(|waiter| waiter.holder == *holder)
+    pub(super) fn is_last_waiter(&self, holder: &Holder) -> bool {
+        self.queue.tail().is_none_or(|waiter| waiter.holder == *holder)
     }
 
-    /// When there will be something to do without anybody asking.
+    /// When the lock needs a [`LockCommand::Sweep`](super::LockCommand::Sweep) next.
     #[must_use]
-    pub fn next_due(&self, rules: &LockLimits) -> Option<Moment> {
-        let promotable = self.queue.first().filter(|head| self.admits(head.mode, &head.holder, rules));
+    pub fn next_due(&self, limits: &LockLimits) -> Option<Moment> {
+        let promotable = self.queue.head().filter(|head| self.can_grant(head.mode, &head.holder, limits));
         if promotable.is_some() {
             return Some(Moment::default());
         }
-        let silence = self.marks.values().min().map(|mark| mark.plus_ms(rules.server_silence_ms));
-        [self.next_expiry, self.queue.next_deadline(), silence].into_iter().flatten().min()
+        let oldest_heartbeat = self.server_heartbeats.values().min();
+        let server_timeout = oldest_heartbeat.map(|at| at.plus_ms(limits.server_silence_ms));
+        [self.next_expiry, self.queue.next_deadline(), server_timeout].into_iter().flatten().min()
     }
 
-    /// Whether nobody holds it or waits for it.
+    fn is_idle(&self) -> bool {
+        self.holds.is_empty() && self.queue.is_empty() && self.server_heartbeats.is_empty()
+    }
+
+    /// Whether only tombstones would be lost by dropping the lock: it is idle, its circuit is closed, and the clock alone
+    /// makes every later token larger.
+    fn has_only_tombstones(&self, now: Moment) -> bool {
+        self.is_idle() && self.circuit.open_until <= now && self.last_token.number() < now.micros()
+    }
+
+    /// When the last tombstone expires, if nothing else is worth keeping.
+    pub(super) fn tombstones_expire_at(&self, now: Moment) -> Option<Moment> {
+        if self.has_only_tombstones(now) { self.tombstones.last_expiry() } else { None }
+    }
+
+    /// Whether nothing is lost by dropping the lock.
     #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.holds.is_empty() && self.queue.is_empty() && self.marks.is_empty()
+    pub fn can_be_dropped(&self, now: Moment) -> bool {
+        self.has_only_tombstones(now) && self.tombstones.is_empty()
     }
 
-    /// Until when it remembers requests, if it is idle and nothing else would be lost by forgetting it.
-    pub(super) fn droppable(&self, now: Moment) -> Option<Moment> {
-        let safe = self.is_idle() && self.crowd.until <= now && self.last_token.number() < now.micros();
-        if safe { self.gone.last_until() } else { None }
+    pub(super) fn evict_expired_tombstones(&mut self, now: Moment) {
+        self.tombstones.evict_expired(now, usize::MAX);
     }
 
-    /// Whether nothing would be lost by forgetting it: no holder, no waiter, no request to remember, and every later
-    /// token will be larger by the clock alone.
-    #[must_use]
-    pub fn is_forgettable(&self, now: Moment) -> bool {
-        self.is_idle()
-            && self.gone.is_empty()
-            && self.crowd.until <= now
-            && self.last_token.number() < now.micros()
-    }
-
-    /// Forgets requests whose time is over.
-    pub(super) fn forget(&mut self, now: Moment) {
-        self.gone.expire(now, usize::MAX);
-    }
-
-    /// Whether this holder could hold in this mode beside the present holders.
-    pub(super) fn admits(&self, mode: Mode, holder: &Holder, rules: &LockLimits) -> bool {
+    /// Whether the holder can hold the lock in this mode together with the present holders.
+    pub(super) fn can_grant(&self, mode: Mode, holder: &Holder, limits: &LockLimits) -> bool {
         match mode {
             Mode::Exclusive => self.holds.iter().all(|hold| hold.holder == *holder),
             Mode::Shared => {
-                let fits = |hold: &Hold| hold.mode.goes_with(mode) || hold.holder == *holder;
-                self.holds.first().is_none_or(fits) && self.holds.len() < rules.max_holders
+                let is_compatible = |hold: &Hold| hold.mode.goes_with(mode) || hold.holder == *holder;
+                self.holds.first().is_none_or(is_compatible) && self.holds.len() < limits.max_holders
             }
         }
     }
 
-    /// The state as the changes that make it.
+    /// The changes that reproduce this state when applied to an empty lock.
     pub fn changes(&self) -> impl Iterator<Item = Change> {
-        let fenced = Change::Fenced(self.last_token, self.last_score);
-        let marks = self.marks.iter().map(|(server, at)| Change::Marked { server: server.clone(), at: *at });
-        let Crowd { since, count, until } = self.crowd;
-        // An open circuit counts nobody, and must stay open all the same.
-        let crowd = (self.crowd != Crowd::default()).then_some(Change::Crowded { since, count, until });
-        let gone =
-            self.gone.iter().map(|(request, why, until)| Change::Gone { request, why: why.clone(), until });
-        [fenced]
+        let counters = Change::Fenced(self.last_token, self.last_score);
+        let heartbeats = self.server_heartbeats.iter();
+        let heartbeats = heartbeats.map(|(server, at)| Change::Marked { server: server.clone(), at: *at });
+        // An open circuit has a count of zero, but must stay open.
+        let CircuitBreaker { window_start, refusals, open_until } = self.circuit;
+        let circuit = (self.circuit != CircuitBreaker::default()).then_some(Change::Crowded {
+            since: window_start,
+            count: refusals,
+            until: open_until,
+        });
+        let tombstones = self.tombstones.iter().map(|(request, reason, expires_at)| Change::Gone {
+            request,
+            why: reason.clone(),
+            until: expires_at,
+        });
+        [counters]
             .into_iter()
             .chain(self.holds.iter().cloned().map(Change::Granted))
             .chain(self.queue.iter().cloned().map(Change::Queued))
-            .chain(marks)
-            .chain(crowd)
-            .chain(gone)
+            .chain(heartbeats)
+            .chain(circuit)
+            .chain(tombstones)
     }
 
-    /// Makes one change. Changes come from a step of this lock, or from the journal that kept them.
-    pub fn apply(&mut self, change: &Change, rules: &LockLimits) {
+    /// Applies one change, which comes from a command to this lock or from its journal.
+    pub fn apply(&mut self, change: &Change, limits: &LockLimits) {
         match change {
             Change::Fenced(token, score) => {
                 self.last_token = self.last_token.max(*token);
@@ -231,14 +224,14 @@ impl Lock {
             }
             Change::Queued(waiter) => {
                 self.last_score = self.last_score.max(waiter.score);
-                self.gone.remove(waiter.request);
-                self.queue.push(waiter.clone());
+                self.tombstones.remove(waiter.request);
+                self.queue.insert(waiter.clone());
             }
-            Change::Served { holder, by, deadline } => {
+            Change::Served { holder, by: served_by, deadline } => {
                 if let Some(mut waiter) = self.queue.remove(holder) {
-                    waiter.served_by.clone_from(by);
+                    waiter.served_by.clone_from(served_by);
                     waiter.deadline = *deadline;
-                    self.queue.push(waiter);
+                    self.queue.insert(waiter);
                 }
             }
             Change::Left { holder, .. } => {
@@ -246,104 +239,112 @@ impl Lock {
             }
             Change::Granted(hold) => {
                 self.last_token = self.last_token.max(hold.token);
-                // What an end was forgotten of early may live again; a journal that still knows it must agree.
-                hold.requests.iter().for_each(|request| self.gone.remove(*request));
+                // A request whose tombstone was evicted early can be granted again. A replayed journal may still have the
+                // tombstone and must reach the same state.
+                hold.requests.iter().for_each(|request| self.tombstones.remove(*request));
                 self.queue.remove(&hold.holder);
-                self.expires(hold.expires_at);
+                self.lower_next_expiry(hold.expires_at);
                 match self.index_of(&hold.holder) {
-                    Ok(at) => {
-                        if let Some(old) = self.holds.get_mut(at) {
-                            *old = hold.clone();
+                    Ok(index) => {
+                        if let Some(existing) = self.holds.get_mut(index) {
+                            *existing = hold.clone();
                         }
                     }
-                    Err(at) => {
+                    Err(index) => {
                         if self.holds.is_empty() {
-                            // Nearly every lock has one holder at a time; room for four would be most of its memory.
+                            // Nearly every lock has one holder at a time; the default capacity of four would be most of its
+                            // memory.
                             self.holds.reserve_exact(1);
                         }
-                        self.holds.insert(at, hold.clone());
+                        self.holds.insert(index, hold.clone());
                     }
                 }
             }
-            Change::Joined { holder, request, remember } => self.change_hold(holder, |hold| {
-                hold.remember |= remember;
-                hold.requests.push(*request);
-            }),
+            Change::Joined { holder, request, remember: leave_tombstone } => {
+                self.update_hold(holder, |hold| {
+                    hold.remember |= leave_tombstone;
+                    hold.requests.push(*request);
+                });
+            }
             Change::Parted { holder, request } => {
-                self.change_hold(holder, |hold| hold.requests.retain(|other| other != request));
+                self.update_hold(holder, |hold| hold.requests.retain(|other| other != request));
             }
             Change::Claimed { holder, expires_at } => {
-                self.expires(*expires_at);
-                self.change_hold(holder, |hold| {
+                self.lower_next_expiry(*expires_at);
+                self.update_hold(holder, |hold| {
                     hold.claimed = true;
                     hold.expires_at = *expires_at;
                     hold.before = None;
                 });
             }
             Change::Extended { holder, token, expires_at, heartbeat_count } => {
-                self.expires(*expires_at);
-                self.change_hold(holder, |hold| {
-                    let of_upgrade = hold.token != *token;
+                self.lower_next_expiry(*expires_at);
+                self.update_hold(holder, |hold| {
+                    let is_other_token = hold.token != *token;
                     let hold = match hold.before.as_deref_mut() {
-                        Some(before) if of_upgrade => before,
+                        Some(previous) if is_other_token => previous,
                         _ => hold,
                     };
                     hold.expires_at = *expires_at;
                     hold.heartbeat_count = *heartbeat_count;
                 });
             }
-            Change::Downgraded { holder } => self.change_hold(holder, |hold| {
-                // Whoever gives an upgrade up by itself has nothing to fall back to.
+            Change::Downgraded { holder } => self.update_hold(holder, |hold| {
+                // A holder that downgrades its own upgrade has nothing left to fall back to.
                 hold.mode = Mode::Shared;
                 hold.before = None;
             }),
             Change::Freed { holder, .. } => {
-                if let Ok(at) = self.index_of(holder) {
-                    self.holds.remove(at);
+                if let Ok(index) = self.index_of(holder) {
+                    self.holds.remove(index);
                 }
                 if self.holds.is_empty() {
                     self.next_expiry = None;
                 }
-                self.back_in_line(holder);
+                self.demote_upgrade(holder);
             }
-            Change::Gone { request, why, until } => {
-                self.gone.put(*request, why.clone(), *until, rules.max_repeats);
+            Change::Gone { request, why: reason, until: expires_at } => {
+                self.tombstones.insert(*request, reason.clone(), *expires_at, limits.max_repeats);
             }
             Change::Marked { server, at } => {
-                self.marks.insert(server.clone(), *at);
+                self.server_heartbeats.insert(server.clone(), *at);
             }
             Change::Silenced { server } => {
-                self.marks.remove(server);
+                self.server_heartbeats.remove(server);
             }
-            Change::Crowded { since, count, until } => {
-                self.crowd = Crowd { since: *since, count: *count, until: *until };
+            Change::Crowded { since: window_start, count: refusals, until: open_until } => {
+                self.circuit = CircuitBreaker {
+                    window_start: *window_start,
+                    refusals: *refusals,
+                    open_until: *open_until,
+                };
             }
         }
     }
 
-    /// A holder that waits to upgrade and loses its shared hold is a waiter like others, from when it asked.
-    fn back_in_line(&mut self, holder: &Holder) {
-        if self.queue.of(holder).is_some_and(|waiter| waiter.upgrade)
+    /// A waiting upgrade whose shared hold ends becomes a regular waiter with its original arrival time.
+    fn demote_upgrade(&mut self, holder: &Holder) {
+        if self.queue.get(holder).is_some_and(|waiter| waiter.upgrade)
             && let Some(waiter) = self.queue.remove(holder)
         {
-            self.queue.push(Waiter { upgrade: false, ..waiter });
+            self.queue.insert(Waiter { upgrade: false, ..waiter });
         }
     }
 
-    /// Looks for the first lease to end among all holds: once per lease, not per step.
-    pub(super) fn find_next_expiry(&mut self) {
+    /// Makes `next_expiry` exact. It scans all holds, so it runs once per expired lease and not once per command.
+    pub(super) fn refresh_next_expiry(&mut self) {
         self.next_expiry = self.holds.iter().map(|hold| hold.expires_at).min();
     }
 
-    fn expires(&mut self, at: Moment) {
-        self.next_expiry = Some(self.next_expiry.map_or(at, |next| next.min(at)));
+    fn lower_next_expiry(&mut self, expires_at: Moment) {
+        self.next_expiry = Some(self.next_expiry.map_or(expires_at, |next| next.min(expires_at)));
     }
 
-    fn change_hold(&mut self, holder: &Holder, change: impl FnOnce(&mut Hold)) {
-        if let Ok(at) = self.index_of(holder)
-            && let Some(hold) = self.holds.get_mut(at)
+    fn update_hold(&mut self, holder: &Holder, update: impl FnOnce(&mut Hold)) {
+        if let Ok(index) = self.index_of(holder)
+            && let Some(hold) = self.holds.get_mut(index)
         {
-            change(hold);
+            update(hold);
         }
     }
 

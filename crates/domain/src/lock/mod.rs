@@ -1,39 +1,39 @@
-//! Locks: who may hold what, who comes next, and what becomes of those who would wait for each other for ever.
+//! Locks: leases with fencing tokens, fair queues and deadlock detection.
 //!
-//! Two layers. The machine of one lock ([`Lock`]) takes a [`Command`] at a [`Moment`](crate::Moment), answers with an
-//! [`Outcome`] and lists every [`Change`] it made: that is what a backend keeps, publishes and replays. The [`saga`]
-//! takes several locks, one step at a time in one order, or gives them all back. Around them, [`Table`] keeps many locks
-//! with the indexes that the wait-for [`graph`] needs.
+//! Two layers. The state machine of one lock ([`Lock`]) executes a [`LockCommand`] at a [`Moment`](crate::Moment) and
+//! returns a [`LockOutcome`] with the list of every [`LockChange`] it made: a backend stores, publishes and replays these
+//! changes. The [`saga`] acquires several locks one by one in a global order, or releases them all. [`LockTable`] holds
+//! many locks with the indexes that the wait-for [`graph`] needs.
 //!
-//! Invariants, searched for by the tests: incompatible holders never coexist; nobody passes an earlier waiter, except a
-//! holder that upgrades; a token of a lock is larger than every earlier one; after each step whoever can hold does hold;
-//! what was released or cancelled does not come back by a late repetition.
+//! Invariants, checked by the tests: incompatible holders never coexist; nobody overtakes an earlier waiter, except a
+//! holder that upgrades; a fencing token is larger than every earlier token of its lock; after each command, the head of
+//! the queue waits only if it cannot be granted; a released or cancelled request cannot be revived by a late retry.
 
 mod command;
-mod due;
-mod fence;
+mod execute;
+mod expiry;
+mod fencing;
 pub mod graph;
+mod holder_index;
+mod limits;
 mod machine;
 mod name;
-mod pairs;
 mod queue;
-mod repeats;
 mod request;
-mod rules;
+mod request_key;
 pub mod saga;
-mod step;
 mod table;
 
 pub use command::{
-    Acquire, Change, End, Grant, HeldBy, LockCommand, LockRefusal, Outcome, Standing, Step, Wait,
+    Acquire, Change, End, Grant, HeldBy, LockCommand, LockCommandResult, LockRefusal, Outcome, Standing, Wait,
 };
-pub use fence::Token;
+pub use execute::{LONGER_MS, SHOWN_HOLDERS};
+pub use fencing::Token;
 pub use graph::{Cycle, Deadlock, Edge};
+pub use limits::LockLimits;
 pub use machine::{Hold, Lock, MAX_REQUESTS};
 pub use name::{Holder, InvalidName, LockKind, LockName, Mode, Text};
 pub use queue::{Place, Score, Waiter};
-pub use repeats::{NoKey, RequestKey, digest};
 pub use request::{Ask, Draft, LockRequest, MAX_LOCKS, Patience, ttl_ms};
-pub use rules::LockLimits;
-pub use step::{LONGER_MS, SHOWN_HOLDERS};
+pub use request_key::{InvalidRequestKey, RequestKey, digest};
 pub use table::{Answer, Entry, Table};

@@ -1,381 +1,377 @@
-//! Many locks, and what must be found across them: by holder, by due time, in circles.
+//! Many locks with the indexes that span them: by holder, by agent, by due time, and for the search for cycles.
 //!
-//! Every index is derived from the changes of single locks, so a table is the same whether it lived through its commands
-//! or was made again from its entries.
+//! Every index is derived from the changes of single locks, so a table is the same whether it executed its commands or
+//! replayed its journal.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::graph::{self, Candidate, Deadlock, Sight};
-use super::name::ByMark;
-use super::pairs::Pairs;
+use super::graph::{self, Candidate, Deadlock, PendingWait, WaitForGraph};
+use super::holder_index::HolderIndex;
+use super::name::NameHashBuilder;
 use super::{Change, Cycle, End, Hold, Holder, Lock, LockCommand, LockLimits, LockName, Outcome, Waiter};
 use crate::Moment;
 
-/// Idle locks that are kept for the requests they remember.
-const MAX_IDLE: usize = 100_000;
+/// Idle locks that are kept only for their tombstones.
+const MAX_IDLE_LOCKS: usize = 100_000;
 
-/// One entry of what happened to a table; a journal keeps them in order.
+/// One change of a table; a journal stores them in order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Entry {
-    /// A lock changed.
     Lock(LockName, Change),
-    /// A holder gave way in a deadlock; until then it counts as old as it was, so that it does not give way for ever.
+    /// The victim of a deadlock keeps its age for a while, so that it is not chosen again and again.
     Aged {
-        /// Who.
         holder: Holder,
-        /// When the oldest of its locks had been granted.
+        /// When the oldest of its locks was granted.
         since: Moment,
-        /// When this is forgotten.
         until: Moment,
     },
 }
 
-/// What a table answers to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// What the lock answers.
     pub outcome: Outcome,
-    /// Cycles that were ended.
+    /// The cycles that the command closed; they are resolved.
     pub deadlocks: Vec<Deadlock>,
 }
 
-/// Locks by name, with their indexes.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
-    rules: LockLimits,
-    /// Found by name at once; their order is in `names`.
-    locks: HashMap<LockName, Box<Lock>, ByMark>,
+    limits: LockLimits,
+    locks: HashMap<LockName, Box<Lock>, NameHashBuilder>,
+    /// The keys of `locks` in order.
     names: BTreeSet<LockName>,
-    held: Pairs,
-    waiting: Pairs,
-    /// The same as `waiting`, found by holder at once: the search for cycles looks at every waiting holder. In the order of
-    /// names, whoever queued first: which of several cycles is found must not depend on what is past.
-    waits: HashMap<Holder, Vec<LockName>, ByMark>,
+    held: HolderIndex,
+    waiting: HolderIndex,
+    /// The same pairs as `waiting`, hashed by holder because the search for cycles visits every waiting holder. The names
+    /// are sorted: which of several cycles is found must not depend on the order of arrival.
+    awaited_locks: HashMap<Holder, Vec<LockName>, NameHashBuilder>,
     due: BTreeSet<(Moment, LockName)>,
-    ages: BTreeMap<Holder, (Moment, Moment)>,
+    victim_ages: BTreeMap<Holder, VictimAge>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct VictimAge {
+    oldest_grant: Moment,
+    expires_at: Moment,
 }
 
 impl Table {
-    /// A table without locks.
     #[must_use]
-    pub fn new(rules: LockLimits) -> Self {
-        Self { rules, ..Self::default() }
+    pub fn new(limits: LockLimits) -> Self {
+        Self { limits, ..Self::default() }
     }
 
-    /// What its locks go by.
     #[must_use]
     pub const fn rules(&self) -> &LockLimits {
-        &self.rules
+        &self.limits
     }
 
-    /// A lock that is held, waited for, or remembers something.
+    /// `None` if the lock has no holders, no waiters and no tombstones.
     #[must_use]
     pub fn lock(&self, name: &LockName) -> Option<&Lock> {
         self.locks.get(name).map(Box::as_ref)
     }
 
-    /// All of them by name, from the first one after `after`.
+    /// The locks whose names sort after `after`, in order.
     pub fn locks_after(&self, after: Option<&LockName>) -> impl Iterator<Item = (&LockName, &Lock)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let names = self.names.range((after.map_or(Unbounded, Excluded), Unbounded));
         names.filter_map(|name| Some((name, self.lock(name)?)))
     }
 
-    /// How many grants are in force.
     #[must_use]
     pub fn held_count(&self) -> usize {
         self.held.len()
     }
 
-    /// How many requests wait.
     #[must_use]
     pub fn waiting_count(&self) -> usize {
         self.waiting.len()
     }
 
-    /// What a holder holds.
     pub fn held_by(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
-        self.held.of(holder)
+        self.held.by_holder(holder)
     }
 
-    /// What a holder waits for.
     pub fn waited_for_by(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
-        self.waiting.of(holder)
+        self.waiting.by_holder(holder)
     }
 
-    /// What the holders of an agent hold.
     pub fn held_by_agent(&self, agent: &str) -> impl Iterator<Item = (&Holder, &LockName)> {
-        self.held.of_agent(agent)
+        self.held.by_agent(agent)
     }
 
-    /// What the holders of an agent wait for.
     pub fn waited_for_by_agent(&self, agent: &str) -> impl Iterator<Item = (&Holder, &LockName)> {
-        self.waiting.of_agent(agent)
+        self.waiting.by_agent(agent)
     }
 
-    /// Who waits, each with what for.
     pub fn all_waiting(&self) -> impl Iterator<Item = (&Holder, &LockName)> {
         self.waiting.iter()
     }
 
-    /// Who holds, each with what.
     pub fn all_held(&self) -> impl Iterator<Item = (&Holder, &LockName)> {
         self.held.iter()
     }
 
-    /// A command to one lock, and the end of every cycle that its waiting closed. What changed is added to `entries`.
+    /// Executes a command on one lock and resolves every deadlock that it causes. Appends what changed to `changes`.
     pub fn command(
         &mut self,
         name: &LockName,
         command: &LockCommand,
         now: Moment,
-        entries: &mut Vec<Entry>,
+        changes: &mut Vec<Entry>,
     ) -> Answer {
-        let before = entries.len();
-        let mut outcome = self.step(name, command, now, entries);
-        let mut deadlocks = self.end_new_deadlocks(before, now, entries);
+        let before = changes.len();
+        let mut outcome = self.step(name, command, now, changes);
+        let mut deadlocks = self.resolve_new_deadlocks(before, now, changes);
         if !deadlocks.is_empty() && matches!(command, LockCommand::Acquire(_)) {
-            // Somebody gave way: the request may hold the lock by now, or have been the one that gave way.
-            let before = entries.len();
-            outcome = self.step(name, command, now, entries);
-            deadlocks.extend(self.end_new_deadlocks(before, now, entries));
+            // The abort may have granted the lock to this request, or this request was the victim.
+            let before = changes.len();
+            outcome = self.step(name, command, now, changes);
+            deadlocks.extend(self.resolve_new_deadlocks(before, now, changes));
         }
         Answer { outcome, deadlocks }
     }
 
-    /// Ends every cycle that was closed by what happened since `before`, and by what ending them brings about: whoever is
-    /// made to give way is taken off locks at which other things are due.
-    fn end_new_deadlocks(&mut self, before: usize, now: Moment, entries: &mut Vec<Entry>) -> Vec<Deadlock> {
-        let (mut ended, mut searched) = (Vec::new(), before);
-        while searched < entries.len() {
-            let holders = self.may_have_closed(entries.get(searched..).unwrap_or_default());
-            searched = entries.len();
+    /// Resolves every cycle that the changes since `before` closed. Aborting a victim processes what is due at its locks,
+    /// which can close further cycles; those are resolved too.
+    fn resolve_new_deadlocks(
+        &mut self,
+        before: usize,
+        now: Moment,
+        changes: &mut Vec<Entry>,
+    ) -> Vec<Deadlock> {
+        let (mut deadlocks, mut checked) = (Vec::new(), before);
+        while checked < changes.len() {
+            let holders = self.possible_cycle_closers(changes.get(checked..).unwrap_or_default());
+            checked = changes.len();
             for holder in holders {
-                ended.extend(self.end_cycles(&holder, now, entries));
+                deadlocks.extend(self.resolve_cycles_through(&holder, now, changes));
             }
         }
-        ended
+        deadlocks
     }
 
-    /// Who may have closed a cycle: who queued, who lost the place of an upgrade, and who took the last place among the holders
-    /// of a lock, because sharers wait for each other only there. Who waits for nothing closes none.
-    fn may_have_closed(&self, entries: &[Entry]) -> BTreeSet<Holder> {
+    /// The holders whose change may have closed a cycle: a new waiter, a waiting upgrade that lost its shared hold, and a
+    /// waiting holder that got the last shared slot of a lock, because only then sharers block each other.
+    fn possible_cycle_closers(&self, changes: &[Entry]) -> BTreeSet<Holder> {
         let waits_for = |holder: &Holder, name: &LockName| {
-            self.waits.get(holder).is_some_and(|names| names.binary_search(name).is_ok())
+            self.awaited_locks.get(holder).is_some_and(|names| names.binary_search(name).is_ok())
         };
         let is_full = |name: &LockName| {
-            self.lock(name).is_some_and(|lock| lock.holds().len() >= self.rules.max_holders)
+            self.lock(name).is_some_and(|lock| lock.holds().len() >= self.limits.max_holders)
         };
-        let closed_by = |entry: &Entry| match entry {
+        let closer = |change: &Entry| match change {
             Entry::Lock(name, Change::Queued(Waiter { holder, .. }) | Change::Freed { holder, .. }) => {
                 waits_for(holder, name).then(|| holder.clone())
             }
             Entry::Lock(name, Change::Granted(Hold { holder, .. })) => {
-                (self.waits.contains_key(holder) && is_full(name)).then(|| holder.clone())
+                (self.awaited_locks.contains_key(holder) && is_full(name)).then(|| holder.clone())
             }
             _ => None,
         };
-        entries.iter().filter_map(closed_by).collect()
+        changes.iter().filter_map(closer).collect()
     }
 
-    /// A command to one lock alone.
+    /// Executes a command on one lock without looking for deadlocks.
     pub fn step(
         &mut self,
         name: &LockName,
         command: &LockCommand,
         now: Moment,
-        entries: &mut Vec<Entry>,
+        changes: &mut Vec<Entry>,
     ) -> Outcome {
-        let name = self.name(name);
+        let name = self.intern(name);
         let lock = self.locks.entry(name.clone()).or_default();
-        let was_due = lock.next_due(&self.rules);
-        let step = lock.step(command, now, &self.rules);
-        let due = lock.next_due(&self.rules);
-        let forget = lock.is_forgettable(now);
-        self.is_due(&name, was_due, if forget { None } else { due });
-        for change in &step.changes {
-            self.index(&name, change);
+        let previous_due = lock.next_due(&self.limits);
+        let result = lock.step(command, now, &self.limits);
+        let due = lock.next_due(&self.limits);
+        let can_be_dropped = lock.can_be_dropped(now);
+        self.reschedule(&name, previous_due, if can_be_dropped { None } else { due });
+        for change in &result.changes {
+            self.update_indexes(&name, change);
         }
-        if forget {
+        if can_be_dropped {
             self.locks.remove(&name);
             self.names.remove(&name);
         }
-        entries.extend(step.changes.into_iter().map(|change| Entry::Lock(name.clone(), change)));
-        step.outcome
+        changes.extend(result.changes.into_iter().map(|change| Entry::Lock(name.clone(), change)));
+        result.outcome
     }
 
-    /// The name as it is kept: every index shares one copy of its text.
-    fn name(&mut self, name: &LockName) -> LockName {
-        if let Some((kept, _)) = self.locks.get_key_value(name) {
-            return kept.clone();
+    /// Returns the stored copy of the name, so that all indexes share one text.
+    fn intern(&mut self, name: &LockName) -> LockName {
+        if let Some((stored, _)) = self.locks.get_key_value(name) {
+            return stored.clone();
         }
         self.names.insert(name.clone());
         name.clone()
     }
 
-    /// Makes an entry of a journal again.
-    pub fn apply(&mut self, entry: &Entry) {
-        match entry {
+    /// Replays one change of a journal.
+    pub fn apply(&mut self, change: &Entry) {
+        match change {
             Entry::Lock(name, change) => {
-                let name = self.name(name);
+                let name = self.intern(name);
                 let lock = self.locks.entry(name.clone()).or_default();
-                let was_due = lock.next_due(&self.rules);
-                lock.apply(change, &self.rules);
-                let due = lock.next_due(&self.rules);
-                self.is_due(&name, was_due, due);
-                self.index(&name, change);
+                let previous_due = lock.next_due(&self.limits);
+                lock.apply(change, &self.limits);
+                let due = lock.next_due(&self.limits);
+                self.reschedule(&name, previous_due, due);
+                self.update_indexes(&name, change);
             }
-            Entry::Aged { holder, since, until } => {
-                self.ages.insert(holder.clone(), (*since, *until));
+            Entry::Aged { holder, since: oldest_grant, until: expires_at } => {
+                let age = VictimAge { oldest_grant: *oldest_grant, expires_at: *expires_at };
+                self.victim_ages.insert(holder.clone(), age);
             }
         }
     }
 
-    /// Begins a new life: every server that served waiters counts as heard of now, so that its waiters may come back.
-    pub fn revive(&mut self, now: Moment, entries: &mut Vec<Entry>) {
-        let marks = |(name, lock): (&LockName, &Lock)| {
+    /// After a restart: counts every server that serves waiters as alive now, so that its waiters can come back.
+    pub fn revive(&mut self, now: Moment, changes: &mut Vec<Entry>) {
+        let heartbeats = |(name, lock): (&LockName, &Lock)| {
             lock.servers()
                 .map(|server| Entry::Lock(name.clone(), Change::Marked { server, at: now }))
                 .collect::<Vec<_>>()
         };
-        let marked: Vec<Entry> = self.locks_after(None).flat_map(marks).collect();
-        for entry in marked {
-            self.apply(&entry);
-            entries.push(entry);
+        let heartbeats: Vec<Entry> = self.locks_after(None).flat_map(heartbeats).collect();
+        for change in heartbeats {
+            self.apply(&change);
+            changes.push(change);
         }
     }
 
-    /// The table as the entries that make it.
+    /// The changes that reproduce this table when applied to an empty one.
     pub fn entries(&self) -> impl Iterator<Item = Entry> {
-        let ages = self.ages.iter().map(|(holder, (since, until))| Entry::Aged {
-            holder: holder.clone(),
-            since: *since,
-            until: *until,
-        });
-        let of_lock = |(name, lock): (&LockName, &Lock)| {
+        let lock_changes = |(name, lock): (&LockName, &Lock)| {
             lock.changes().map(|change| Entry::Lock(name.clone(), change)).collect::<Vec<_>>()
         };
-        self.locks_after(None).flat_map(of_lock).chain(ages)
+        let victim_ages = self.victim_ages.iter().map(|(holder, age)| Entry::Aged {
+            holder: holder.clone(),
+            since: age.oldest_grant,
+            until: age.expires_at,
+        });
+        self.locks_after(None).flat_map(lock_changes).chain(victim_ages)
     }
 
-    /// Forgets locks that remember nothing worth keeping, and ages that are over.
+    /// Drops what has expired: tombstones, locks without state, and the ages of victims.
     pub fn forget(&mut self, now: Moment) {
         for lock in self.locks.values_mut() {
-            lock.forget(now);
+            lock.evict_expired_tombstones(now);
         }
-        self.locks.retain(|_, lock| !lock.is_forgettable(now));
+        self.locks.retain(|_, lock| !lock.can_be_dropped(now));
         let mut idle: Vec<(Moment, LockName)> = Vec::new();
         for (name, lock) in &self.locks {
-            idle.extend(lock.droppable(now).map(|remembers_until| (remembers_until, name.clone())));
+            idle.extend(lock.tombstones_expire_at(now).map(|expires_at| (expires_at, name.clone())));
         }
-        // What idle locks remember is bounded: those that would forget first do so early.
-        if idle.len() > MAX_IDLE {
+        // The number of idle locks is bounded: those whose tombstones expire first are dropped early.
+        if idle.len() > MAX_IDLE_LOCKS {
             idle.sort_unstable();
-            for (_, name) in idle.iter().take(idle.len() - MAX_IDLE) {
+            for (_, name) in idle.iter().take(idle.len() - MAX_IDLE_LOCKS) {
                 self.locks.remove(name);
             }
         }
         self.names.retain(|name| self.locks.contains_key(name));
-        self.ages.retain(|_, (_, until)| *until > now);
+        self.victim_ages.retain(|_, age| age.expires_at > now);
     }
 
-    /// The first lock at which something is due by `now`. Until a lock's turn comes it is only known before when nothing is
-    /// due there, which depends on what is past; the order in which locks have their turn does not.
+    /// The first lock that is due by `now`. A scheduled time is a lower bound that depends on history, so it is made exact
+    /// first: the order in which locks are due must not depend on history.
     pub fn first_due(&mut self, now: Moment) -> Option<LockName> {
-        while let Some((noted, name)) = self.due.first().filter(|(due, _)| *due <= now).cloned() {
+        while let Some((scheduled, name)) = self.due.first().filter(|(due, _)| *due <= now).cloned() {
             let due = self.locks.get_mut(&name).and_then(|lock| {
-                lock.find_next_expiry();
-                lock.next_due(&self.rules)
+                lock.refresh_next_expiry();
+                lock.next_due(&self.limits)
             });
-            if due == Some(noted) {
+            if due == Some(scheduled) {
                 return Some(name);
             }
-            self.is_due(&name, Some(noted), due);
+            self.reschedule(&name, Some(scheduled), due);
         }
         None
     }
 
-    /// Ends every cycle through this holder, and those that are closed by that.
-    pub fn end_deadlocks(
-        &mut self,
-        through: &Holder,
-        now: Moment,
-        entries: &mut Vec<Entry>,
-    ) -> Vec<Deadlock> {
-        let before = entries.len();
-        let mut ended = self.end_cycles(through, now, entries);
-        ended.extend(self.end_new_deadlocks(before, now, entries));
-        ended
+    /// Resolves every cycle through this holder, and the cycles that this closes.
+    pub fn end_deadlocks(&mut self, holder: &Holder, now: Moment, changes: &mut Vec<Entry>) -> Vec<Deadlock> {
+        let before = changes.len();
+        let mut deadlocks = self.resolve_cycles_through(holder, now, changes);
+        deadlocks.extend(self.resolve_new_deadlocks(before, now, changes));
+        deadlocks
     }
 
-    /// Whoever gives way loses its waits and all its locks.
-    fn end_cycles(&mut self, through: &Holder, now: Moment, entries: &mut Vec<Entry>) -> Vec<Deadlock> {
-        let mut ended = Vec::new();
-        while self.rules.deadlock_detection
-            && let Some(cycle) = graph::cycle_through(self, through)
+    fn resolve_cycles_through(
+        &mut self,
+        holder: &Holder,
+        now: Moment,
+        changes: &mut Vec<Entry>,
+    ) -> Vec<Deadlock> {
+        let mut deadlocks = Vec::new();
+        while self.limits.deadlock_detection
+            && let Some(cycle) = graph::cycle_through(self, holder)
         {
-            if self.catch_up(&cycle, now, entries) {
+            if self.process_due(&cycle, now, changes) {
                 continue;
             }
             let Some(victim) = self.victim(&cycle, now) else { break };
-            ended.push(self.abort(victim, cycle, now, entries));
+            deadlocks.push(self.abort(victim, cycle, now, changes));
         }
-        ended
+        deadlocks
     }
 
-    /// Lets happen what is due at the locks of a cycle; whether anything was, which may have opened it.
-    fn catch_up(&mut self, cycle: &Cycle, now: Moment, entries: &mut Vec<Entry>) -> bool {
-        let before = entries.len();
+    /// Processes what is due at the locks of a cycle. Returns whether anything changed, which may have broken the cycle.
+    fn process_due(&mut self, cycle: &Cycle, now: Moment, changes: &mut Vec<Entry>) -> bool {
+        let before = changes.len();
         for edge in cycle {
-            self.step(&edge.waits_for, &LockCommand::Tick, now, entries);
+            self.step(&edge.waits_for, &LockCommand::Tick, now, changes);
         }
-        entries.len() > before
+        changes.len() > before
     }
 
-    /// Who gives way to end a cycle.
     #[must_use]
     pub fn victim(&self, cycle: &Cycle, now: Moment) -> Option<Candidate> {
         graph::victim(cycle.iter().map(|edge| self.candidate(&edge.holder, &edge.waits_for, now)))
     }
 
     fn candidate(&self, holder: &Holder, waits_for: &LockName, now: Moment) -> Candidate {
-        let granted = |name| Some(self.locks.get(name)?.hold_of(holder)?.acquired_at);
-        let oldest = self.held_by(holder).filter_map(granted).min();
-        let first = self.ages.get(holder).filter(|(_, until)| *until > now).map(|(since, _)| *since);
+        let acquired_at = |name| Some(self.locks.get(name)?.hold_of(holder)?.acquired_at);
+        let current = self.held_by(holder).filter_map(acquired_at).min();
+        let previous = self.victim_ages.get(holder).filter(|age| age.expires_at > now);
+        let previous = previous.map(|age| age.oldest_grant);
         let waiter = self.locks.get(waits_for).and_then(|lock| lock.wait_of(holder));
         Candidate {
             holder: holder.clone(),
-            oldest_grant: [oldest, first].into_iter().flatten().min(),
+            oldest_grant: [current, previous].into_iter().flatten().min(),
             priority: waiter.map_or(0, |waiter| waiter.priority),
         }
     }
 
-    fn abort(&mut self, victim: Candidate, cycle: Cycle, now: Moment, entries: &mut Vec<Entry>) -> Deadlock {
+    /// The victim loses all its waits and all its locks.
+    fn abort(&mut self, victim: Candidate, cycle: Cycle, now: Moment, changes: &mut Vec<Entry>) -> Deadlock {
         let Candidate { holder, oldest_grant, .. } = victim;
-        if let Some(since) = oldest_grant {
-            let until = now.plus_ms(self.rules.repeat_ms);
-            let aged = Entry::Aged { holder: holder.clone(), since, until };
-            self.apply(&aged);
-            entries.push(aged);
+        if let Some(oldest_grant) = oldest_grant {
+            let expires_at = now.plus_ms(self.limits.repeat_ms);
+            let age = Entry::Aged { holder: holder.clone(), since: oldest_grant, until: expires_at };
+            self.apply(&age);
+            changes.push(age);
         }
         let cycle = Arc::new(cycle);
-        let freed: Vec<LockName> = self.held_by(&holder).cloned().collect();
-        let waits: Vec<LockName> = self.waited_for_by(&holder).cloned().collect();
-        for name in waits.iter().chain(&freed) {
+        let freed_locks: Vec<LockName> = self.held_by(&holder).cloned().collect();
+        let awaited_locks: Vec<LockName> = self.waited_for_by(&holder).cloned().collect();
+        for name in awaited_locks.iter().chain(&freed_locks) {
             let (holder, cycle) = (holder.clone(), cycle.clone());
-            self.step(name, &LockCommand::Abort { holder, waits_by: None, cycle }, now, entries);
+            self.step(name, &LockCommand::Abort { holder, waits_by: None, cycle }, now, changes);
         }
-        Deadlock { cycle, victim: holder, freed }
+        Deadlock { cycle, victim: holder, freed: freed_locks }
     }
 
-    fn is_due(&mut self, name: &LockName, was: Option<Moment>, due: Option<Moment>) {
-        if was != due {
-            if let Some(was) = was {
-                self.due.remove(&(was, name.clone()));
+    fn reschedule(&mut self, name: &LockName, previous: Option<Moment>, due: Option<Moment>) {
+        if previous != due {
+            if let Some(previous) = previous {
+                self.due.remove(&(previous, name.clone()));
             }
             if let Some(due) = due {
                 self.due.insert((due, name.clone()));
@@ -383,36 +379,36 @@ impl Table {
         }
     }
 
-    fn stops_waiting(&mut self, holder: &Holder, name: &LockName) {
+    fn remove_wait(&mut self, holder: &Holder, name: &LockName) {
         if self.waiting.remove(holder, name)
-            && let Some(names) = self.waits.get_mut(holder)
+            && let Some(names) = self.awaited_locks.get_mut(holder)
         {
             names.retain(|other| other != name);
             if names.is_empty() {
-                self.waits.remove(holder);
+                self.awaited_locks.remove(holder);
             }
         }
     }
 
-    fn index(&mut self, name: &LockName, change: &Change) {
+    fn update_indexes(&mut self, name: &LockName, change: &Change) {
         match change {
             Change::Queued(waiter) => {
                 if self.waiting.insert(&waiter.holder, name) {
-                    let names = self.waits.entry(waiter.holder.clone()).or_default();
-                    if let Err(at) = names.binary_search(name) {
-                        names.insert(at, name.clone());
+                    let names = self.awaited_locks.entry(waiter.holder.clone()).or_default();
+                    if let Err(index) = names.binary_search(name) {
+                        names.insert(index, name.clone());
                     }
                 }
             }
-            Change::Left { holder, .. } => self.stops_waiting(holder, name),
+            Change::Left { holder, .. } => self.remove_wait(holder, name),
             Change::Granted(hold) => {
-                self.stops_waiting(&hold.holder, name);
+                self.remove_wait(&hold.holder, name);
                 self.held.insert(&hold.holder, name);
             }
-            Change::Freed { holder, why, .. } => {
+            Change::Freed { holder, why: reason, .. } => {
                 self.held.remove(holder, name);
-                if *why == End::Released {
-                    self.ages.remove(holder);
+                if *reason == End::Released {
+                    self.victim_ages.remove(holder);
                 }
             }
             Change::Fenced(..)
@@ -430,25 +426,25 @@ impl Table {
     }
 }
 
-impl Sight for Table {
-    fn waits(&self, holder: &Holder) -> impl Iterator<Item = graph::Wait<'_>> {
-        let found = self.waits.get_key_value(holder);
-        found.into_iter().flat_map(move |(holder, names)| {
-            names.iter().filter_map(move |name| {
-                let (waiter, ahead) = self.locks.get(name)?.wait_and_ahead(holder)?;
-                let ahead = ahead.into_iter().map(|waiter| &waiter.holder).collect();
-                Some(graph::Wait { holder, lock: name, request: waiter.request, ahead })
+impl WaitForGraph for Table {
+    fn waits(&self, holder: &Holder) -> impl Iterator<Item = PendingWait<'_>> {
+        let entry = self.awaited_locks.get_key_value(holder);
+        entry.into_iter().flat_map(move |(holder, names)| {
+            names.iter().filter_map(move |lock| {
+                let (waiter, blockers) = self.locks.get(lock)?.wait_and_ahead(holder)?;
+                let earlier_waiters = blockers.into_iter().map(|blocker| &blocker.holder).collect();
+                Some(PendingWait { holder, lock, request: waiter.request, earlier_waiters })
             })
         })
     }
 
-    fn may_be_waited_for(&self, holder: &Holder) -> bool {
+    fn may_have_waiters(&self, holder: &Holder) -> bool {
         let lock = |name| self.locks.get(name);
         self.held_by(holder).filter_map(lock).any(|lock| lock.queue_length() > 0)
-            || self.waited_for_by(holder).filter_map(lock).any(|lock| !lock.is_last(holder))
+            || self.waited_for_by(holder).filter_map(lock).any(|lock| !lock.is_last_waiter(holder))
     }
 
-    fn held(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
+    fn held_locks(&self, holder: &Holder) -> impl Iterator<Item = &LockName> {
         self.held_by(holder)
     }
 

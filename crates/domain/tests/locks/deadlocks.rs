@@ -1,252 +1,254 @@
-//! Deadlocks against a brute-force oracle: random runs of holders, modes, upgrades, several waits at once, expiry and
-//! time; none is missed and none is invented.
+//! Deadlock detection and resolution. A property test compares random runs with a brute-force oracle.
 
-use crate::world::{World, check, check_cycle, copy, holder, is_in_cycle, lock, wish};
-use ade_domain::lock::{Acquire, LockCommand, LockLimits, Mode, graph};
+use crate::fixture::{
+    LockFixture, assert_invariants, assert_real_cycle, deadlock_cycle, holder, is_in_cycle, lock,
+    restore_from_snapshot, ticket,
+};
+use ade_domain::lock::{Acquire, End, LockCommand, LockLimits, Mode, graph};
 use ade_testkit::{Dice, effort};
 
 const HOLDERS: [&str; 6] = ["ann", "ben", "cem", "dee", "eva", "fay"];
 const LOCKS: [&str; 4] = ["p", "q", "r", "s"];
 
-/// One random command. Detection is off, so that the search can be asked before anybody gives way.
-fn act(world: &mut World, dice: &mut Dice, request: u64) -> Option<&'static str> {
-    let who = HOLDERS[dice.below(6) as usize];
+/// Executes one random command. Returns the agent of an acquire, which may have closed a cycle.
+fn execute_random(locks: &mut LockFixture, dice: &mut Dice, request_id: u64) -> Option<&'static str> {
+    let agent = HOLDERS[dice.below(6) as usize];
     let name = LOCKS[dice.below(4) as usize];
+    let holder = holder(agent);
     match dice.below(10) {
         0..=5 => {
             let mode = if dice.below(2) == 0 { Mode::Shared } else { Mode::Exclusive };
-            world.acquire(name, wish(who, &request.to_string(), mode));
-            return Some(who);
+            locks.acquire(name, ticket(agent, &request_id.to_string(), mode));
+            return Some(agent);
         }
-        6 => drop(world.release(name, who)),
+        6 => drop(locks.release(name, agent)),
         7 => {
-            let token = world
-                .table
-                .lock(&lock(name))
-                .and_then(|lock| lock.hold_of(&holder(who)))
-                .map(|hold| hold.token);
-            let command = LockCommand::Downgrade { holder: holder(who), token: token.unwrap_or_default() };
-            world.send(&lock(name), &command);
+            let hold = locks.table.lock(&lock(name)).and_then(|lock| lock.hold_of(&holder));
+            let token = hold.map(|hold| hold.token).unwrap_or_default();
+            locks.execute(&lock(name), &LockCommand::Downgrade { holder, token });
         }
         8 => {
-            let request =
-                world.table.lock(&lock(name)).and_then(|lock| lock.wait_of(&holder(who))).map(|w| w.request);
-            if let Some(request) = request {
-                let why = ade_domain::lock::End::Cancelled;
-                world.send(
-                    &lock(name),
-                    &LockCommand::Cancel { holder: holder(who), request, why, begun: false },
-                );
+            let waiter = locks.table.lock(&lock(name)).and_then(|lock| lock.wait_of(&holder));
+            if let Some(request) = waiter.map(|waiter| waiter.request) {
+                let cancel = LockCommand::Cancel { holder, request, why: End::Cancelled, begun: false };
+                locks.execute(&lock(name), &cancel);
             }
         }
         _ => {
-            world.pass(dice.below(15_000));
-            world.sweep();
+            locks.advance(dice.below(15_000));
+            locks.sweep();
         }
     }
     None
 }
 
 #[test]
-fn no_cycle_is_missed_and_none_invented() {
+fn finds_every_cycle_and_only_real_ones() {
     let (rounds, seed) = (effort::rounds(1_000, 100_000), effort::seed());
-    let (mut found, mut ended) = (0_u64, 0_u64);
+    let (mut found, mut resolved) = (0_u64, 0_u64);
     for round in 0..rounds {
+        // Without detection, so that the search runs before any cycle is resolved.
         let mut dice = Dice::new(seed, round);
-        let mut world = World::new(LockLimits { deadlock_detection: false, ..LockLimits::default() });
-        for request in 0..40 {
-            let Some(who) = act(&mut world, &mut dice, request) else { continue };
-            let start = holder(who);
-            let cycle = graph::cycle_through(&world.table, &start);
+        let mut locks = LockFixture::new(LockLimits { deadlock_detection: false, ..LockLimits::default() });
+        for request_id in 0..40 {
+            let Some(agent) = execute_random(&mut locks, &mut dice, request_id) else { continue };
+            let start = holder(agent);
+            let cycle = graph::cycle_through(&locks.table, &start);
             assert_eq!(
                 cycle.is_some(),
-                is_in_cycle(&world.table, &start),
-                "round {round}, request {request}"
+                is_in_cycle(&locks.table, &start),
+                "round {round}, request {request_id}"
             );
             let Some(cycle) = cycle else { continue };
-            let suspects = graph::suspects(&world.table, [&start]);
+            let candidates = graph::suspects(&locks.table, [&start]);
             assert!(
-                suspects.iter().any(|holder| cycle.iter().any(|edge| edge.holder == **holder)),
-                "round {round}, request {request}: none of {cycle:?} is suspected"
+                candidates.iter().any(|holder| cycle.iter().any(|edge| edge.holder == **holder)),
+                "round {round}, request {request_id}: no candidate in {cycle:?}"
             );
-            assert_eq!(cycle.first().map(|edge| &edge.holder), Some(&start), "it begins with whoever asked");
-            check_cycle(&world.table, &cycle);
+            assert_eq!(cycle.first().map(|edge| &edge.holder), Some(&start), "begins with the start");
+            assert_real_cycle(&locks.table, &cycle);
             found += 1;
         }
-        let again = copy(&world.table);
-        for who in HOLDERS {
-            let through = |table| graph::cycle_through(table, &holder(who));
-            assert_eq!(through(&again), through(&world.table), "round {round}: {who}");
+        let restored = restore_from_snapshot(&locks.table);
+        for agent in HOLDERS {
+            let cycle = |table| graph::cycle_through(table, &holder(agent));
+            assert_eq!(cycle(&restored), cycle(&locks.table), "round {round}: {agent}");
         }
-        // The same with detection on: whatever happens, nobody waits for itself afterwards.
+        // The same commands with detection: no cycle is left after any of them.
         let mut dice = Dice::new(seed, round);
-        let mut world = World::new(LockLimits::default());
-        for request in 0..40 {
-            let before = world.table.clone();
-            act(&mut world, &mut dice, request);
-            for name in HOLDERS {
+        let mut locks = LockFixture::new(LockLimits::default());
+        for request_id in 0..40 {
+            let before = locks.table.clone();
+            execute_random(&mut locks, &mut dice, request_id);
+            for agent in HOLDERS {
                 assert!(
-                    !is_in_cycle(&world.table, &holder(name)),
-                    "round {round}, request {request}: {name}"
+                    !is_in_cycle(&locks.table, &holder(agent)),
+                    "round {round}, request {request_id}: {agent}"
                 );
             }
-            ended += u64::from(before.all_waiting().count() > world.table.all_waiting().count());
-            check(&world.table);
+            resolved += u64::from(before.all_waiting().count() > locks.table.all_waiting().count());
+            assert_invariants(&locks.table);
         }
     }
     println!(
-        "{rounds} runs from seed {seed}: {found} cycles found, all real; {ended} steps with fewer waits"
+        "{rounds} rounds from seed {seed}: {found} real cycles found; {resolved} commands reduced the number of waits"
     );
-    assert!(found > rounds / 4, "the runs must contain deadlocks to mean something: {found}");
+    assert!(found > rounds / 4, "too few deadlocks for a meaningful test: {found}");
 }
 
-/// A ring of holders, each of which holds one lock and waits for the next one's.
-fn ring(parties: usize, first: Mode, second: Mode) {
-    let mut world = World::new(LockLimits::default());
-    let name = |n: usize| format!("h{:02}", n % parties);
-    for n in 0..parties {
-        world.grant(&name(n), wish(&name(n), "hold", first));
-        world.pass(1);
+/// Each holder has one lock and waits for the lock of the next one.
+fn assert_cycle_is_resolved(holders: usize, held_mode: Mode, requested_mode: Mode) {
+    let mut locks = LockFixture::new(LockLimits::default());
+    let name = |n: usize| format!("h{:02}", n % holders);
+    for n in 0..holders {
+        locks.grant(&name(n), ticket(&name(n), "hold", held_mode));
+        locks.advance(1);
     }
-    for n in 0..parties - 1 {
-        world.position(&name(n + 1), wish(&name(n), "wait", second));
+    for n in 0..holders - 1 {
+        locks.enqueue(&name(n + 1), ticket(&name(n), "wait", requested_mode));
     }
-    // The last one closes the ring and is the youngest.
-    let last = name(parties - 1);
-    let standing = world.acquire(&name(parties), wish(&last, "wait", second));
-    let cycle = crate::world::deadlock(&standing).expect("it gives way").clone();
+    // The last holder closes the cycle and is the youngest.
+    let last = name(holders - 1);
+    let status = locks.acquire(&name(holders), ticket(&last, "wait", requested_mode));
+    let cycle = deadlock_cycle(&status).expect("it is the victim").clone();
     let order: Vec<String> = cycle.iter().map(|edge| edge.holder.to_string()).collect();
-    let expected: Vec<String> = (0..parties).map(|n| name(parties - 1 + n)).collect();
+    let expected: Vec<String> = (0..holders).map(|n| name(holders - 1 + n)).collect();
     assert_eq!(order, expected, "the cycle in order");
-    assert_eq!(world.holders(&last), [name(parties - 2)], "its lock went on to who waited for it");
-    assert_eq!(world.table.waited_for_by(&holder(&last)).count(), 0);
-    // A repetition of the aborted request is told the same, and nothing comes back.
-    let again = world.acquire(&name(parties), wish(&last, "wait", second));
-    assert_eq!(crate::world::deadlock(&again), Some(&cycle));
+    assert_eq!(locks.holders(&last), [name(holders - 2)], "its lock went to the waiter");
+    assert_eq!(locks.table.waited_for_by(&holder(&last)).count(), 0);
+    let retried = locks.acquire(&name(holders), ticket(&last, "wait", requested_mode));
+    assert_eq!(deadlock_cycle(&retried), Some(&cycle), "a retry gets the same result");
 }
 
 #[test]
-fn rings_of_two_three_and_ten() {
-    for parties in [2, 3, 10] {
-        ring(parties, Mode::Exclusive, Mode::Exclusive);
-        ring(parties, Mode::Exclusive, Mode::Shared);
-        ring(parties, Mode::Shared, Mode::Exclusive);
+fn resolves_cycles_of_two_three_and_ten_holders() {
+    for holders in [2, 3, 10] {
+        assert_cycle_is_resolved(holders, Mode::Exclusive, Mode::Exclusive);
+        assert_cycle_is_resolved(holders, Mode::Exclusive, Mode::Shared);
+        assert_cycle_is_resolved(holders, Mode::Shared, Mode::Exclusive);
     }
 }
 
 #[test]
-fn two_upgraders_are_a_deadlock_and_the_older_one_wins() {
-    let mut world = World::new(LockLimits::default());
-    let old = world.grant("p", wish("old", "1", Mode::Shared));
-    world.pass(1);
-    world.grant("p", wish("young", "1", Mode::Shared));
-    world.position("p", wish("old", "2", Mode::Exclusive));
-    let standing = world.acquire("p", wish("young", "2", Mode::Exclusive));
-    assert_eq!(crate::world::deadlock(&standing).expect("it gives way").len(), 2);
+fn two_upgrades_deadlock_and_the_older_holder_wins() {
+    let mut locks = LockFixture::new(LockLimits::default());
+    let old = locks.grant("p", ticket("old", "1", Mode::Shared));
+    locks.advance(1);
+    locks.grant("p", ticket("young", "1", Mode::Shared));
+    locks.enqueue("p", ticket("old", "2", Mode::Exclusive));
+    let status = locks.acquire("p", ticket("young", "2", Mode::Exclusive));
+    assert_eq!(deadlock_cycle(&status).expect("it is the victim").len(), 2);
     let hold =
-        world.table.lock(&lock("p")).and_then(|lock| lock.hold_of(&holder("old"))).expect("upgraded").clone();
+        locks.table.lock(&lock("p")).and_then(|lock| lock.hold_of(&holder("old"))).expect("upgraded").clone();
     assert_eq!(hold.mode, Mode::Exclusive);
     assert!(hold.token > old.token, "an upgrade is a new grant");
-    assert_eq!(world.holders("p"), ["old"]);
+    assert_eq!(locks.holders("p"), ["old"]);
 }
 
 #[test]
-fn the_victim_keeps_its_age_and_does_not_starve() {
-    let mut world = World::new(LockLimits::default());
+fn victim_keeps_its_age_and_does_not_starve() {
+    let mut locks = LockFixture::new(LockLimits::default());
     for round in 0..2 {
-        let request = |n: u64| format!("{round}-{n}");
+        let request_id = |n: u64| format!("{round}-{n}");
         if round == 0 {
-            world.grant("p", wish("ann", &request(0), Mode::Exclusive));
-            world.pass(1);
-            world.grant("q", wish("ben", &request(0), Mode::Exclusive));
+            locks.grant("p", ticket("ann", &request_id(0), Mode::Exclusive));
+            locks.advance(1);
+            locks.grant("q", ticket("ben", &request_id(0), Mode::Exclusive));
         } else {
-            // Ben comes back first this time, but other holders are younger than it ever since.
-            world.grant("q", wish("ben", &request(0), Mode::Exclusive));
-            world.grant("p", wish("cem", &request(0), Mode::Exclusive));
+            // Ben retries: its kept age makes it older than every other holder.
+            locks.grant("q", ticket("ben", &request_id(0), Mode::Exclusive));
+            locks.grant("p", ticket("cem", &request_id(0), Mode::Exclusive));
         }
-        world.pass(1);
+        locks.advance(1);
         let other = if round == 0 { "ann" } else { "cem" };
-        world.position("q", wish(other, &request(1), Mode::Exclusive));
-        let standing = world.acquire("p", wish("ben", &request(1), Mode::Exclusive));
+        locks.enqueue("q", ticket(other, &request_id(1), Mode::Exclusive));
+        let status = locks.acquire("p", ticket("ben", &request_id(1), Mode::Exclusive));
         if round == 0 {
-            assert!(crate::world::deadlock(&standing).is_some(), "ben is the youngest");
-            world.release("p", "ann");
-            world.release("q", "ann");
+            assert!(deadlock_cycle(&status).is_some(), "ben is the victim");
+            locks.release("p", "ann");
+            locks.release("q", "ann");
         } else {
-            assert!(crate::world::deadlock(&standing).is_none(), "ben is the oldest now");
-            assert_eq!(world.holders("p"), ["ben"]);
-            world.release("p", "ben");
-            world.release("q", "ben");
+            assert!(deadlock_cycle(&status).is_none(), "ben is the oldest");
+            assert_eq!(locks.holders("p"), ["ben"]);
+            locks.release("p", "ben");
+            locks.release("q", "ben");
         }
     }
 }
 
 #[test]
-fn detection_can_be_switched_off() {
-    let mut world = World::new(LockLimits { deadlock_detection: false, ..LockLimits::default() });
-    world.grant("p", wish("ann", "1", Mode::Exclusive));
-    world.grant("q", wish("ben", "1", Mode::Exclusive));
-    world.position("q", wish("ann", "2", Mode::Exclusive));
-    assert_eq!(world.position("p", wish("ben", "2", Mode::Exclusive)), 1);
-    assert!(is_in_cycle(&world.table, &holder("ann")));
+fn detection_can_be_disabled() {
+    let mut locks = LockFixture::new(LockLimits { deadlock_detection: false, ..LockLimits::default() });
+    locks.grant("p", ticket("ann", "1", Mode::Exclusive));
+    locks.grant("q", ticket("ben", "1", Mode::Exclusive));
+    locks.enqueue("q", ticket("ann", "2", Mode::Exclusive));
+    assert_eq!(locks.enqueue("p", ticket("ben", "2", Mode::Exclusive)), 1);
+    assert!(is_in_cycle(&locks.table, &holder("ann")));
 }
 
 #[test]
-fn which_of_two_cycles_is_found_does_not_depend_on_who_queued_where_first() {
-    let mut world = World::new(LockLimits { deadlock_detection: false, ..LockLimits::default() });
-    for (name, who) in [("p", "ann"), ("q", "ann"), ("r", "ben")] {
-        world.grant(name, wish(who, "1", Mode::Exclusive));
+fn found_cycle_does_not_depend_on_order_of_arrival() {
+    let mut locks = LockFixture::new(LockLimits { deadlock_detection: false, ..LockLimits::default() });
+    for (name, agent) in [("p", "ann"), ("q", "ann"), ("r", "ben")] {
+        locks.grant(name, ticket(agent, "1", Mode::Exclusive));
     }
-    world.position("q", wish("ben", "2", Mode::Exclusive));
-    world.position("p", wish("ben", "2", Mode::Exclusive));
-    world.position("r", wish("ann", "2", Mode::Exclusive));
-    for table in [&world.table, &copy(&world.table)] {
-        let cycle = graph::cycle_through(table, &holder("ann")).expect("a cycle");
+    locks.enqueue("q", ticket("ben", "2", Mode::Exclusive));
+    locks.enqueue("p", ticket("ben", "2", Mode::Exclusive));
+    locks.enqueue("r", ticket("ann", "2", Mode::Exclusive));
+    for table in [&locks.table, &restore_from_snapshot(&locks.table)] {
+        let cycle = graph::cycle_through(table, &holder("ann")).expect("cycle");
         let waits: Vec<_> = cycle.iter().map(|edge| edge.waits_for.clone()).collect();
         assert_eq!(waits, [lock("r"), lock("p")]);
     }
 }
 
 #[test]
-fn a_cycle_that_is_closed_by_ending_another_ends_too() {
-    let mut world = World::new(LockLimits::default());
-    let long = |who: &str, request: &str, mode| Acquire { ttl_ms: 300_000, ..wish(who, request, mode) };
-    for (name, who) in [("a", "old"), ("m", "ann"), ("b", "young")] {
-        world.grant(name, long(who, "1", Mode::Exclusive));
-        world.pass(1);
+fn resolves_cycle_that_another_resolution_closes() {
+    let mut locks = LockFixture::new(LockLimits::default());
+    let long_lease = |agent: &str, request_id: &str| Acquire {
+        ttl_ms: 300_000,
+        ..ticket(agent, request_id, Mode::Exclusive)
+    };
+    for (name, agent) in [("a", "old"), ("m", "ann"), ("b", "young")] {
+        locks.grant(name, long_lease(agent, "1"));
+        locks.advance(1);
     }
-    world.grant("l", long("young", "2", Mode::Shared));
-    // Ann's lease ends first. Then she waits behind cem, who waits for what else she holds.
-    world.grant("l", Acquire { ttl_ms: 1_000, ..wish("ann", "2", Mode::Shared) });
-    world.position("l", wish("cem", "1", Mode::Exclusive));
-    world.position("l", wish("ann", "3", Mode::Exclusive));
-    world.position("m", wish("cem", "2", Mode::Exclusive));
-    world.position("a", wish("young", "3", Mode::Exclusive));
-    world.pass(1_000);
-    // Nobody has looked at that lock since; the youngest is taken off it, as it gives way elsewhere.
-    let answer = world.send(&lock("b"), &LockCommand::Acquire(wish("old", "2", Mode::Exclusive)));
-    let victims: Vec<String> = answer.deadlocks.iter().map(|ended| ended.victim.to_string()).collect();
+    locks.grant("l", Acquire { mode: Mode::Shared, ..long_lease("young", "2") });
+    // Ann's lease expires first. Then she waits behind cem, who waits for her other lock.
+    locks.grant("l", Acquire { ttl_ms: 1_000, ..ticket("ann", "2", Mode::Shared) });
+    locks.enqueue("l", ticket("cem", "1", Mode::Exclusive));
+    locks.enqueue("l", ticket("ann", "3", Mode::Exclusive));
+    locks.enqueue("m", ticket("cem", "2", Mode::Exclusive));
+    locks.enqueue("a", ticket("young", "3", Mode::Exclusive));
+    locks.advance(1_000);
+    // No command has touched lock l since the expiry. Aborting the youngest holder touches it and closes the second cycle.
+    let reply = locks.execute(&lock("b"), &LockCommand::Acquire(ticket("old", "2", Mode::Exclusive)));
+    let victims: Vec<String> = reply.deadlocks.iter().map(|deadlock| deadlock.victim.to_string()).collect();
     assert_eq!(victims, ["young", "cem"]);
-    assert_eq!(world.holders("l"), ["ann"]);
-    for who in ["old", "ann", "cem", "young"] {
-        assert!(!is_in_cycle(&world.table, &holder(who)), "{who}");
+    assert_eq!(locks.holders("l"), ["ann"]);
+    for agent in ["old", "ann", "cem", "young"] {
+        assert!(!is_in_cycle(&locks.table, &holder(agent)), "{agent}");
     }
 }
 
 #[test]
-fn a_cycle_of_sharers_is_closed_by_who_takes_the_last_place() {
-    let mut world = World::new(LockLimits { max_holders: 1, ..LockLimits::default() });
-    world.grant("p", wish("first", "1", Mode::Shared));
-    world.grant("q", wish("ben", "1", Mode::Exclusive));
-    world.position("p", wish("ann", "1", Mode::Shared));
-    world.position("p", wish("ben", "2", Mode::Shared));
-    // Neither waits for the other, as long as both wait for the first.
-    world.position("q", wish("ann", "2", Mode::Exclusive));
-    let token = world.table.lock(&lock("p")).map(|lock| lock.holds()[0].token).expect("held");
+fn detects_cycle_of_sharers_at_the_holder_limit() {
+    let mut locks = LockFixture::new(LockLimits { max_holders: 1, ..LockLimits::default() });
+    locks.grant("p", ticket("first", "1", Mode::Shared));
+    locks.grant("q", ticket("ben", "1", Mode::Exclusive));
+    locks.enqueue("p", ticket("ann", "1", Mode::Shared));
+    locks.enqueue("p", ticket("ben", "2", Mode::Shared));
+    // Ann and ben do not block each other while both wait for the first holder.
+    locks.enqueue("q", ticket("ann", "2", Mode::Exclusive));
+    let token = locks.table.lock(&lock("p")).map(|lock| lock.holds()[0].token).expect("held");
     let release = LockCommand::Release { holder: holder("first"), token };
-    world.pass(1);
-    let victims: Vec<String> =
-        world.send(&lock("p"), &release).deadlocks.iter().map(|ended| ended.victim.to_string()).collect();
-    assert_eq!(victims, ["ann"], "whose only grant is the youngest");
-    assert_eq!((world.holders("p"), world.queue("q")), (vec!["ben".to_owned()], vec![]));
+    locks.advance(1);
+    let victims: Vec<String> = locks
+        .execute(&lock("p"), &release)
+        .deadlocks
+        .iter()
+        .map(|deadlock| deadlock.victim.to_string())
+        .collect();
+    assert_eq!(victims, ["ann"], "it has the youngest grant");
+    assert_eq!((locks.holders("p"), locks.queue("q")), (vec!["ben".to_owned()], vec![]));
 }

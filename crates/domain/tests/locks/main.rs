@@ -1,14 +1,14 @@
-//! Locks: the machine of one, the table of all, deadlocks and requests for several.
+//! Tests of locks: the state machine, the lock table, deadlocks and requests for several locks.
 
 #![expect(
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
-    reason = "helpers of tests fail and tell like tests"
+    reason = "test helpers panic on failure, like the tests themselves"
 )]
 
 mod deadlocks;
+mod exhaustive;
+mod fixture;
 mod machine;
 mod sagas;
-mod search;
-mod world;

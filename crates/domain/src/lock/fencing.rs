@@ -1,4 +1,4 @@
-//! Fencing tokens: a number that grows with every grant of a lock, so that a resource can turn away a former holder.
+//! Fencing tokens: a number that grows with every grant of a lock, so that a resource can reject a former holder.
 
 use std::fmt;
 
@@ -6,28 +6,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::Moment;
 
-/// A fencing token, below 2^53 so that every JSON reader keeps it exact.
+/// Below 2^53, so that every JSON reader keeps it exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Token(u64);
 
 impl Token {
-    /// The first number that is not a token.
+    /// Every token is below this.
     pub const END: u64 = 1 << 53;
 
-    /// A token that somebody shows us; whether it is anyone's is for the lock to say.
+    /// A token as presented by a caller; only the lock knows whether it is valid.
     #[must_use]
     pub const fn shown(number: u64) -> Self {
         Self(number)
     }
 
-    /// The token after this one, taken at `now`: it grows also where this one was forgotten, because clocks grow.
+    /// The next token at `now`. It grows with the clock even if the last token was forgotten.
     #[must_use]
     pub fn next(self, now: Moment) -> Self {
         Self(self.0.saturating_add(1).max(now.micros()).min(Self::END - 1))
     }
 
-    /// The number.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.0
@@ -45,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_grows_with_the_clock_without_it_and_after_amnesia() {
+    fn grows_with_a_running_stopped_or_reversed_clock_and_after_data_loss() {
         let now = Moment::from_micros(1_000);
         let first = Token::default().next(now);
         assert_eq!(first.number(), 1_000);

@@ -1,0 +1,385 @@
+//! Executes one command on one lock: first what is due, then the command, then promotions. It must not read the clock.
+
+use super::command::{
+    Acquire, Change, End, Grant, LockCommand, LockCommandResult, LockRefusal, Outcome, Standing, Wait,
+};
+use super::expiry::CommandExecution;
+use super::machine::{Hold, Lock, MAX_REQUESTS};
+use super::queue::{Score, Waiter};
+use super::{Holder, LockLimits, Mode, RequestKey, Text, Token};
+use crate::Moment;
+
+/// Holders that a refusal lists.
+pub const SHOWN_HOLDERS: usize = 20;
+/// A retry extends the deadline of its wait only by more than this: the remaining time it sends is rounded.
+pub const LONGER_MS: u64 = 1_000;
+
+impl Lock {
+    /// `now` must not be earlier than at the previous command.
+    pub fn step(&mut self, command: &LockCommand, now: Moment, limits: &LockLimits) -> LockCommandResult {
+        let mut execution = CommandExecution { lock: self, now, limits, changes: Vec::new() };
+        if let LockCommand::Mark { server } = command {
+            execution.record(Change::Marked { server: server.clone(), at: now });
+        }
+        execution.reap_expired();
+        if *command == LockCommand::Sweep {
+            execution.reap_lost_servers();
+        }
+        execution.promote_waiters();
+        let outcome = execution.execute(command);
+        execution.promote_waiters();
+        LockCommandResult { outcome, changes: execution.changes }
+    }
+}
+
+impl CommandExecution<'_> {
+    fn execute(&mut self, command: &LockCommand) -> Outcome {
+        // The batch limit may have left this holder's expired hold in place.
+        if let Some(hold) = command.holder().and_then(|holder| self.lock.hold_of(holder)).cloned() {
+            self.end_if_expired(&hold);
+        }
+        match command {
+            LockCommand::Acquire(acquisition) => Outcome::Standing(self.acquire(acquisition)),
+            LockCommand::Claim { holder, request, ttl_ms } => self.claim(holder, *request, *ttl_ms),
+            LockCommand::Keep { holder, request, ms: ttl_ms } => {
+                self.extend_unclaimed(holder, *request, *ttl_ms)
+            }
+            LockCommand::Extend { holder, token, ms: ttl_ms } => self.extend(holder, *token, *ttl_ms),
+            LockCommand::Release { holder, token } => self.release(holder, *token),
+            LockCommand::Downgrade { holder, token } => self.downgrade(holder, *token),
+            LockCommand::Verify { token } => self.verify(*token),
+            LockCommand::Inquire { holder, request } => self.query(holder, *request),
+            LockCommand::Cancel { holder, request, why: reason, begun: include_claimed } => {
+                self.cancel(holder, *request, reason, *include_claimed)
+            }
+            LockCommand::HangUp { holder, request, server, begun: include_claimed } => {
+                self.disconnect(holder, *request, server, *include_claimed)
+            }
+            LockCommand::Break => self.break_holds(),
+            LockCommand::Abort { holder, waits_by: expected_request, cycle } => {
+                self.abort(holder, *expected_request, &End::Deadlock(cycle.clone()))
+            }
+            LockCommand::Mark { .. } | LockCommand::Tick | LockCommand::Sweep => Outcome::Done,
+        }
+    }
+
+    fn acquire(&mut self, acquisition: &Acquire) -> Standing {
+        if let Some(reason) = self.lock.tombstones.get(acquisition.request, self.now) {
+            return Standing::Over(reason.clone());
+        }
+        if let Some(hold) = self.lock.hold_of(&acquisition.holder).cloned() {
+            if let Some(own) = hold.for_request(acquisition.request) {
+                // The caller of an open request learns of its grant now, so its lease starts now. A ticket is claimed by a
+                // command of its own.
+                let is_open = acquisition.wait.as_ref().is_some_and(|wait| wait.served_by.is_some());
+                let shares_current_hold = hold.requests.contains(&acquisition.request);
+                if acquisition.claimed && is_open && !own.claimed && shares_current_hold {
+                    let expires_at = self.now.plus_ms(acquisition.ttl_ms);
+                    self.record(Change::Claimed { holder: acquisition.holder.clone(), expires_at });
+                    return self.held_status(&acquisition.holder);
+                }
+                return Standing::Held(own.grant());
+            }
+            if hold.mode >= acquisition.mode {
+                return self.join(&hold, acquisition);
+            }
+            if self.lock.can_grant(acquisition.mode, &acquisition.holder, self.limits) {
+                return self.grant_now(acquisition, Some(Box::new(hold)));
+            }
+        }
+        if let Some(waiter) = self.lock.wait_of(&acquisition.holder).cloned() {
+            if waiter.request == acquisition.request {
+                return self.renew_wait(&waiter, acquisition);
+            }
+            if let Some(wait) = &acquisition.wait {
+                return self.supersede(&waiter, acquisition, wait);
+            }
+        }
+        if self.lock.queue.is_empty()
+            && self.lock.can_grant(acquisition.mode, &acquisition.holder, self.limits)
+        {
+            return self.grant_now(acquisition, None);
+        }
+        if self.lock.circuit.open_until > self.now {
+            return Standing::Refused(LockRefusal::Contention { retry_at: self.lock.circuit.open_until });
+        }
+        match &acquisition.wait {
+            None => {
+                let others = self.lock.holds().iter().filter(|hold| hold.holder != acquisition.holder);
+                let holders = others.take(SHOWN_HOLDERS).map(Hold::held_by).collect();
+                Standing::Refused(LockRefusal::Held { holders, queue_length: self.lock.queue.len() })
+            }
+            Some(_) if self.lock.queue.len() >= self.limits.max_queue => self.refuse_full_queue(),
+            Some(wait) => self.enqueue(acquisition, wait, self.lock.last_score.next(self.now)),
+        }
+    }
+
+    /// The holder already has the lock in the same or a stronger mode: the request shares that grant and extends its lease
+    /// if needed.
+    fn join(&mut self, hold: &Hold, acquisition: &Acquire) -> Standing {
+        let holder = acquisition.holder.clone();
+        if hold.requests.len() >= MAX_REQUESTS
+            && let Some(oldest) = hold.requests.first()
+        {
+            self.record(Change::Parted { holder: holder.clone(), request: *oldest });
+            self.add_tombstone(*oldest, &End::Superseded);
+        }
+        self.record(Change::Joined {
+            holder: holder.clone(),
+            request: acquisition.request,
+            remember: acquisition.remember,
+        });
+        let expires_at = self.now.plus_ms(acquisition.ttl_ms);
+        if acquisition.claimed && (!hold.claimed || expires_at > hold.expires_at) {
+            self.record(Change::Claimed { holder, expires_at: expires_at.max(hold.expires_at) });
+        }
+        self.held_status(&acquisition.holder)
+    }
+
+    fn grant_now(&mut self, acquisition: &Acquire, upgraded_from: Option<Box<Hold>>) -> Standing {
+        let is_served = acquisition.wait.as_ref().is_none_or(|wait| wait.served_by.is_some());
+        let lease_ms = if acquisition.claimed { acquisition.ttl_ms } else { self.claim_window_ms(is_served) };
+        self.grant(Hold {
+            holder: acquisition.holder.clone(),
+            requests: vec![acquisition.request],
+            mode: acquisition.mode,
+            token: Token::default(),
+            acquired_at: self.now,
+            expires_at: self.now.plus_ms(lease_ms),
+            claimed: acquisition.claimed,
+            purpose: acquisition.purpose.clone(),
+            priority: acquisition.priority,
+            heartbeat_count: 0,
+            remember: acquisition.remember,
+            before: upgraded_from.filter(|_| !acquisition.claimed),
+        });
+        self.held_status(&acquisition.holder)
+    }
+
+    fn held_status(&self, holder: &Holder) -> Standing {
+        match self.lock.hold_of(holder) {
+            Some(hold) => Standing::Held(hold.grant()),
+            None => Standing::Over(End::Expired),
+        }
+    }
+
+    /// A retry of a waiting request, possibly through another server or with a later deadline. Its position stays the same.
+    fn renew_wait(&mut self, waiter: &Waiter, acquisition: &Acquire) -> Standing {
+        let mut deadline = waiter.deadline;
+        if let Some(wait) = &acquisition.wait {
+            let requested_deadline = self.now.plus_ms(wait.ms);
+            let is_later = requested_deadline > deadline.plus_ms(LONGER_MS);
+            if is_later {
+                deadline = requested_deadline;
+            }
+            if is_later || waiter.served_by != wait.served_by {
+                let served_by = wait.served_by.clone();
+                self.record(Change::Served {
+                    holder: waiter.holder.clone(),
+                    by: served_by.clone(),
+                    deadline,
+                });
+                if let Some(server) = served_by {
+                    self.record(Change::Marked { server, at: self.now });
+                }
+            }
+        }
+        Standing::Waiting { position: self.lock.queue.position(waiter), deadline }
+    }
+
+    /// The status that a retry would get, without its effects.
+    fn query(&self, holder: &Holder, request: RequestKey) -> Outcome {
+        if let Some(reason) = self.lock.tombstones.get(request, self.now) {
+            return Outcome::Standing(Standing::Over(reason.clone()));
+        }
+        if let Some(hold) = self.lock.hold_of(holder).and_then(|hold| hold.for_request(request)) {
+            return Outcome::Standing(Standing::Held(hold.grant()));
+        }
+        self.waiter_for(holder, request).map_or(Outcome::Lost, |waiter| {
+            let (position, deadline) = (self.lock.queue.position(waiter), waiter.deadline);
+            Outcome::Standing(Standing::Waiting { position, deadline })
+        })
+    }
+
+    /// A holder waits once: its newer request replaces the older one. It keeps the position if the mode is the same, and
+    /// goes to the end of the queue otherwise.
+    fn supersede(&mut self, older: &Waiter, acquisition: &Acquire, wait: &Wait) -> Standing {
+        self.end_wait(older, End::Superseded);
+        let is_same_mode = older.mode == acquisition.mode;
+        let score = if is_same_mode { older.score } else { self.lock.last_score.next(self.now) };
+        self.enqueue(acquisition, wait, score)
+    }
+
+    fn enqueue(&mut self, acquisition: &Acquire, wait: &Wait, score: Score) -> Standing {
+        if let Some(server) = &wait.served_by {
+            self.record(Change::Marked { server: server.clone(), at: self.now });
+        }
+        let waiter = Waiter {
+            holder: acquisition.holder.clone(),
+            request: acquisition.request,
+            mode: acquisition.mode,
+            score,
+            upgrade: self.lock.hold_of(&acquisition.holder).is_some(),
+            priority: acquisition.priority,
+            purpose: acquisition.purpose.clone(),
+            requested_at: self.now,
+            deadline: self.now.plus_ms(wait.ms),
+            served_by: wait.served_by.clone(),
+            remember: acquisition.remember,
+        };
+        self.record(Change::Queued(waiter.clone()));
+        Standing::Waiting { position: self.lock.queue.position(&waiter), deadline: waiter.deadline }
+    }
+
+    /// Counts the refusal for the circuit breaker.
+    fn refuse_full_queue(&mut self) -> Standing {
+        let circuit = self.lock.circuit;
+        let window_end = circuit.window_start.plus_ms(self.limits.crowded_within_ms);
+        let starts_window = circuit.refusals == 0 || window_end <= self.now;
+        let (window_start, refusals) =
+            if starts_window { (self.now, 1) } else { (circuit.window_start, circuit.refusals + 1) };
+        let opens = refusals >= self.limits.crowded_after;
+        let refusals = if opens { 0 } else { refusals };
+        let open_until =
+            if opens { self.now.plus_ms(self.limits.crowded_for_ms) } else { circuit.open_until };
+        self.record(Change::Crowded { since: window_start, count: refusals, until: open_until });
+        Standing::Refused(LockRefusal::QueueFull { queue_length: self.lock.queue.len() })
+    }
+
+    fn claim(&mut self, holder: &Holder, request: RequestKey, ttl_ms: u64) -> Outcome {
+        let Some(hold) = self.hold_with_request(holder, request) else { return Outcome::Lost };
+        let expires_at = self.now.plus_ms(ttl_ms);
+        // A repeated claim does not restart the lease; a request that joined an older grant may need a longer one.
+        let is_first = hold.requests.first() == Some(&request);
+        let is_running = hold.claimed && (is_first || expires_at <= hold.expires_at);
+        if !is_running {
+            self.record(Change::Claimed { holder: holder.clone(), expires_at });
+        }
+        self.updated(holder)
+    }
+
+    fn extend_unclaimed(&mut self, holder: &Holder, request: RequestKey, ttl_ms: u64) -> Outcome {
+        let Some(hold) = self.hold_with_request(holder, request) else { return Outcome::Lost };
+        let (token, heartbeat_count) = (hold.token, hold.heartbeat_count);
+        let expires_at = self.now.plus_ms(ttl_ms);
+        if expires_at > hold.expires_at {
+            self.record(Change::Extended { holder: holder.clone(), token, expires_at, heartbeat_count });
+        }
+        self.updated(holder)
+    }
+
+    fn extend(&mut self, holder: &Holder, token: Token, ttl_ms: u64) -> Outcome {
+        let Some(hold) = self.hold_with_token(holder, token) else { return Outcome::Lost };
+        let expires_at = self.now.plus_ms(ttl_ms).max(hold.expires_at);
+        let heartbeat_count = hold.heartbeat_count + 1;
+        let grant = Grant { expires_at, ..hold.grant() };
+        self.record(Change::Extended { holder: holder.clone(), token, expires_at, heartbeat_count });
+        Outcome::Kept(grant)
+    }
+
+    fn release(&mut self, holder: &Holder, token: Token) -> Outcome {
+        if self.hold_with_token(holder, token).is_none() {
+            return Outcome::Lost;
+        }
+        if let Some(hold) = self.lock.hold_of(holder).cloned() {
+            self.end_hold(&hold, &End::Released);
+        }
+        Outcome::Done
+    }
+
+    fn downgrade(&mut self, holder: &Holder, token: Token) -> Outcome {
+        let Some(hold) = self.hold_with_token(holder, token) else { return Outcome::Lost };
+        let grant = Grant { mode: Mode::Shared, ..hold.grant() };
+        if hold.mode == Mode::Exclusive {
+            self.record(Change::Downgraded { holder: holder.clone() });
+        }
+        Outcome::Kept(grant)
+    }
+
+    fn verify(&self, token: Token) -> Outcome {
+        let holds = self.lock.holds().iter().flat_map(|hold| [Some(hold), hold.before.as_deref()]);
+        let hold = holds.flatten().find(|hold| hold.token == token && hold.expires_at > self.now);
+        hold.map_or(Outcome::Lost, |hold| Outcome::Valid(hold.held_by()))
+    }
+
+    fn cancel(
+        &mut self,
+        holder: &Holder,
+        request: RequestKey,
+        reason: &End,
+        include_claimed: bool,
+    ) -> Outcome {
+        if let Some(waiter) = self.waiter_for(holder, request).cloned() {
+            self.end_wait(&waiter, reason.clone());
+        } else if let Some(hold) = self.hold_with_request(holder, request).cloned() {
+            if hold.requests.len() > 1 {
+                self.record(Change::Parted { holder: holder.clone(), request });
+            } else if !hold.claimed || include_claimed || *reason == End::Cancelled {
+                self.end_hold(&hold, reason);
+            }
+        }
+        if self.lock.tombstones.get(request, self.now).is_none() {
+            self.add_tombstone(request, reason);
+        }
+        Outcome::Done
+    }
+
+    fn disconnect(
+        &mut self,
+        holder: &Holder,
+        request: RequestKey,
+        server: &Text,
+        include_claimed: bool,
+    ) -> Outcome {
+        let waiter = self.waiter_for(holder, request);
+        if waiter.is_some_and(|waiter| waiter.served_by.as_ref() != Some(server)) {
+            return Outcome::Done;
+        }
+        self.cancel(holder, request, &End::HungUp, include_claimed)
+    }
+
+    fn break_holds(&mut self) -> Outcome {
+        let holds = self.lock.holds().to_vec();
+        for hold in &holds {
+            self.end_hold(hold, &End::Broken);
+        }
+        Outcome::Broken(holds.iter().map(Hold::held_by).collect())
+    }
+
+    fn abort(&mut self, holder: &Holder, expected_request: Option<RequestKey>, reason: &End) -> Outcome {
+        let waiter = self.lock.wait_of(holder).cloned();
+        if expected_request.is_some() && expected_request != waiter.as_ref().map(|waiter| waiter.request) {
+            return Outcome::Lost;
+        }
+        if let Some(waiter) = waiter {
+            self.end_wait(&waiter, reason.clone());
+        }
+        if let Some(hold) = self.lock.hold_of(holder).cloned() {
+            self.end_hold(&hold, reason);
+            // A request without an id gets a tombstone too: the server that polls for it must learn of the deadlock.
+            for request in hold.requests.iter().filter(|_| !hold.remember) {
+                self.add_tombstone(*request, reason);
+            }
+        }
+        Outcome::Done
+    }
+
+    fn waiter_for(&self, holder: &Holder, request: RequestKey) -> Option<&Waiter> {
+        self.lock.wait_of(holder).filter(|waiter| waiter.request == request)
+    }
+
+    fn hold_with_request(&self, holder: &Holder, request: RequestKey) -> Option<&Hold> {
+        self.lock.hold_of(holder).filter(|hold| hold.requests.contains(&request))
+    }
+
+    /// Also finds the shared hold below an unclaimed upgrade: until the claim, its holder only knows the old token.
+    fn hold_with_token(&self, holder: &Holder, token: Token) -> Option<&Hold> {
+        let hold = self.lock.hold_of(holder)?;
+        let previous = hold.before.as_deref().filter(|previous| previous.expires_at > self.now);
+        [Some(hold), previous].into_iter().flatten().find(|hold| hold.token == token)
+    }
+
+    fn updated(&self, holder: &Holder) -> Outcome {
+        self.lock.hold_of(holder).map_or(Outcome::Lost, |hold| Outcome::Kept(hold.grant()))
+    }
+}

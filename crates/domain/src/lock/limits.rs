@@ -1,0 +1,58 @@
+//! Limits and time windows of locks. Configuration sets the first group; the second group is part of the contract.
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockLimits {
+    pub default_ttl_ms: u64,
+    pub max_ttl_ms: u64,
+    /// Waiters per lock.
+    pub max_queue: usize,
+    /// Holders that share one lock.
+    pub max_holders: usize,
+    pub default_wait_ms: u64,
+    pub max_wait_ms: u64,
+    pub deadlock_detection: bool,
+
+    /// Claim window of a granted ticket.
+    pub ticket_claim_ms: u64,
+    /// Claim window of a request that a server holds open. It is short, because a live server claims at once.
+    pub served_claim_ms: u64,
+    /// A server without a heartbeat for this time is lost, and its waiters are abandoned.
+    pub server_silence_ms: u64,
+    /// How long a request stays known after its end, so that a retry gets the same result.
+    pub repeat_ms: u64,
+    /// Tombstones per lock.
+    pub max_repeats: usize,
+    /// Refusals for a full queue within the window that open the circuit breaker.
+    pub crowded_after: u32,
+    pub crowded_within_ms: u64,
+    /// How long an open circuit breaker refuses new waiters.
+    pub crowded_for_ms: u64,
+    /// Grants, expiries and abandoned waits that one command processes; the rest is due at once.
+    pub batch: usize,
+    /// Per agent.
+    pub acquisitions_per_minute: u32,
+}
+
+impl Default for LockLimits {
+    fn default() -> Self {
+        Self {
+            default_ttl_ms: 30_000,
+            max_ttl_ms: 300_000,
+            max_queue: 1_000,
+            max_holders: 10_000,
+            default_wait_ms: 60_000,
+            max_wait_ms: 3_600_000,
+            deadlock_detection: true,
+            ticket_claim_ms: 10_000,
+            served_claim_ms: 3_000,
+            server_silence_ms: 3_000,
+            repeat_ms: 600_000,
+            max_repeats: 10_000,
+            crowded_after: 100,
+            crowded_within_ms: 10_000,
+            crowded_for_ms: 5_000,
+            batch: 128,
+            acquisitions_per_minute: 60_000,
+        }
+    }
+}
