@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use ade_domain::Moment;
 use ade_domain::audit::AuditActor;
-use ade_domain::people::{ADMIN, AUDITOR, AuthorSet, User, UserId};
+use ade_domain::people::{ADMIN, AUDITOR, User, UserId};
 use ade_domain::permission::{ActorRole, Scope, actor_roles};
 use ade_domain::task::Actor;
 use ade_domain::task::TaskCommand;
@@ -115,21 +115,6 @@ impl Caller {
         self.user
             .as_ref()
             .is_none_or(|user| self.agent_id.is_none() && (user.has(ADMIN) || user.has(AUDITOR)))
-    }
-
-    /// Who can never decide about what it proposes; who answers for the agents of the lineage comes on top.
-    #[must_use]
-    pub(crate) fn authors(&self) -> AuthorSet {
-        let mut authors = AuthorSet::default();
-        if let Some(user) = &self.user {
-            let why =
-                if self.agent_id.is_some() { "sponsors the agent that proposed it" } else { "is its author" };
-            authors.add(user.user_id.clone(), why);
-        }
-        if let Some(maker) = &self.token_made_by {
-            authors.add(maker.clone(), "made the token that it was proposed with");
-        }
-        authors
     }
 
     /// Whether it has the role and a token for what administrators do.

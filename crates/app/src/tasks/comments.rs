@@ -83,18 +83,14 @@ impl TaskService {
             let (seen, config) = (old.revision, old.config.clone());
             let facts = self.facts(&config.task_type).await?;
             let lock_preview = self.lock_preview(&config, Some(&copy_id)).await;
+            let sponsors = self.sponsors(&old.metadata.lineage).await?;
             let now = self.clock.now();
             let author = old.resubmit(&actor, now)?;
             let mut metadata = old.metadata.clone();
             if let Some(user) = &caller.user {
                 metadata.author_name.clone_from(&user.name);
             }
-            let mut authors = caller.authors();
-            for who in old.author_set.iter() {
-                authors
-                    .add(who.clone(), format!("belongs to the authors of {task_id}, which it was made of"));
-            }
-            self.join_behind(&mut authors, &metadata.lineage).await?;
+            let authors = old.author_set_for_resubmission(&sponsors, &actor);
             let digest = old.digest;
             let draft = Task::draft(copy_id.as_str(), config, digest, author, authors, now);
             let (preview, predecessor) = (old.preview.clone(), Some(task_id.to_owned()));

@@ -236,8 +236,8 @@ fn ask(
     for (named, why) in named_by(question, policy) {
         let Resolved { reviewer, chain, passed_by: on_the_way } = delegation::resolve(named, &ways);
         passed_by.extend(on_the_way);
-        if let Some(why) = question.author_set.why(&reviewer) {
-            passed_by.push(format!("{reviewer} cannot decide about this task: {why}"));
+        if let Some(reason) = question.author_set.reason(&reviewer) {
+            passed_by.push(format!("{reviewer} cannot decide about this task: {reason}"));
             continue;
         }
         let Some(user) = question.people.active(&reviewer) else {

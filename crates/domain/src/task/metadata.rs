@@ -35,6 +35,13 @@ pub struct Lineage {
     pub sponsor_id: Option<UserId>,
 }
 
+impl Lineage {
+    /// The agents that it names.
+    pub fn agents(&self) -> impl Iterator<Item = &str> {
+        [&self.agent_id, &self.parent_agent_id].into_iter().flatten().map(String::as_str)
+    }
+}
+
 /// What a task would change, as far as that is known before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

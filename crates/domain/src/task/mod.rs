@@ -8,6 +8,7 @@ mod agent_work;
 mod allowed;
 mod apply;
 mod archived;
+mod authors;
 mod config;
 mod decide;
 mod digest;
@@ -39,7 +40,7 @@ use crate::Moment;
 use crate::approval::assignment::{ConsideredPolicy, QuorumUnreachable};
 use crate::approval::quorum::{Progress, Requirement, Vote};
 use crate::approval::{Approval, ApprovalStatus};
-use crate::people::{AuthorSet, UserId};
+use crate::people::{AuthorReason, AuthorSet, UserId};
 use crate::permission::{ActorRole, Permission, is_permitted};
 use crate::risk::Risk;
 
@@ -360,7 +361,7 @@ impl Task {
             since: BTreeMap::from([(State::Draft, now)]),
             transitions: Vec::new(),
         };
-        review.author_set.add(author_id.clone(), "is its author");
+        review.author_set.add(author_id.clone(), AuthorReason::Author);
         review.record("task.create", State::Draft, Some(author_id));
         review
     }
@@ -434,8 +435,8 @@ impl Task {
     /// Nobody of the author set decides, and nobody by a token that one of them made.
     fn not_ones_own(&self, actor: &Actor) -> Result<UserId, Refusal> {
         let Some(who) = &actor.user else { return Err(Refusal::Forbidden) };
-        if let Some(why) = self.author_set.why(who) {
-            return Err(Refusal::OwnTask { who: who.clone(), why: why.to_owned() });
+        if let Some(reason) = self.author_set.reason(who) {
+            return Err(Refusal::OwnTask { who: who.clone(), why: reason.to_string() });
         }
         if let Some(maker) = actor.token_made_by.as_ref().filter(|maker| self.author_set.contains(maker)) {
             let why = format!(

@@ -58,8 +58,8 @@ impl Task {
         if people.active(who).is_none() {
             return cannot("is not an active user".to_owned());
         }
-        if let Some(why) = self.author_set.why(who) {
-            return cannot(why.to_owned());
+        if let Some(reason) = self.author_set.reason(who) {
+            return cannot(reason.to_string());
         }
         if self.is_asked(who) {
             return cannot("is asked already".to_owned());
