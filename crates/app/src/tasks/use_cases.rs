@@ -189,19 +189,9 @@ impl TaskService {
         let (about, actor) = (About::task(task_id, caller), caller.actor());
         for _ in 0..MOST_ATTEMPTS {
             let task = self.load(about).await?;
-            task.can_delete(&actor)?;
+            let happened = task.delete(&actor)?;
             let write = Write::DeleteTask { task_id: task_id.to_owned(), expected: task.revision };
             let now = self.clock.now();
-            let happened = ade_domain::task::Transition {
-                action: "task.delete".to_owned(),
-                actor: actor.user.clone(),
-                from: task.state,
-                to: task.state,
-                approval_id: None,
-                reason: None,
-                ticket: None,
-                tell: Vec::new(),
-            };
             let audit = vec![super::audit(&task, &happened, Some(caller), now)];
             let events = vec![super::event(&task, &happened, now)];
             let mut commit = Commit { writes: vec![write], audit, events, ..Commit::default() };

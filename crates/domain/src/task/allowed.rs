@@ -9,7 +9,7 @@ use crate::approval::Approval;
 use crate::permission::Permission;
 
 impl Task {
-    /// What somebody may ask of it now. Who may say something about it is not decided here: that is among it for everybody.
+    /// What somebody may ask of it now.
     #[must_use]
     pub fn open_to(&self, actor: &Actor, now: Moment) -> Vec<TaskCommand> {
         allowed(self.state).into_iter().filter(|verb| self.is_open_to(*verb, actor, now)).collect()
@@ -31,7 +31,7 @@ impl Task {
             TaskCommand::Stop => Self::may_command(actor).is_ok(),
             TaskCommand::RollBack => Self::may_command(actor).is_ok() && self.can_be_rolled_back(),
             TaskCommand::Cancel => self.may_cancel(actor).is_ok(),
-            TaskCommand::Comment => true,
+            TaskCommand::Comment => self.may_comment(actor).is_ok(),
             TaskCommand::Assign
             | TaskCommand::GoStale
             | TaskCommand::Expire

@@ -9,6 +9,7 @@ mod allowed;
 mod apply;
 mod archived;
 mod authors;
+mod comment;
 mod config;
 mod decide;
 mod digest;
@@ -205,6 +206,21 @@ pub struct Transition {
     pub ticket: Option<String>,
     /// Who should be told.
     pub tell: Vec<UserId>,
+}
+
+impl Transition {
+    fn new(action: &str, actor: Option<UserId>, from: State, to: State) -> Self {
+        Self {
+            action: action.to_owned(),
+            actor,
+            from,
+            to,
+            approval_id: None,
+            reason: None,
+            ticket: None,
+            tell: Vec::new(),
+        }
+    }
 }
 
 /// Why nothing happened.
@@ -464,18 +480,8 @@ impl Task {
     }
 
     fn record(&mut self, action: &str, from: State, actor: Option<UserId>) -> &mut Transition {
-        let record = Transition {
-            action: action.to_owned(),
-            actor,
-            from,
-            to: self.state,
-            approval_id: None,
-            reason: None,
-            ticket: None,
-            tell: Vec::new(),
-        };
         self.revision += 1;
-        self.transitions.push(record);
+        self.transitions.push(Transition::new(action, actor, from, self.state));
         let last = self.transitions.len() - 1;
         #[expect(clippy::indexing_slicing, reason = "it was pushed just now")]
         &mut self.transitions[last]

@@ -1,6 +1,6 @@
 //! From draft to review, and back into review when what was reviewed is not what would be done any more.
 
-use super::{Actor, Config, Digest, Refusal, Reopened, State, Task, TaskCommand, next};
+use super::{Actor, Config, Digest, Refusal, Reopened, State, Task, TaskCommand, Transition, next};
 use crate::Moment;
 use crate::approval::assignment::{Assignee, Assignment, QuorumUnreachable};
 use crate::approval::{Approval, ApprovalStatus};
@@ -100,10 +100,11 @@ impl Task {
         }
     }
 
-    /// One of its authors deletes it.
-    pub fn can_delete(&self, actor: &Actor) -> Result<(), Refusal> {
-        self.as_author(actor)?;
-        Ok(next(self.state, TaskCommand::Delete).map(drop)?)
+    /// An author deletes a draft. Deleting the stored task is up to the caller.
+    pub fn delete(&self, actor: &Actor) -> Result<Transition, Refusal> {
+        let author = self.as_author(actor)?;
+        let to = next(self.state, TaskCommand::Delete)?;
+        Ok(Transition::new("task.delete", Some(author), self.state, to))
     }
 
     /// One of its authors makes another draft of what was rejected or failed; this one stays as it is. Who.
