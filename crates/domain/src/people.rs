@@ -1,4 +1,4 @@
-//! People: who they are, what they may do by their roles, and who can never decide about a task.
+//! People, their roles, and the author set of a task: those who can never decide on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,33 +6,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::task::Lineage;
 
-/// May propose tasks.
+/// Role: may propose tasks.
 pub const AUTHOR: &str = "author";
-/// May be asked to review.
+/// Role: may be asked to review tasks.
 pub const REVIEWER: &str = "reviewer";
-/// May do what the matrix gives to administrators.
+/// Role: has the permissions of an administrator.
 pub const ADMIN: &str = "admin";
-/// The service itself.
+/// Role: the service itself.
 pub const SYSTEM: &str = "system";
-/// May see every task and the whole audit log.
+/// Role: may read every task and the whole audit log.
 pub const AUDITOR: &str = "auditor";
-/// Is told when something escalates.
+/// Role: is notified of escalations.
 pub const ON_CALL: &str = "on-call";
 
-/// What a person is known by.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String))]
 #[serde(transparent)]
 pub struct UserId(String);
 
 impl UserId {
-    /// The id that is written so.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// As it is written.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -45,49 +42,42 @@ impl std::fmt::Display for UserId {
     }
 }
 
-/// A person.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
-    /// What it is known by.
     pub user_id: UserId,
-    /// A name for people.
     pub name: String,
-    /// The four of the matrix, and any others that policies ask for.
+    /// The roles of the permission matrix, and any others that policies require.
     pub roles: BTreeSet<String>,
-    /// To whom its requests go when nobody else is left.
+    /// Receives this person's unanswered approval requests.
     pub manager_id: Option<UserId>,
-    /// Whom it works with.
     pub team: Option<String>,
-    /// Whether it still works here.
+    /// False once the person has left.
     pub active: bool,
 }
 
 impl User {
-    /// Whether it has a role.
     #[must_use]
     pub fn has(&self, role: &str) -> bool {
         self.roles.contains(role)
     }
 }
 
-/// Everybody, by id.
+/// All users, by id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct People(BTreeMap<UserId, User>);
 
 impl People {
-    /// Somebody.
     #[must_use]
     pub fn get(&self, id: &UserId) -> Option<&User> {
         self.0.get(id)
     }
 
-    /// Somebody who still works here.
     #[must_use]
     pub fn active(&self, id: &UserId) -> Option<&User> {
         self.get(id).filter(|user| user.active)
     }
 
-    /// Everybody who still works here and has a role, by id.
+    /// Active users with a role, ordered by id.
     pub fn with_role<'a>(&'a self, role: &'a str) -> impl Iterator<Item = &'a User> {
         self.0.values().filter(move |user| user.active && user.has(role))
     }
