@@ -86,11 +86,11 @@ impl Requirement {
     pub(super) fn missing(&self) -> Option<String> {
         let (available, needed) = (self.reviewers.len(), self.min_approvers);
         if available < needed as usize {
-            return Some(format!("it requires {needed} approvers, and only {available} can decide"));
+            return Some(format!("{needed} approvers required, {available} available"));
         }
         let represents = |role: &String| self.reviewers.values().any(|roles| roles.contains(role));
         let role = self.required_roles.iter().find(|role| !represents(role))?;
-        Some(format!("it requires an approver with role {role}, and nobody who can decide has it"))
+        Some(format!("nobody who can decide has the required role {role}"))
     }
 
     #[must_use]

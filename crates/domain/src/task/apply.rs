@@ -185,9 +185,14 @@ impl Task {
     }
 
     /// Takes over from a worker whose lease expired. The attempt increases, so that later reports of the lost worker are refused.
-    /// If the effects can be determined (`can_settle`), the new worker determines them and reports; otherwise the outcome is
+    /// If the effects can be determined (`can_determine_effects`), the new worker determines them and reports; otherwise the outcome is
     /// unknown.
-    pub fn recover(&mut self, start: Begin, can_settle: bool, now: Moment) -> Result<Follows, Refusal> {
+    pub fn recover(
+        &mut self,
+        start: Begin,
+        can_determine_effects: bool,
+        now: Moment,
+    ) -> Result<Follows, Refusal> {
         let (state, attempt) = (self.state, self.next_attempt());
         let timeout_ms = u64::from(self.config.timeout_seconds) * 1_000;
         let Some(execution) = self.execution.as_mut() else { return Err(Refusal::NotLost) };
@@ -215,7 +220,7 @@ impl Task {
             execution.code = Some(FailureCode::WorkerLost);
             execution.error = Some(cause.clone());
         }
-        if can_settle {
+        if can_determine_effects {
             // The phase stays: if this worker is lost before it has determined the effects, the next one finds the same phase.
             execution.worker = start.worker;
             self.record("task.recover", state, None).reason = Some(cause);
