@@ -84,10 +84,10 @@ impl Head {
 
 /// The first entry of a chain that is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("entry {number}: {why}")]
+#[error("entry {number}: {reason}")]
 pub struct Broken {
     pub number: u64,
-    pub why: String,
+    pub reason: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -134,10 +134,10 @@ impl Walk {
     /// Verifies the next entry.
     pub fn step(&mut self, entry: &Entry) -> Result<(), Broken> {
         let expected = self.head.number + 1;
-        let broken = |why: String| Err(Broken { number: expected, why });
+        let broken = |reason: String| Err(Broken { number: expected, reason });
         if entry.number != expected {
-            let why = if entry.number > expected { "is missing" } else { "is out of order" };
-            return broken(format!("{why}: found entry {} instead", entry.number));
+            let problem = if entry.number > expected { "is missing" } else { "is out of order" };
+            return broken(format!("{problem}: found entry {} instead", entry.number));
         }
         if entry.previous_hash != self.head.entry_hash {
             return broken("its previous_hash is not the hash of the entry before it".to_owned());
@@ -162,7 +162,7 @@ impl Walk {
         match self.checkpoint {
             Some(checkpoint) if checkpoint.number > self.head.number => Err(Broken {
                 number: self.head.number + 1,
-                why: format!(
+                reason: format!(
                     "is missing: the log was truncated; the checkpoint has {} entries",
                     checkpoint.number
                 ),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The version of the scoring method.
 pub const ASSESSED_BY: &str = "ade-risk-1";
 /// The criticality of a resource that is not registered.
-pub const UNREGISTERED: u8 = 50;
+pub const UNREGISTERED_CRITICALITY: u8 = 50;
 /// The failure rate covers at most this many finished tasks of a type.
 pub const HISTORY: u32 = 50;
 /// With fewer finished tasks the failure rate counts as zero.
@@ -150,13 +150,15 @@ pub const fn level(score: u8, thresholds: Thresholds) -> Level {
 }
 
 fn criticality(inputs: &Facts) -> ExactFactor {
-    let criticality = |resource: &Registered| resource.criticality.unwrap_or(UNREGISTERED).min(100);
+    let criticality =
+        |resource: &Registered| resource.criticality.unwrap_or(UNREGISTERED_CRITICALITY).min(100);
     let highest = inputs.resources.iter().max_by_key(|resource| criticality(resource));
     let (value, why) = match highest {
         None => (0, "no resources".to_owned()),
-        Some(resource) if resource.criticality.is_none() => {
-            (UNREGISTERED, format!("{} is not registered and counts as {UNREGISTERED}", resource.resource))
-        }
+        Some(resource) if resource.criticality.is_none() => (
+            UNREGISTERED_CRITICALITY,
+            format!("{} is not registered and counts as {UNREGISTERED_CRITICALITY}", resource.resource),
+        ),
         Some(resource) => {
             (criticality(resource), format!("{} is the most critical resource", resource.resource))
         }

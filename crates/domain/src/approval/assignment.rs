@@ -86,11 +86,11 @@ pub struct Assignment {
 /// Too few people can decide.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "policy {policy} cannot be satisfied: {why}. Ask an administrator to add reviewers or to change the policy."
+    "policy {policy} cannot be satisfied: {reason}. Ask an administrator to add reviewers or to change the policy."
 )]
 pub struct QuorumUnreachable {
     pub policy: String,
-    pub why: String,
+    pub reason: String,
     /// People and delegations that were skipped, each with the reason.
     pub passed_by: Vec<String>,
 }
@@ -100,7 +100,7 @@ pub fn assign(input: &Question<'_>) -> Result<Assignment, QuorumUnreachable> {
     let (assignment, unreachable) = assign_available(input);
     match unreachable {
         None => Ok(assignment),
-        Some((policy, why)) => Err(QuorumUnreachable { policy, why, passed_by: assignment.passed_by }),
+        Some((policy, reason)) => Err(QuorumUnreachable { policy, reason, passed_by: assignment.passed_by }),
     }
 }
 
@@ -109,8 +109,8 @@ pub fn assign(input: &Question<'_>) -> Result<Assignment, QuorumUnreachable> {
 #[must_use]
 pub fn assign_anyway(input: &Question<'_>) -> Assignment {
     let (mut assignment, unreachable) = assign_available(input);
-    if let Some((policy, why)) = unreachable {
-        assignment.passed_by.push(format!("policy {policy} cannot be satisfied at present: {why}"));
+    if let Some((policy, reason)) = unreachable {
+        assignment.passed_by.push(format!("policy {policy} cannot be satisfied at present: {reason}"));
     }
     assignment
 }
@@ -222,8 +222,9 @@ fn assign_policy(
     let context = input.delegation_context();
     let mut requirement = Requirement::of(policy);
     for (named, reason) in named_reviewers(input, policy) {
-        let Resolved { reviewer, chain, passed_by } = delegation::resolve(named, &context);
-        skipped.extend(passed_by);
+        let Resolved { reviewer, chain, passed_by: skipped_delegations } =
+            delegation::resolve(named, &context);
+        skipped.extend(skipped_delegations);
         if let Some(reason) = input.author_set.reason(&reviewer) {
             skipped.push(format!("{reviewer} cannot decide on this task: {reviewer} {reason}"));
             continue;

@@ -11,7 +11,7 @@ use crate::task::Config;
 use crate::{Invalid, Moment};
 
 /// The longest delegation chain that is followed, in steps.
-pub const DEEPEST: usize = 10;
+pub const MAX_CHAIN_LENGTH: usize = 10;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delegation {
@@ -137,7 +137,7 @@ impl Delegation {
 #[must_use]
 pub fn resolve(owner: &UserId, context: &Ways<'_>) -> Resolved {
     let mut resolved = Resolved { reviewer: owner.clone(), chain: Vec::new(), passed_by: Vec::new() };
-    while resolved.chain.len() < DEEPEST {
+    while resolved.chain.len() < MAX_CHAIN_LENGTH {
         let Some((step, cascade)) = next_step(context, &mut resolved) else { return resolved };
         resolved.reviewer = step.to.clone();
         resolved.chain.push(step);
@@ -147,7 +147,7 @@ pub fn resolve(owner: &UserId, context: &Ways<'_>) -> Resolved {
     }
     resolved
         .passed_by
-        .push(format!("the delegation chain ends with {} after {DEEPEST} steps", resolved.reviewer));
+        .push(format!("the delegation chain ends with {} after {MAX_CHAIN_LENGTH} steps", resolved.reviewer));
     resolved
 }
 

@@ -8,6 +8,7 @@ pub mod quorum;
 pub mod window;
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +46,12 @@ impl ApprovalStatus {
             Self::Invalidated => "INVALIDATED",
             Self::Closed => "CLOSED",
         }
+    }
+}
+
+impl fmt::Display for ApprovalStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
     }
 }
 

@@ -70,7 +70,7 @@ impl Task {
         } else {
             error.unwrap_or_else(|| format!("{worker} reported no error message"))
         };
-        let failed = Failed { code, error, left: Left::Stays, again: false };
-        self.fail(attempt, failed, output, now).map(drop)
+        let failure = Failed { code, error, left: Left::Stays, again: false };
+        self.fail(attempt, failure, output, now).map(drop)
     }
 }

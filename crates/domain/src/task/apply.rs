@@ -75,9 +75,13 @@ impl Task {
         let attempt = self.begin(start, now)?;
         let error = "the stored config does not match the approved digest. Find out who changed the database, and create the \
                      task again.";
-        let (code, left) = (FailureCode::DigestMismatch, Left::Nothing);
-        let failed = Failed { code, error: error.to_owned(), left, again: false };
-        self.fail(attempt, failed, Output::default(), now).map(drop)
+        let failure = Failed {
+            code: FailureCode::DigestMismatch,
+            error: error.to_owned(),
+            left: Left::Nothing,
+            again: false,
+        };
+        self.fail(attempt, failure, Output::default(), now).map(drop)
     }
 
     /// Marks that the rollback data is saved: from now on something may change.
@@ -114,7 +118,7 @@ impl Task {
     pub fn fail(
         &mut self,
         attempt: u64,
-        failed: Failed,
+        failure: Failed,
         output: Output,
         now: Moment,
     ) -> Result<Follows, Refusal> {
@@ -122,29 +126,30 @@ impl Task {
         let execution = self.present(attempt, State::Applying)?;
         let (has_retries, is_stopped) = (execution.retry_count < MOST_RETRIES, execution.stop.is_some());
         (execution.output, execution.output_key) = (output.text, output.key);
-        if failed.left == Left::Nothing && failed.again && has_retries && !is_stopped {
+        if failure.left == Left::Nothing && failure.again && has_retries && !is_stopped {
             execution.retry_count += 1;
             let retry_at = now.plus_ms(retry_after_ms(execution.retry_count - 1));
-            self.back(&failed.error, Some(retry_at), now)?;
+            self.back(&failure.error, Some(retry_at), now)?;
             return Ok(Follows::Again);
         }
         // A stopped worker reports a failure; the cause is the stop request.
-        let code = if is_stopped && failed.code == FailureCode::ExecutionFailed {
+        let code = if is_stopped && failure.code == FailureCode::ExecutionFailed {
             FailureCode::Stopped
         } else {
-            failed.code
+            failure.code
         };
         execution.code = Some(code);
-        execution.error = Some(failed.error.clone());
-        if failed.left == Left::Something && strategy == RollbackStrategy::Automatic {
+        execution.error = Some(failure.error.clone());
+        if failure.left == Left::Something && strategy == RollbackStrategy::Automatic {
             execution.phase = Phase::RollingBack;
-            self.record("task.rolling_back", State::Applying, None).reason = Some(failed.error);
+            self.record("task.rolling_back", State::Applying, None).reason = Some(failure.error);
             return Ok(Follows::RollBack);
         }
-        match failed.left {
+        match failure.left {
             // The code remains the cause, a stop or timeout; the error says that the outcome is unknown as well.
             Left::Unknown if matches!(code, FailureCode::Stopped | FailureCode::TimedOut) => {
-                execution.error = Some(format!("OUTCOME_UNKNOWN: {}; its effects are unknown", failed.error));
+                execution.error =
+                    Some(format!("OUTCOME_UNKNOWN: {}; its effects are unknown", failure.error));
             }
             Left::Unknown => execution.code = Some(FailureCode::OutcomeUnknown),
             Left::Undone => execution.rolled_back = Some(true),

@@ -105,10 +105,10 @@ pub const TABLE: &[(State, TaskCommand, State)] = &[
 
 /// A command that the state does not allow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a task in state {state} does not allow {verb}; allowed commands: {}", list(.allowed))]
+#[error("a task in state {state} does not allow {command}; allowed commands: {}", list(.allowed))]
 pub struct InvalidTransition {
     pub state: State,
-    pub verb: TaskCommand,
+    pub command: TaskCommand,
     pub allowed: Vec<TaskCommand>,
 }
 
@@ -129,7 +129,7 @@ pub fn allowed(state: State) -> Vec<TaskCommand> {
 /// The state that a command leads to.
 pub fn next(state: State, command: TaskCommand) -> Result<State, InvalidTransition> {
     let row = TABLE.iter().find(|(from, by, _)| *from == state && *by == command);
-    row.map(|(.., to)| *to).ok_or_else(|| InvalidTransition { state, verb: command, allowed: allowed(state) })
+    row.map(|(.., to)| *to).ok_or_else(|| InvalidTransition { state, command, allowed: allowed(state) })
 }
 
 impl State {

@@ -228,7 +228,7 @@ pub enum Refusal {
     UnknownApproval,
     #[error("the request is addressed to {reviewer}; only {reviewer} or an administrator can decide it")]
     NotAsked { reviewer: UserId },
-    #[error("the approval request is {}: it can no longer be decided", .status.word())]
+    #[error("the approval request is {status}: it can no longer be decided")]
     NotAnswerable { status: ApprovalStatus },
     #[error("no override was requested within the last hour. Request one first.")]
     NoOverride,

@@ -103,15 +103,15 @@ impl Task {
         now: Moment,
     ) {
         self.represent(old, &to.user, people);
-        let mut stands_for = old.stands_for.clone();
-        stands_for.insert(old.reviewer_id.clone());
+        let mut on_behalf_of = old.stands_for.clone();
+        on_behalf_of.insert(old.reviewer_id.clone());
         let due_at = now.plus_ms(old.due_at.ms_since(old.created_at));
         self.approvals.push(Approval {
             approval_id: id,
             revision: 1,
             reviewer_id: to.user.clone(),
             reviewer_name: people.get(&to.user).map_or_else(|| to.user.to_string(), |user| user.name.clone()),
-            stands_for,
+            stands_for: on_behalf_of,
             follows: None,
             status: ApprovalStatus::Pending,
             delegated_to: None,

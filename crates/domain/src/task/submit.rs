@@ -37,7 +37,7 @@ impl Task {
         if is_author || actor.is_admin() { Ok(actor.user.clone()) } else { Err(Refusal::Forbidden) }
     }
 
-    /// Permits authors only: whoever determines what is executed must be in the author set. Administrators submit and cancel
+    /// Permits authors only: a person who determines what is executed must be in the author set. Administrators submit and cancel
     /// the tasks of others, but do not change them.
     pub(super) fn as_author(&self, actor: &Actor) -> Result<UserId, Refusal> {
         Self::permit(actor, Permission::CreateTask)?;

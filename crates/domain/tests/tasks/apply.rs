@@ -104,10 +104,11 @@ impl Scenario {
                 self.task.started(attempt, Some("stash".to_owned()), now).map(|()| None)
             }
             Action::Complete(attempt) => self.task.complete(attempt, Output::default(), now).map(|()| None),
-            Action::Fail(attempt, left, again) => {
+            Action::Fail(attempt, effects, is_retryable) => {
                 let code = FailureCode::ExecutionFailed;
-                let failed = Failed { code, error: "failed".to_owned(), left, again };
-                self.task.fail(attempt, failed, Output::default(), now).map(Some)
+                let error = "failed".to_owned();
+                let failure = Failed { code, error, left: effects, again: is_retryable };
+                self.task.fail(attempt, failure, Output::default(), now).map(Some)
             }
             Action::FinishRollback(attempt, succeeded) => {
                 let outcome = if succeeded { Ok(()) } else { Err("failed".to_owned()) };
