@@ -16,8 +16,8 @@ impl Task {
         self.execution.as_ref().filter(is_current).ok_or(Refusal::NotPresent { attempt, current })
     }
 
-    /// The end of the lease after a heartbeat: one lease from now, but not beyond the timeout of the task, and not beyond one lease
-    /// after a stop request.
+    /// The end of the lease after a heartbeat: one lease from now, but not beyond the timeout of the task, and not beyond
+    /// one lease after a stop request.
     pub fn lives_until(&self, attempt: u64, lease_ms: u64, now: Moment) -> Result<Moment, Refusal> {
         let execution = self.under_way(attempt)?;
         let timeout_ms = u64::from(self.config.timeout_seconds) * 1_000;

@@ -64,7 +64,7 @@ impl Task {
             undo: None,
         });
         self.apply_after = None;
-        self.go(TaskCommand::BeginApply, None, now)?.reason = Some(format!("applied by {worker}"));
+        self.go(TaskCommand::BeginApply, None, now)?.reason = Some(format!("started by {worker}"));
         Ok(attempt)
     }
 
@@ -190,8 +190,7 @@ impl Task {
     }
 
     /// Takes over from a worker whose lease expired. The attempt increases, so that later reports of the lost worker are refused.
-    /// If the effects can be determined (`can_determine_effects`), the new worker determines them and reports; otherwise the outcome is
-    /// unknown.
+    /// If the effects can be determined, the new worker determines them and reports; otherwise the outcome is unknown.
     pub fn recover(
         &mut self,
         start: Begin,
@@ -309,7 +308,7 @@ impl Task {
         execution.undo = None;
         execution.grants = start.grants;
         execution.lease_until = start.lease_until;
-        let reason = format!("rolled back by {}", start.worker);
+        let reason = format!("rollback started by {}", start.worker);
         execution.worker = start.worker;
         self.record("task.rolling_back", state, None).reason = Some(reason);
         Ok(attempt)

@@ -127,8 +127,8 @@ impl Task {
         });
     }
 
-    /// Escalates a request that is past its deadline: to the reviewer's manager, else to the escalation role of the policy, else to
-    /// administrators. The reviewer can still decide. Returns whether the request escalated; each level happens once.
+    /// Escalates a request that is past its deadline: to the reviewer's manager, else to the escalation role of the policy, else
+    /// to administrators. The reviewer can still decide. Returns whether the request escalated; each level happens once.
     pub fn escalate(
         &mut self,
         approval_id: &str,
@@ -208,8 +208,8 @@ impl Task {
         admins.map(|user| Replacement { user: user.user_id.clone(), reason: reason.clone() }).collect()
     }
 
-    /// Reassigns the open requests of somebody who leaves: to the delegate, else to the manager, else to administrators. If all of
-    /// them have requests already, the first one that is pending counts for both.
+    /// Reassigns the open requests of somebody who leaves: to the delegate, else to the manager, else to administrators. If all
+    /// of them have requests already, the first one that is pending counts for both.
     pub fn replace(
         &mut self,
         leaver: &UserId,
@@ -279,8 +279,8 @@ impl Task {
         Ok(())
     }
 
-    /// Raises the priority of a pending request in a backlog: one step for each quarter of its time that has passed, three at most.
-    /// Returns whether it was raised; each step happens once.
+    /// Raises the priority of a pending request in a backlog: one step for each quarter of its time that has passed, three at
+    /// most. Returns whether it was raised; each step happens once.
     pub fn raise(&mut self, approval_id: &str, now: Moment) -> Result<bool, Refusal> {
         let (risk, is_open) = (self.risk_score(), self.state == State::Reviewing);
         let approval = self.approval_mut(approval_id)?;
