@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use ade_domain::Moment;
 use ade_domain::audit::AuditActor;
-use ade_domain::people::{ADMIN, AUDITOR, AuthorSet, User, UserId};
+use ade_domain::people::{ADMIN, AUDITOR, User, UserId};
 use ade_domain::permission::{ActorRole, Scope, actor_roles};
 use ade_domain::task::Actor;
 use ade_domain::task::TaskCommand;
@@ -69,10 +69,8 @@ impl Caller {
     /// What it may ask of a task now.
     #[must_use]
     pub fn allowed(&self, task: &StoredTask, now: Moment) -> Vec<TaskCommand> {
-        let speaks = self.user.is_some() && self.takes_part(task);
         let open = task.open_to(&self.actor(), now).into_iter();
-        open.filter(|verb| self.require_for(*verb).is_ok() && (speaks || *verb != TaskCommand::Comment))
-            .collect()
+        open.filter(|verb| self.require_for(*verb).is_ok()).collect()
     }
 
     /// In which parts it acts. An agent acts as author for its sponsor, whatever roles the sponsor has.
@@ -98,15 +96,7 @@ impl Caller {
     /// Whether it may look at a task: its authors, its reviewers, administrators, auditors.
     #[must_use]
     pub fn may_see(&self, task: &StoredTask) -> bool {
-        self.sees_all() || self.takes_part(task)
-    }
-
-    /// Whether it has something to say about a task: its authors, its reviewers, administrators.
-    #[must_use]
-    pub fn takes_part(&self, task: &StoredTask) -> bool {
-        let Some(user) = &self.user else { return true };
-        let administers = self.agent_id.is_none() && user.has(ADMIN);
-        administers || task.author_set.contains(&user.user_id) || task.was_asked(&user.user_id)
+        self.sees_all() || task.is_participant(&self.actor())
     }
 
     /// Whether it sees everything by its role: administrators, auditors, and the bootstrap token.
@@ -115,21 +105,6 @@ impl Caller {
         self.user
             .as_ref()
             .is_none_or(|user| self.agent_id.is_none() && (user.has(ADMIN) || user.has(AUDITOR)))
-    }
-
-    /// Who can never decide about what it proposes; who answers for the agents of the lineage comes on top.
-    #[must_use]
-    pub(crate) fn authors(&self) -> AuthorSet {
-        let mut authors = AuthorSet::default();
-        if let Some(user) = &self.user {
-            let why =
-                if self.agent_id.is_some() { "sponsors the agent that proposed it" } else { "is its author" };
-            authors.add(user.user_id.clone(), why);
-        }
-        if let Some(maker) = &self.token_made_by {
-            authors.add(maker.clone(), "made the token that it was proposed with");
-        }
-        authors
     }
 
     /// Whether it has the role and a token for what administrators do.

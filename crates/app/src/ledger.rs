@@ -138,7 +138,7 @@ impl Signer {
                 let found = page.first().map(|row| row.entry()).transpose()?;
                 if last.head.number > 0 && found.map(|entry| entry.entry_hash) != Some(last.head.entry_hash) {
                     let why = "is not the one that the last checkpoint was made for".to_owned();
-                    return Err(LedgerError::Broken(Broken { number: last.head.number, why }));
+                    return Err(LedgerError::Broken(Broken { number: last.head.number, reason: why }));
                 }
                 go_on(record, Walk::from(last.head), last.head.number).await?
             }

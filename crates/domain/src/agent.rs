@@ -1,4 +1,4 @@
-//! An agent: whether it is alive, how much it may do at once, and how fast it may ask.
+//! Agents: liveness, task capacity and request rate.
 
 use std::collections::BTreeMap;
 
@@ -6,59 +6,48 @@ use serde::{Deserialize, Serialize};
 
 use crate::Moment;
 
-/// An agent that was not heard of for so long is offline.
+/// An agent is offline once its last heartbeat is this old.
 pub const OFFLINE_AFTER_MS: u64 = 30_000;
-/// Tasks that an agent may do at once if nothing else was said.
 pub const DEFAULT_MAX_TASKS: u32 = 10;
-/// Tasks without room that are counted; whoever finds no room asks again, so more of them need not be known.
+/// Further queued tasks are not counted. They retry anyway, so nothing is lost.
 pub const MAX_QUEUED_TASKS: usize = 1_000;
 
-/// What people and the agent itself say about it.
+/// What an agent and its sponsor declare about it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Profile {
-    /// A name for people.
     pub name: String,
-    /// The model behind it.
     pub model: Option<String>,
-    /// Its version.
     pub version: Option<String>,
-    /// What it can do.
     pub capabilities: Vec<String>,
-    /// Settings of its own, as JSON text.
+    /// The agent's own settings, as JSON text.
     pub config: String,
 }
 
-/// Whether an agent takes work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// It does.
     Active,
-    /// It finishes what it has and takes nothing new.
+    /// It finishes its tasks and takes no new ones.
     Draining,
-    /// It was not heard of for [`OFFLINE_AFTER_MS`].
+    /// It sent no heartbeat for `OFFLINE_AFTER_MS`.
     Offline,
 }
 
-/// An agent and the work it has claimed. The claims are a set with leases: nothing counts up and down, so nothing leaks.
+/// An agent and the tasks it has claimed. Claims are a set with leases instead of a counter, so that a lost release cannot
+/// leak capacity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agent {
-    /// What is said about it.
     pub profile: Profile,
-    /// How many tasks at once.
     pub max_tasks: u32,
-    /// Whether it was told to take nothing new.
     pub draining: bool,
-    /// Whether nobody registered it: it was named in a request, and is removed when idle for a day.
+    /// Registered implicitly because a request named it; removed when idle for a day.
     pub by_name_only: bool,
-    /// Since when it is known.
     pub registered_at: Moment,
-    /// When it was last heard of.
     pub last_heartbeat: Moment,
-    /// Tasks that it does, and when each claim ends unless it is renewed.
+    /// The end of each claim's lease, by task.
     claims: BTreeMap<String, Moment>,
-    /// Tasks that found no room, and how long that counts. They ask again, so nobody needs to write it down.
+    /// Tasks that found no capacity, and until when they count as queued. Not stored, because they retry.
     #[serde(skip)]
     queued: BTreeMap<String, Moment>,
 }
@@ -66,19 +55,13 @@ pub struct Agent {
 /// Why a claim was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoCapacity {
-    /// It does as much as it may.
-    #[error("the agent is at its limit of {max_tasks} tasks")]
-    Full {
-        /// The limit.
-        max_tasks: u32,
-    },
-    /// It takes nothing new.
-    #[error("the agent is draining and takes nothing new")]
+    #[error("the agent has reached its limit of {max_tasks} tasks")]
+    Full { max_tasks: u32 },
+    #[error("the agent is draining and takes no new tasks")]
     Draining,
 }
 
 impl Agent {
-    /// An agent that is heard of for the first time.
     #[must_use]
     pub const fn new(profile: Profile, by_name_only: bool, now: Moment) -> Self {
         Self {
@@ -93,7 +76,6 @@ impl Agent {
         }
     }
 
-    /// Whether it takes work.
     #[must_use]
     pub fn status(&self, now: Moment) -> Status {
         if self.last_heartbeat.plus_ms(OFFLINE_AFTER_MS) <= now {
@@ -105,21 +87,19 @@ impl Agent {
         }
     }
 
-    /// Tasks that it is doing.
     #[must_use]
     pub fn active_tasks(&self, now: Moment) -> usize {
-        self.claims.values().filter(|lease| **lease > now).count()
+        self.claims.values().filter(|lease_end| **lease_end > now).count()
     }
 
-    /// Tasks that found no room and would still be claimed if they had.
     #[must_use]
     pub fn queued_tasks(&self, now: Moment) -> usize {
         self.queued.values().filter(|end| **end > now).count()
     }
 
-    /// Takes a task on until a moment, or renews its claim, which never makes it shorter. A task that finds no room is queued.
+    /// Claims a task or renews its claim; renewing never shortens the lease. Without capacity the task is queued.
     pub fn claim(&mut self, task_id: &str, until: Moment, now: Moment) -> Result<(), NoCapacity> {
-        self.forget_ended(now);
+        self.drop_expired(now);
         if !self.claims.contains_key(task_id) {
             if self.draining {
                 return Err(NoCapacity::Draining);
@@ -134,65 +114,65 @@ impl Agent {
         Ok(())
     }
 
-    /// Keeps a claim that was granted before, without asking for room.
+    /// Restores or extends a claim that was granted before, without checking capacity.
     pub fn keep(&mut self, task_id: &str, until: Moment, now: Moment) {
-        self.forget_ended(now);
+        self.drop_expired(now);
         if until > now {
             let end = self.claims.entry(task_id.to_owned()).or_insert(until);
             *end = until.max(*end);
         }
     }
 
-    /// Counts a task that found no room.
+    /// Counts a task as queued.
     pub fn queue(&mut self, task_id: &str, until: Moment, now: Moment) {
         if until > now && (self.queued.len() < MAX_QUEUED_TASKS || self.queued.contains_key(task_id)) {
             self.queued.insert(task_id.to_owned(), until);
         }
     }
 
-    fn forget_ended(&mut self, now: Moment) {
+    fn drop_expired(&mut self, now: Moment) {
         self.claims.retain(|_, end| *end > now);
         self.queued.retain(|_, end| *end > now);
     }
 
-    /// Gives a task back, done or not. Whether it had it.
+    /// Releases a task; whether it was claimed or queued.
     pub fn give_back(&mut self, task_id: &str) -> bool {
-        let waited = self.queued.remove(task_id).is_some();
-        self.claims.remove(task_id).is_some() || waited
+        let was_queued = self.queued.remove(task_id).is_some();
+        self.claims.remove(task_id).is_some() || was_queued
     }
 
-    /// Takes away what must be done by others: everything once it is offline, else what was not renewed.
+    /// Removes and returns the tasks that others must recover: all of them once the agent is offline, otherwise those whose
+    /// lease expired.
     pub fn recover(&mut self, now: Moment) -> Vec<String> {
-        let offline = self.status(now) == Status::Offline;
-        let over: Vec<String> = self
+        let is_offline = self.status(now) == Status::Offline;
+        let lost: Vec<String> = self
             .claims
             .iter()
-            .filter(|(_, lease)| offline || **lease <= now)
+            .filter(|(_, lease_end)| is_offline || **lease_end <= now)
             .map(|(id, _)| id.clone())
             .collect();
-        for id in &over {
+        for id in &lost {
             self.claims.remove(id);
         }
-        over
+        lost
     }
 }
 
-/// How often an agent asked in the minute that began with its first question.
+/// A fixed window of one minute for the rate limit of an agent. It starts with the first request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RateWindow {
-    began: Moment,
+    started_at: Moment,
     count: u32,
 }
 
-/// Milliseconds of a rate window.
 const WINDOW_MS: u64 = 60_000;
 
 impl RateWindow {
-    /// Counts one question that is worth `weight`.
+    /// Counts a request of this weight. If it exceeds the limit, the error is the time at which the window ends.
     pub fn admit(&mut self, weight: u32, limit: u32, now: Moment) -> Result<(), Moment> {
-        let end = self.began.plus_ms(WINDOW_MS);
+        let end = self.started_at.plus_ms(WINDOW_MS);
         if self.count == 0 || end <= now {
-            *self = Self { began: now, count: weight };
+            *self = Self { started_at: now, count: weight };
             return Ok(());
         }
         let count = self.count.saturating_add(weight);
@@ -203,10 +183,9 @@ impl RateWindow {
         Ok(())
     }
 
-    /// Whether forgetting it changes nothing.
     #[must_use]
     pub fn is_over(&self, now: Moment) -> bool {
-        self.began.plus_ms(WINDOW_MS) <= now
+        self.started_at.plus_ms(WINDOW_MS) <= now
     }
 }
 
@@ -228,33 +207,33 @@ mod tests {
         ) {
             let (mut agent, mut now) = (agent(max), Moment::default());
             let mut model: BTreeMap<String, Moment> = BTreeMap::new();
-            for (what, id, ms) in steps {
+            for (step, id, ms) in steps {
                 let id = format!("task-{id}");
-                model.retain(|_, lease| *lease > now);
-                match what {
+                model.retain(|_, lease_end| *lease_end > now);
+                match step {
                     0 => now = now.plus_ms(ms),
                     1 => {
                         model.remove(&id);
                         agent.give_back(&id);
                     }
                     _ => {
-                        let room = model.contains_key(&id) || model.len() < max as usize;
+                        let has_capacity = model.contains_key(&id) || model.len() < max as usize;
                         let until = now.plus_ms(ms);
-                        prop_assert_eq!(agent.claim(&id, until, now).is_ok(), room);
-                        if room {
+                        prop_assert_eq!(agent.claim(&id, until, now).is_ok(), has_capacity);
+                        if has_capacity {
                             let end = model.entry(id).or_insert(until);
                             *end = until.max(*end);
                         }
                     }
                 }
-                model.retain(|_, lease| *lease > now);
+                model.retain(|_, lease_end| *lease_end > now);
                 prop_assert_eq!(agent.active_tasks(now), model.len());
             }
         }
     }
 
     #[test]
-    fn draining_renews_but_takes_nothing_new_and_offline_is_recovered() {
+    fn draining_agent_renews_but_rejects_new_tasks_and_offline_agent_loses_all() {
         let (mut agent, now) = (agent(2), Moment::from_micros(5_000_000));
         agent.last_heartbeat = now;
         let until = now.plus_ms(60_000);
@@ -271,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_room_is_queued_until_it_does() {
+    fn task_without_capacity_is_queued_until_claimed() {
         let (mut agent, now) = (agent(1), Moment::from_micros(1));
         let (soon, later) = (now.plus_ms(10), now.plus_ms(20));
         assert_eq!(agent.claim("a", later, now), Ok(()));
@@ -282,16 +261,16 @@ mod tests {
         assert!(agent.give_back("a"));
         assert_eq!(agent.claim("b", later, now), Ok(()));
         assert_eq!((agent.active_tasks(now), agent.queued_tasks(now)), (1, 1));
-        assert_eq!((agent.active_tasks(soon), agent.queued_tasks(soon)), (1, 0), "it did not ask again");
+        assert_eq!((agent.active_tasks(soon), agent.queued_tasks(soon)), (1, 0), "it did not retry");
         assert_eq!(agent.claim("b", soon, now), Ok(()), "a late renewal");
-        assert_eq!(agent.active_tasks(soon), 1, "does not make it shorter");
+        assert_eq!(agent.active_tasks(soon), 1, "does not shorten the lease");
         assert_eq!(agent.active_tasks(later), 0);
-        assert!(agent.give_back("c"), "it waited");
+        assert!(agent.give_back("c"), "it was queued");
         assert!(!agent.give_back("c"));
     }
 
     #[test]
-    fn a_rate_is_counted_by_the_minute() {
+    fn rate_limit_resets_after_a_minute() {
         let (mut window, now) = (RateWindow::default(), Moment::from_micros(7));
         for _ in 0..3 {
             assert_eq!(window.admit(1, 3, now), Ok(()));

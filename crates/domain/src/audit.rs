@@ -1,7 +1,7 @@
-//! The audit log: what was done by whom, chained so that nobody can change, remove or reorder an entry without being found.
+//! The audit log: who did what, as a hash chain in which a changed, removed or reordered entry is detected.
 //!
-//! Each entry's hash covers its number, the hash before it and its canonical form. Cutting the end off leaves a chain that is
-//! whole: that is found only beside a checkpoint that was kept elsewhere.
+//! The hash of an entry covers its number, the hash of the previous entry and its canonical form. A truncated chain is valid
+//! by itself; truncation is detected only with a checkpoint that is stored elsewhere.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ use crate::Moment;
 use crate::people::UserId;
 use crate::task::{Digest, State};
 
-/// What stands before the first entry.
+/// The hash that the first entry refers to as its predecessor.
 #[must_use]
 pub fn origin() -> Digest {
     Digest::of_bytes(b"ade-audit-1")
@@ -20,104 +20,84 @@ pub fn origin() -> Digest {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AuditActor {
-    /// Which person; nobody for the service itself.
+    /// The person; none for the service itself.
     pub user_id: Option<UserId>,
-    /// By which agent.
+    /// The agent that acted for the person.
     pub agent_id: Option<String>,
-    /// In which session.
     pub session_id: Option<String>,
-    /// With which token.
     pub token_id: Option<String>,
-    /// From which address.
+    /// The client's address.
     pub ip: Option<String>,
-    /// With which program.
     pub user_agent: Option<String>,
-    /// Through which server.
+    /// The server that received the request.
     pub service: Option<String>,
 }
 
-/// What was done: all of an entry that does not depend on its place in the chain.
+/// The part of an entry that does not depend on its position in the chain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AuditBody {
-    /// What it is known by.
     pub entry_id: String,
-    /// When.
     pub at: Moment,
-    /// By whom.
     pub who: AuditActor,
-    /// As `task.submit`.
+    /// For example `task.submit`.
     pub action: String,
-    /// About what: `task`, `approval`, `policy`, `lock`.
+    /// For example `task`, `approval`, `policy` or `lock`.
     pub object_type: String,
-    /// About which.
     pub object_id: String,
-    /// About which task, if about one.
     pub task_id: Option<String>,
-    /// Out of which state.
     pub from: Option<State>,
-    /// Into which.
     pub to: Option<State>,
-    /// Which revision it made.
+    /// The revision after the change.
     pub revision: Option<u64>,
-    /// For what exactly.
+    /// The digest of the config at that time.
     pub digest: Option<Digest>,
-    /// Why.
     pub reason: Option<String>,
-    /// For which ticket.
     pub ticket: Option<String>,
-    /// Whatever else belongs to it.
     pub details: Map<String, Value>,
 }
 
-/// An entry in its place.
+/// An entry at its position in the chain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its place: the first has 1, and none is left out.
+    /// The position: starts at 1, without gaps.
     pub number: u64,
-    /// The hash of the entry before.
     pub previous_hash: Digest,
-    /// The hash of this one.
     pub entry_hash: Digest,
-    /// What was done.
     pub body: AuditBody,
 }
 
-/// Where a chain was at some time: whoever keeps it elsewhere can tell whether the chain still leads there.
+/// The last entry of a chain at some time. Stored elsewhere as a checkpoint, it shows whether the chain still contains that
+/// entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
-    /// The last number.
     pub number: u64,
-    /// Its hash.
     pub entry_hash: Digest,
 }
 
 impl Head {
-    /// Before the first entry.
+    /// The head of an empty chain.
     #[must_use]
     pub fn origin() -> Self {
         Self { number: 0, entry_hash: origin() }
     }
 }
 
-/// What is wrong with a chain, and where.
+/// The first entry of a chain that is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("entry {number}: {why}")]
+#[error("entry {number}: {reason}")]
 pub struct Broken {
-    /// The first entry that is not as it was.
     pub number: u64,
-    /// In which way.
-    pub why: String,
+    pub reason: String,
 }
 
-/// Something that has no canonical form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an entry of the audit log has no canonical form as JSON")]
+#[error("the audit entry has no canonical JSON form")]
 pub struct NotCanonical;
 
 fn hash(number: u64, previous: Digest, body: &AuditBody) -> Result<Digest, NotCanonical> {
     #[derive(Serialize)]
     struct Chained<'a> {
-        // As text: numbers above 2^53 have no exact form in JSON.
+        // As text, because numbers above 2^53 are not exact in JSON.
         number: String,
         previous_hash: Digest,
         body: &'a AuditBody,
@@ -125,14 +105,13 @@ fn hash(number: u64, previous: Digest, body: &AuditBody) -> Result<Digest, NotCa
     Digest::of(&Chained { number: number.to_string(), previous_hash: previous, body }).ok_or(NotCanonical)
 }
 
-/// The next entry of a chain.
 pub fn append(head: Head, body: AuditBody) -> Result<Entry, NotCanonical> {
     let number = head.number + 1;
     let entry_hash = hash(number, head.entry_hash, &body)?;
     Ok(Entry { number, previous_hash: head.entry_hash, entry_hash, body })
 }
 
-/// Walks along a chain, entry by entry.
+/// Verifies a chain entry by entry.
 #[derive(Debug, Clone)]
 pub struct Walk {
     head: Head,
@@ -140,53 +119,51 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// From the first entry on, past a checkpoint that is trusted.
+    /// Starts at the first entry. The chain must contain the checkpoint.
     #[must_use]
     pub fn new(checkpoint: Option<Head>) -> Self {
         Self { head: Head::origin(), checkpoint }
     }
 
-    /// From an entry on that is trusted.
+    /// Starts after an entry that is trusted.
     #[must_use]
     pub const fn from(trusted: Head) -> Self {
         Self { head: trusted, checkpoint: Some(trusted) }
     }
 
-    /// The next entry.
+    /// Verifies the next entry.
     pub fn step(&mut self, entry: &Entry) -> Result<(), Broken> {
         let expected = self.head.number + 1;
-        let broken = |why: String| Err(Broken { number: expected, why });
+        let broken = |reason: String| Err(Broken { number: expected, reason });
         if entry.number != expected {
-            let why = if entry.number > expected { "is missing" } else { "stands in another place" };
-            return broken(format!("{why}: entry {} stands there", entry.number));
+            let problem = if entry.number > expected { "is missing" } else { "is out of order" };
+            return broken(format!("{problem}: found entry {} instead", entry.number));
         }
         if entry.previous_hash != self.head.entry_hash {
-            return broken("does not follow the entry before it".to_owned());
+            return broken("its previous_hash is not the hash of the entry before it".to_owned());
         }
         match hash(entry.number, entry.previous_hash, &entry.body) {
             Ok(hash) if hash == entry.entry_hash => {}
-            _ => return broken("was changed: its hash does not fit what it says".to_owned()),
+            _ => return broken("was changed: its content does not match its hash".to_owned()),
         }
         self.head = Head { number: entry.number, entry_hash: entry.entry_hash };
         match self.checkpoint {
             Some(checkpoint)
                 if checkpoint.number == entry.number && checkpoint.entry_hash != entry.entry_hash =>
             {
-                broken(
-                    "is not the one that the checkpoint was made for: the chain was written anew".to_owned(),
-                )
+                broken("does not match the checkpoint: the chain was rewritten".to_owned())
             }
             _ => Ok(()),
         }
     }
 
-    /// The end of the chain.
+    /// Ends the verification: the chain must reach the checkpoint.
     pub fn end(self) -> Result<Head, Broken> {
         match self.checkpoint {
             Some(checkpoint) if checkpoint.number > self.head.number => Err(Broken {
                 number: self.head.number + 1,
-                why: format!(
-                    "is missing: the log was cut off; the checkpoint knows {} entries",
+                reason: format!(
+                    "is missing: the log was truncated; the checkpoint has {} entries",
                     checkpoint.number
                 ),
             }),
@@ -229,44 +206,45 @@ mod tests {
         entries
     }
 
-    fn walk(entries: &[Entry], checkpoint: Option<Head>) -> Result<Head, Broken> {
-        let mut walk = Walk::new(checkpoint);
-        entries.iter().try_for_each(|entry| walk.step(entry))?;
-        walk.end()
+    fn verify(entries: &[Entry], checkpoint: Option<Head>) -> Result<Head, Broken> {
+        let mut verifier = Walk::new(checkpoint);
+        entries.iter().try_for_each(|entry| verifier.step(entry))?;
+        verifier.end()
     }
 
     #[test]
-    fn whatever_is_done_to_a_chain_is_found_and_named() {
-        let whole = chain(5);
-        let head = |number: usize| Head { number: number as u64, entry_hash: whole[number - 1].entry_hash };
-        assert_eq!(walk(&whole, None), Ok(head(5)));
-        assert_eq!(walk(&whole, Some(head(3))), Ok(head(5)));
-        let number = |entries: &[Entry], checkpoint| walk(entries, checkpoint).expect_err("found").number;
+    fn detects_changed_removed_reordered_and_truncated_entries() {
+        let intact = chain(5);
+        let head = |number: usize| Head { number: number as u64, entry_hash: intact[number - 1].entry_hash };
+        assert_eq!(verify(&intact, None), Ok(head(5)));
+        assert_eq!(verify(&intact, Some(head(3))), Ok(head(5)));
+        let number =
+            |entries: &[Entry], checkpoint| verify(entries, checkpoint).expect_err("detected").number;
 
-        let mut edited = whole.clone();
+        let mut edited = intact.clone();
         edited[2].body.reason = Some("something else".to_owned());
         assert_eq!(number(&edited, None), 3);
-        let mut removed = whole.clone();
+        let mut removed = intact.clone();
         removed.remove(1);
         assert_eq!(number(&removed, None), 2);
-        let mut swapped = whole.clone();
+        let mut swapped = intact.clone();
         swapped.swap(2, 3);
         assert_eq!(number(&swapped, None), 3);
-        let mut renumbered = whole.clone();
-        (renumbered[2].body, renumbered[3].body) = (whole[3].body.clone(), whole[2].body.clone());
+        let mut renumbered = intact.clone();
+        (renumbered[2].body, renumbered[3].body) = (intact[3].body.clone(), intact[2].body.clone());
         assert_eq!(number(&renumbered, None), 3);
-        assert_eq!(number(&whole[1..], None), 1);
-        // Cut off: whole by itself, but not beside a checkpoint.
-        assert_eq!(walk(&whole[..3], None), Ok(head(3)));
-        assert_eq!(number(&whole[..3], Some(head(5))), 4);
-        // Written anew from the third on: whole by itself, but not beside a checkpoint.
-        let mut anew = whole[..2].to_vec();
+        assert_eq!(number(&intact[1..], None), 1);
+        // Truncated: valid by itself, but not with a checkpoint.
+        assert_eq!(verify(&intact[..3], None), Ok(head(3)));
+        assert_eq!(number(&intact[..3], Some(head(5))), 4);
+        // Rewritten from the third entry on: valid by itself, but not with a checkpoint.
+        let mut rewritten = intact[..2].to_vec();
         for text in ["x", "y", "z"] {
-            let last = anew.last().expect("two");
+            let last = rewritten.last().expect("two");
             let head = Head { number: last.number, entry_hash: last.entry_hash };
-            anew.push(append(head, body(text)).expect("plain text"));
+            rewritten.push(append(head, body(text)).expect("plain text"));
         }
-        assert!(walk(&anew, None).is_ok());
-        assert_eq!(number(&anew, Some(head(4))), 4);
+        assert!(verify(&rewritten, None).is_ok());
+        assert_eq!(number(&rewritten, Some(head(4))), 4);
     }
 }

@@ -1,17 +1,15 @@
-//! What is wrong with something that somebody sent, and where.
+//! Validation errors: which field of an input is invalid, and why.
 
-/// A part of a request that cannot be, and where it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invalid {
-    /// A JSON pointer into the body.
+    /// The path of the field from the root of the input, such as `/resources/0/id`.
     pub pointer: String,
-    /// What is wrong.
+    /// What the field must be. The text follows the name of the field: "must be between 0 and 100".
     pub detail: String,
 }
 
 impl Invalid {
-    /// A fault at a place.
-    pub fn at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { pointer: pointer.into(), detail: detail.into() }
+    pub fn at(path: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { pointer: path.into(), detail: detail.into() }
     }
 }

@@ -1,7 +1,7 @@
-//! What a lock, a task, a review and an agent are, and how each of them decides.
+//! The domain model: tasks with their approvals and execution, locks, agents, people, permissions and the audit chain.
 //!
-//! Everything here is a pure function of a state, a command and a time: no I/O, no async, no clock. A backend runs these
-//! functions and keeps their results; it never decides anything by itself.
+//! Everything is a pure function of a state, a command and a time: no I/O, no async, no clock. A backend runs these functions
+//! and stores their results; it never decides anything itself.
 
 pub mod agent;
 pub mod approval;

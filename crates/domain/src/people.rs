@@ -1,36 +1,35 @@
-//! People: who they are, what they may do by their roles, and who can never decide about a task.
+//! People, their roles, and the author set of a task: those who can never decide on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// May propose tasks.
+use crate::task::Lineage;
+
+/// Role: may propose tasks.
 pub const AUTHOR: &str = "author";
-/// May be asked to review.
+/// Role: may be asked to review tasks.
 pub const REVIEWER: &str = "reviewer";
-/// May do what the matrix gives to administrators.
+/// Role: has the permissions of an administrator.
 pub const ADMIN: &str = "admin";
-/// The service itself.
+/// Role: the service itself.
 pub const SYSTEM: &str = "system";
-/// May see every task and the whole audit log.
+/// Role: may read every task and the whole audit log.
 pub const AUDITOR: &str = "auditor";
-/// Is told when something escalates.
+/// Role: is notified of escalations.
 pub const ON_CALL: &str = "on-call";
 
-/// What a person is known by.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String))]
 #[serde(transparent)]
 pub struct UserId(String);
 
 impl UserId {
-    /// The id that is written so.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// As it is written.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -43,49 +42,42 @@ impl std::fmt::Display for UserId {
     }
 }
 
-/// A person.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
-    /// What it is known by.
     pub user_id: UserId,
-    /// A name for people.
     pub name: String,
-    /// The four of the matrix, and any others that policies ask for.
+    /// The roles of the permission matrix, and any others that policies require.
     pub roles: BTreeSet<String>,
-    /// To whom its requests go when nobody else is left.
+    /// Receives this person's unanswered approval requests.
     pub manager_id: Option<UserId>,
-    /// Whom it works with.
     pub team: Option<String>,
-    /// Whether it still works here.
+    /// False once the person has left.
     pub active: bool,
 }
 
 impl User {
-    /// Whether it has a role.
     #[must_use]
     pub fn has(&self, role: &str) -> bool {
         self.roles.contains(role)
     }
 }
 
-/// Everybody, by id.
+/// All users, by id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct People(BTreeMap<UserId, User>);
 
 impl People {
-    /// Somebody.
     #[must_use]
     pub fn get(&self, id: &UserId) -> Option<&User> {
         self.0.get(id)
     }
 
-    /// Somebody who still works here.
     #[must_use]
     pub fn active(&self, id: &UserId) -> Option<&User> {
         self.get(id).filter(|user| user.active)
     }
 
-    /// Everybody who still works here and has a role, by id.
+    /// Active users with a role, ordered by id.
     pub fn with_role<'a>(&'a self, role: &'a str) -> impl Iterator<Item = &'a User> {
         self.0.values().filter(move |user| user.active && user.has(role))
     }
@@ -97,37 +89,99 @@ impl FromIterator<User> for People {
     }
 }
 
-/// Who can never decide about a task, on no path: its author, every human in its lineage, whoever made the token that it was
-/// proposed with, the owner of the hook that it came through.
+/// The people who can never decide on a task, by any path, each with the reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct AuthorSet(BTreeMap<UserId, String>);
+pub struct AuthorSet(BTreeMap<UserId, AuthorReason>);
+
+/// Why somebody belongs to the author set of a task. The text completes a sentence that begins with the person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AuthorReason {
+    Author,
+    /// An agent proposed or changed the task on this person's behalf.
+    SponsorsAgent,
+    /// The task was proposed or changed with a token or password that this person issued.
+    TokenIssuer,
+    /// The lineage names this person as sponsor, or names an agent whose sponsor this person is. The only reason that ends:
+    /// a draft may name another lineage.
+    Lineage {
+        agent: Option<String>,
+    },
+    Editor,
+    /// An author of the task that this one was resubmitted from.
+    PredecessorAuthor {
+        task_id: String,
+    },
+}
+
+impl std::fmt::Display for AuthorReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Author => f.write_str("is its author"),
+            Self::SponsorsAgent => f.write_str("sponsors the agent that proposed it"),
+            Self::TokenIssuer => f.write_str("issued the token that it was proposed with"),
+            Self::Lineage { agent: None } => f.write_str("is the sponsor in its lineage"),
+            Self::Lineage { agent: Some(agent) } => write!(f, "sponsors agent {agent} in its lineage"),
+            Self::Editor => f.write_str("changed it"),
+            Self::PredecessorAuthor { task_id } => {
+                write!(f, "is an author of task {task_id}, which it was resubmitted from")
+            }
+        }
+    }
+}
 
 impl AuthorSet {
-    /// One more, and why.
-    pub fn add(&mut self, who: UserId, why: impl Into<String>) {
-        self.0.entry(who).or_insert_with(|| why.into());
+    /// Adds somebody. A reason that is known already stays, so that naming an author in the lineage as well does not make the
+    /// membership end with that lineage.
+    pub fn add(&mut self, user: UserId, reason: AuthorReason) {
+        self.0.entry(user).or_insert(reason);
     }
 
-    /// Why somebody belongs to it.
+    /// Adds the sponsor that a lineage names and the sponsors of its agents, as the registry knows them: leaving the sponsor
+    /// out of a lineage does not make its agents independent.
+    pub fn add_lineage(&mut self, lineage: &Lineage, sponsors: &BTreeMap<String, UserId>) {
+        if let Some(sponsor) = &lineage.sponsor_id {
+            self.add(sponsor.clone(), AuthorReason::Lineage { agent: None });
+        }
+        for agent in lineage.agents() {
+            if let Some(sponsor) = sponsors.get(agent) {
+                self.add(sponsor.clone(), AuthorReason::Lineage { agent: Some(agent.to_owned()) });
+            }
+        }
+    }
+
+    /// Adds everybody of another set. A reason that does not end replaces one from the lineage.
+    pub fn merge(&mut self, other: Self) {
+        for (user, reason) in other.0 {
+            if self.0.get(&user).is_none_or(AuthorReason::is_from_lineage) {
+                self.0.insert(user, reason);
+            }
+        }
+    }
+
+    /// Removes those who belong to it by the lineage alone.
+    pub fn remove_lineage(&mut self) {
+        self.0.retain(|_, reason| !reason.is_from_lineage());
+    }
+
     #[must_use]
-    pub fn why(&self, who: &UserId) -> Option<&str> {
-        self.0.get(who).map(String::as_str)
+    pub fn reason(&self, user: &UserId) -> Option<&AuthorReason> {
+        self.0.get(user)
     }
 
-    /// Whether somebody belongs to it.
     #[must_use]
-    pub fn contains(&self, who: &UserId) -> bool {
-        self.0.contains_key(who)
+    pub fn contains(&self, user: &UserId) -> bool {
+        self.0.contains_key(user)
     }
 
-    /// Without those who do not belong to it any more.
-    pub fn retain(&mut self, mut belongs: impl FnMut(&UserId, &str) -> bool) {
-        self.0.retain(|who, why| belongs(who, why));
-    }
-
-    /// Everybody in it.
     pub fn iter(&self) -> impl Iterator<Item = &UserId> {
         self.0.keys()
+    }
+}
+
+impl AuthorReason {
+    const fn is_from_lineage(&self) -> bool {
+        matches!(self, Self::Lineage { .. })
     }
 }

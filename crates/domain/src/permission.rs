@@ -1,49 +1,40 @@
-//! Who may do what: the one table that every path asks, and nothing beside it.
+//! Permissions: one matrix of roles that every command checks, and the scopes that limit a token.
 //!
-//! Roles permit, scopes of a token limit. That nobody decides about its own task is no matter of permission: `review` refuses
-//! it by the author set, whatever the table says.
+//! That authors do not decide on their own tasks is not a permission: `task` enforces it with the author set, whatever the
+//! matrix says.
 
 use serde::{Deserialize, Serialize};
 
 use crate::people::{ADMIN, AUTHOR, REVIEWER, SYSTEM, User};
 
-/// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Permission {
-    /// Make a task.
     CreateTask,
-    /// Want it decided.
     Submit,
-    /// Approve, reject, request changes.
+    /// Approve, reject or request changes.
     Decide,
-    /// Put it before all others.
+    /// Apply an approved task before all others.
     ForceApply,
-    /// Give it up.
     Cancel,
-    /// Pass its policies by.
+    /// Approve a task against its policies.
     Override,
-    /// Read what was recorded.
     ViewAudit,
 }
 
-/// In which part somebody acts.
+/// The roles of the permission matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ActorRole {
-    /// As author.
     Author,
-    /// As reviewer.
     Reviewer,
-    /// As administrator.
     Admin,
-    /// As the service itself.
+    /// The service itself.
     System,
 }
 
-/// Every part.
 pub const ACTOR_ROLES: [ActorRole; 4] =
     [ActorRole::Author, ActorRole::Reviewer, ActorRole::Admin, ActorRole::System];
 
-/// The matrix: for each act, the parts that may.
+/// For each permission, the roles that grant it.
 pub const MATRIX: [(Permission, &[ActorRole]); 7] = [
     (Permission::CreateTask, &[ActorRole::Author, ActorRole::Admin]),
     (Permission::Submit, &[ActorRole::Author, ActorRole::Admin]),
@@ -54,50 +45,50 @@ pub const MATRIX: [(Permission, &[ActorRole]); 7] = [
     (Permission::ViewAudit, &[ActorRole::Author, ActorRole::Reviewer, ActorRole::Admin, ActorRole::System]),
 ];
 
-/// Whether one of the parts may.
+/// Whether one of the roles grants a permission.
 #[must_use]
-pub fn is_permitted(parts: &[ActorRole], act: Permission) -> bool {
-    MATRIX.iter().any(|(of, permitted)| *of == act && parts.iter().any(|part| permitted.contains(part)))
+pub fn is_permitted(roles: &[ActorRole], permission: Permission) -> bool {
+    MATRIX
+        .iter()
+        .any(|(row, granting)| *row == permission && roles.iter().any(|role| granting.contains(role)))
 }
 
-/// The parts that somebody has by its roles.
+/// The matrix roles of a user; none once the user is inactive.
 #[must_use]
 pub fn actor_roles(user: &User) -> Vec<ActorRole> {
-    let role = |part| match part {
+    let name = |role| match role {
         ActorRole::Author => AUTHOR,
         ActorRole::Reviewer => REVIEWER,
         ActorRole::Admin => ADMIN,
         ActorRole::System => SYSTEM,
     };
     if user.active {
-        ACTOR_ROLES.into_iter().filter(|part| user.has(role(*part))).collect()
+        ACTOR_ROLES.into_iter().filter(|role| user.has(name(*role))).collect()
     } else {
         Vec::new()
     }
 }
 
-/// What a token is good for. Roles permit, scopes limit.
+/// What a token can be used for. Roles permit, scopes limit: a request needs both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// Looking.
+    /// Read everything that the roles permit.
     Read,
-    /// Making and submitting tasks.
+    /// Create and submit tasks.
     Propose,
-    /// Locks and agents.
+    /// Use locks and agents.
     Lock,
-    /// Deciding: given only when asked for, and for a few hours.
+    /// Decide on tasks. Granted only on explicit request, for a few hours.
     Decide,
-    /// Everything that administrators do besides.
+    /// All other administrative commands.
     Admin,
 }
 
 impl Scope {
-    /// Every scope.
     pub const ALL: [Self; 5] = [Self::Read, Self::Propose, Self::Lock, Self::Decide, Self::Admin];
 
-    /// As it is written everywhere.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -114,8 +105,8 @@ impl Scope {
 mod tests {
     use super::*;
 
-    /// As the document draws it: author, reviewer, administrator, system.
-    const DRAWN: [(Permission, [bool; 4]); 7] = [
+    /// As specified, in the order author, reviewer, administrator, system.
+    const EXPECTED: [(Permission, [bool; 4]); 7] = [
         (Permission::CreateTask, [true, false, true, false]),
         (Permission::Submit, [true, false, true, false]),
         (Permission::Decide, [false, true, true, false]),
@@ -126,17 +117,17 @@ mod tests {
     ];
 
     #[test]
-    fn every_cell_is_as_drawn() {
-        for (act, row) in DRAWN {
-            for (part, yes) in ACTOR_ROLES.into_iter().zip(row) {
-                assert_eq!(is_permitted(&[part], act), yes, "{part:?} {act:?}");
+    fn matrix_matches_the_specification() {
+        for (permission, row) in EXPECTED {
+            for (role, expected) in ACTOR_ROLES.into_iter().zip(row) {
+                assert_eq!(is_permitted(&[role], permission), expected, "{role:?} {permission:?}");
             }
         }
         assert!(!is_permitted(&[], Permission::ViewAudit));
     }
 
     #[test]
-    fn who_left_has_no_part() {
+    fn inactive_user_has_no_roles() {
         let mut user = User {
             user_id: crate::people::UserId::new("ann"),
             name: "Ann".to_owned(),

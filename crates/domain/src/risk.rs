@@ -1,67 +1,58 @@
-//! How dangerous a task is: four factors, each from 0 to 100, weighed and added.
+//! The risk score of a task: the weighted sum of four factors, each from 0 to 100.
 //!
-//! The sum is exact until its one rounding at the end, half up, so that the parts that people see add up to what is decided by.
+//! The sum is exact and rounded once at the end, half up, so that the contributions that people see add up to the score.
 
 use serde::{Deserialize, Serialize};
 
-/// Which way of scoring this is.
+/// The version of the scoring method.
 pub const ASSESSED_BY: &str = "ade-risk-1";
-/// How dangerous a resource counts that nobody registered.
-pub const UNREGISTERED: u8 = 50;
-/// Finished tasks of a type that its history looks back on.
+/// The criticality of a resource that is not registered.
+pub const UNREGISTERED_CRITICALITY: u8 = 50;
+/// The failure rate covers at most this many finished tasks of a type.
 pub const HISTORY: u32 = 50;
-/// With fewer finished tasks there is no history.
-const LEAST_HISTORY: u32 = 5;
-const HIGHEST: u64 = 100;
+/// With fewer finished tasks the failure rate counts as zero.
+const MIN_HISTORY: u32 = 5;
+const MAX_FACTOR: u64 = 100;
 
-/// What the score is made from.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Facts {
-    /// Each resource with what the registry says about it.
     pub resources: Vec<Registered>,
-    /// What the preview would change; nothing if there is no preview to be had.
+    /// None without a usable preview: then the magnitude counts as the highest.
     pub changes: Option<Changes>,
-    /// How the last finished tasks of the same type ended, at most [`HISTORY`].
+    /// Of the same task type.
     pub history: History,
 }
 
-/// A resource and what the registry says about it.
+/// A resource with its entry in the registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registered {
     /// As `type:id`.
     pub resource: String,
-    /// From 0 to 100; nothing if nobody registered it.
+    /// From 0 to 100; none if it is not registered.
     pub criticality: Option<u8>,
-    /// What depends on it, as `type:id`.
+    /// Resources that depend on it, as `type:id`.
     pub dependents: Vec<String>,
 }
 
-/// How much a preview would change.
+/// How many items a preview changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Changes {
-    /// Items that would be made or changed.
     pub created_or_changed: u64,
-    /// Items that would be gone.
     pub deleted: u64,
 }
 
-/// How earlier tasks ended.
+/// How the last finished tasks ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct History {
-    /// All that are finished.
     pub finished: u32,
-    /// Those that failed.
     pub failed: u32,
 }
 
-/// From where on a risk is medium, high and critical.
+/// The lowest score of each level above low.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thresholds {
-    /// Medium from here.
     pub medium: u8,
-    /// High from here.
     pub high: u8,
-    /// Critical from here.
     pub critical: u8,
 }
 
@@ -71,89 +62,80 @@ impl Default for Thresholds {
     }
 }
 
-/// How dangerous, in a word.
+/// The level of a risk score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Level {
-    /// Below the first threshold.
     Low,
-    /// Below the second.
     Medium,
-    /// Below the third.
     High,
-    /// All others.
     Critical,
 }
 
-/// The score, and how it came about.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Risk {
     /// From 0 to 100.
     pub score: u8,
-    /// In a word.
     pub level: Level,
-    /// What it is made of.
     pub factors: Vec<Factor>,
-    /// By which way of scoring.
+    /// The version of the scoring method.
     pub assessed_by: String,
 }
 
-/// One part of the score.
+/// A factor of the risk score.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Factor {
-    /// Which one.
     pub name: String,
     /// From 0 to 100.
     pub value: f64,
-    /// How much it counts.
     pub weight: f64,
-    /// What it adds to the score.
+    /// Value times weight: what it adds to the score.
     pub contribution: f64,
-    /// How it came about, for people.
+    /// An explanation of the value.
     pub why: String,
 }
 
-/// A factor before it is shown: `value / of`, and its weight in tenths.
-struct Part {
+/// A factor as exact integers: `value / divisor`, with the weight in tenths.
+struct ExactFactor {
     name: &'static str,
     tenths: u64,
     value: u64,
-    of: u64,
+    divisor: u64,
     why: String,
 }
 
-/// The risk of a task.
 #[must_use]
-pub fn assess(facts: &Facts, thresholds: Thresholds) -> Risk {
-    let parts = [criticality(facts), magnitude(facts), blast_radius(facts), failure_rate(facts)];
-    // Over the product of all denominators, so that nothing is rounded before the end. Only one of them is not 1.
-    let common: u64 = parts.iter().map(|part| part.of).product();
-    let sum: u64 = parts.iter().map(|part| part.tenths * part.value * (common / part.of)).sum();
+pub fn assess(inputs: &Facts, thresholds: Thresholds) -> Risk {
+    let factors = [criticality(inputs), magnitude(inputs), blast_radius(inputs), failure_rate(inputs)];
+    // Over the product of all divisors, so that nothing is rounded before the end. Only one of them is not 1.
+    let common: u64 = factors.iter().map(|factor| factor.divisor).product();
+    let sum: u64 =
+        factors.iter().map(|factor| factor.tenths * factor.value * (common / factor.divisor)).sum();
     let tenths = common * 10;
     let score = u8::try_from((2 * sum + tenths) / (2 * tenths)).unwrap_or(u8::MAX).min(100);
     Risk {
         score,
         level: level(score, thresholds),
-        factors: parts.into_iter().map(shown).collect(),
+        factors: factors.into_iter().map(ExactFactor::into_factor).collect(),
         assessed_by: ASSESSED_BY.to_owned(),
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "numbers up to a hundred times fifty")]
-fn shown(part: Part) -> Factor {
-    let value = part.value as f64 / part.of as f64;
-    Factor {
-        name: part.name.to_owned(),
-        value,
-        weight: part.tenths as f64 / 10.0,
-        contribution: (part.tenths * part.value) as f64 / (10 * part.of) as f64,
-        why: part.why,
+impl ExactFactor {
+    #[expect(clippy::cast_precision_loss, reason = "the numbers are below 2^53")]
+    fn into_factor(self) -> Factor {
+        Factor {
+            name: self.name.to_owned(),
+            value: self.value as f64 / self.divisor as f64,
+            weight: self.tenths as f64 / 10.0,
+            contribution: (self.tenths * self.value) as f64 / (10 * self.divisor) as f64,
+            why: self.why,
+        }
     }
 }
 
-/// The word for a score.
 #[must_use]
 pub const fn level(score: u8, thresholds: Thresholds) -> Level {
     if score < thresholds.medium {
@@ -167,53 +149,57 @@ pub const fn level(score: u8, thresholds: Thresholds) -> Level {
     }
 }
 
-fn criticality(facts: &Facts) -> Part {
-    let of = |resource: &Registered| resource.criticality.unwrap_or(UNREGISTERED).min(100);
-    let highest = facts.resources.iter().max_by_key(|resource| of(resource));
+fn criticality(inputs: &Facts) -> ExactFactor {
+    let criticality =
+        |resource: &Registered| resource.criticality.unwrap_or(UNREGISTERED_CRITICALITY).min(100);
+    let highest = inputs.resources.iter().max_by_key(|resource| criticality(resource));
     let (value, why) = match highest {
         None => (0, "no resources".to_owned()),
-        Some(resource) if resource.criticality.is_none() => {
-            (UNREGISTERED, format!("{} is not registered, which counts {UNREGISTERED}", resource.resource))
+        Some(resource) if resource.criticality.is_none() => (
+            UNREGISTERED_CRITICALITY,
+            format!("{} is not registered and counts as {UNREGISTERED_CRITICALITY}", resource.resource),
+        ),
+        Some(resource) => {
+            (criticality(resource), format!("{} is the most critical resource", resource.resource))
         }
-        Some(resource) => (of(resource), format!("{} is the most critical resource", resource.resource)),
     };
-    Part { name: "resource_criticality", tenths: 4, value: value.into(), of: 1, why }
+    ExactFactor { name: "resource_criticality", tenths: 4, value: value.into(), divisor: 1, why }
 }
 
-fn magnitude(facts: &Facts) -> Part {
-    let (value, why) = match facts.changes {
-        None => (HIGHEST, "no preview tells what would change, so anything may".to_owned()),
+fn magnitude(inputs: &Facts) -> ExactFactor {
+    let (value, why) = match inputs.changes {
+        None => (MAX_FACTOR, "without a preview the highest value counts".to_owned()),
         Some(Changes { created_or_changed, deleted }) => {
             let points = created_or_changed.saturating_mul(5).saturating_add(deleted.saturating_mul(15));
             let why = format!("5 × {created_or_changed} created or changed + 15 × {deleted} deleted");
-            (points.min(HIGHEST), why)
+            (points.min(MAX_FACTOR), why)
         }
     };
-    Part { name: "change_magnitude", tenths: 3, value, of: 1, why }
+    ExactFactor { name: "change_magnitude", tenths: 3, value, divisor: 1, why }
 }
 
-fn blast_radius(facts: &Facts) -> Part {
+fn blast_radius(inputs: &Facts) -> ExactFactor {
     let mut dependents: Vec<&str> =
-        facts.resources.iter().flat_map(|resource| &resource.dependents).map(String::as_str).collect();
+        inputs.resources.iter().flat_map(|resource| &resource.dependents).map(String::as_str).collect();
     dependents.sort_unstable();
     dependents.dedup();
-    dependents.retain(|name| !facts.resources.iter().any(|resource| resource.resource == *name));
-    let (own, others) = (facts.resources.len() as u64, dependents.len() as u64);
-    let value = (own + others).saturating_mul(10).min(HIGHEST);
+    dependents.retain(|name| !inputs.resources.iter().any(|resource| resource.resource == *name));
+    let (own, others) = (inputs.resources.len() as u64, dependents.len() as u64);
+    let value = (own + others).saturating_mul(10).min(MAX_FACTOR);
     let why = format!("10 × ({own} resources + {others} registered dependents)");
-    Part { name: "blast_radius", tenths: 2, value, of: 1, why }
+    ExactFactor { name: "blast_radius", tenths: 2, value, divisor: 1, why }
 }
 
-fn failure_rate(facts: &Facts) -> Part {
-    let History { finished, failed } = facts.history;
-    let (value, of, why) = if finished < LEAST_HISTORY {
-        (0, 1, format!("{finished} finished tasks of this type: too few to tell"))
+fn failure_rate(inputs: &Facts) -> ExactFactor {
+    let History { finished, failed } = inputs.history;
+    let (value, divisor, why) = if finished < MIN_HISTORY {
+        (0, 1, format!("only {finished} finished tasks of this type; at least {MIN_HISTORY} are needed"))
     } else {
         let failed = failed.min(finished);
         let why = format!("{failed} of the last {finished} tasks of this type failed");
-        (HIGHEST * u64::from(failed), u64::from(finished), why)
+        (MAX_FACTOR * u64::from(failed), u64::from(finished), why)
     };
-    Part { name: "historical_failure_rate", tenths: 1, value, of, why }
+    ExactFactor { name: "historical_failure_rate", tenths: 1, value, divisor, why }
 }
 
 #[cfg(test)]
@@ -222,7 +208,7 @@ mod tests {
 
     use super::*;
 
-    fn facts(
+    fn inputs(
         criticality: &[Option<u8>],
         changes: Option<(u64, u64)>,
         dependents: usize,
@@ -241,34 +227,34 @@ mod tests {
     }
 
     #[test]
-    fn to_the_digit() {
-        for (facts, score, level) in [
-            (facts(&[], Some((0, 0)), 0, (0, 0)), 0, Level::Low),
+    fn computes_exact_scores() {
+        for (inputs, score, level) in [
+            (inputs(&[], Some((0, 0)), 0, (0, 0)), 0, Level::Low),
             // 0.4 × 50 + 0.3 × 5 + 0.2 × 10 = 23.5, half up.
-            (facts(&[None], Some((1, 0)), 0, (4, 4)), 24, Level::Low),
+            (inputs(&[None], Some((1, 0)), 0, (4, 4)), 24, Level::Low),
             // 0.4 × 80 + 0.3 × 35 + 0.2 × 30 + 0.1 × 20 = 50.5.
-            (facts(&[Some(80)], Some((1, 2)), 2, (5, 1)), 51, Level::High),
-            // 36 + 3 + 4 + 14.2857… / 10 = 44.43: the percentage is not rounded by itself.
-            (facts(&[Some(90), Some(10)], Some((2, 0)), 0, (7, 1)), 44, Level::Medium),
-            (facts(&[Some(100)], None, 9, (50, 50)), 100, Level::Critical),
-            (facts(&[Some(100); 12], Some((u64::MAX, u64::MAX)), 0, (50, 0)), 90, Level::Critical),
-            // 0.4 × 100 + 0.3 × 100 + 0.2 × 25…: dependents are counted once, however many resources they depend on.
-            (facts(&[Some(100), Some(100)], None, 3, (0, 0)), 80, Level::Critical),
+            (inputs(&[Some(80)], Some((1, 2)), 2, (5, 1)), 51, Level::High),
+            // 36 + 3 + 4 + 14.2857… / 10 = 44.43: the failure rate is not rounded separately.
+            (inputs(&[Some(90), Some(10)], Some((2, 0)), 0, (7, 1)), 44, Level::Medium),
+            (inputs(&[Some(100)], None, 9, (50, 50)), 100, Level::Critical),
+            (inputs(&[Some(100); 12], Some((u64::MAX, u64::MAX)), 0, (50, 0)), 90, Level::Critical),
+            // 0.4 × 100 + 0.3 × 100 + 0.2 × 50: dependents are counted once, however many resources they depend on.
+            (inputs(&[Some(100), Some(100)], None, 3, (0, 0)), 80, Level::Critical),
         ] {
-            let risk = assess(&facts, Thresholds::default());
+            let risk = assess(&inputs, Thresholds::default());
             assert_eq!((risk.score, risk.level), (score, level), "{risk:?}");
         }
     }
 
     proptest! {
         #[test]
-        fn the_parts_add_up(
+        fn contributions_add_up_to_the_score(
             criticality in prop::collection::vec(prop::option::of(0..=100_u8), 0..4),
             changes in prop::option::of((0..30_u64, 0..10_u64)),
             dependents in 0..5_usize,
             (finished, failed) in (0..=50_u32).prop_flat_map(|finished| (Just(finished), 0..=finished)),
         ) {
-            let risk = assess(&facts(&criticality, changes, dependents, (finished, failed)), Thresholds::default());
+            let risk = assess(&inputs(&criticality, changes, dependents, (finished, failed)), Thresholds::default());
             let sum: f64 = risk.factors.iter().map(|factor| factor.contribution).sum();
             prop_assert!((sum - f64::from(risk.score)).abs() < 0.5 + 1e-9, "{sum} and {}", risk.score);
             for factor in &risk.factors {

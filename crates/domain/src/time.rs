@@ -1,4 +1,4 @@
-//! Moments, and the clock that hands them out. Nothing in this room reads a clock: moments come in as arguments.
+//! Points in time and the clock trait. Nothing in this crate reads a clock: the current time is always an argument.
 
 use std::fmt;
 
@@ -10,38 +10,34 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Moment(u64);
 
-/// Where moments come from. A store has one clock; tests move it by hand.
+/// The source of the current time. Each store has one clock; tests advance it manually.
 pub trait Clock: Send + Sync {
-    /// The present moment.
     fn now(&self) -> Moment;
 }
 
 impl Moment {
-    /// The moment that is `micros` microseconds after the Unix epoch.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since the Unix epoch.
     #[must_use]
     pub const fn micros(self) -> u64 {
         self.0
     }
 
-    /// The moment `ms` milliseconds later.
     #[must_use]
     pub const fn plus_ms(self, ms: u64) -> Self {
         Self(self.0.saturating_add(ms.saturating_mul(1000)))
     }
 
-    /// Milliseconds from `earlier` until this moment, rounded up; zero if it is not earlier.
+    /// Milliseconds since `earlier`, rounded up; zero if `earlier` is later.
     #[must_use]
     pub const fn ms_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0).div_ceil(1000)
     }
 
-    /// The same as a calendar time; the end of the calendar where that is exceeded.
+    /// Converts to a calendar time, clamped to the latest one that can be represented.
     #[must_use]
     pub fn timestamp(self) -> Timestamp {
         i64::try_from(self.0)
@@ -51,7 +47,7 @@ impl Moment {
     }
 }
 
-/// The moment of a calendar time; times before 1970 count as its first moment.
+/// Times before 1970 become the Unix epoch.
 impl From<Timestamp> for Moment {
     fn from(time: Timestamp) -> Self {
         Self(u64::try_from(time.as_microsecond()).unwrap_or(0))
@@ -70,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_calendar_times_with_microseconds() {
+    fn converts_to_calendar_time_with_microseconds() {
         let moment = Moment::from_micros(1_794_744_000_000_120);
         assert_eq!(moment.to_string(), "2026-11-15T12:00:00.000120Z");
         assert_eq!(Moment::from(moment.timestamp()), moment);

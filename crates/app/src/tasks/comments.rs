@@ -1,10 +1,6 @@
 //! What people say about tasks, and tasks that are made of others which ended badly.
 
-use std::collections::BTreeSet;
-
-use ade_domain::people::UserId;
-use ade_domain::task::{Refusal, Task, Transition as Happened};
-use ade_domain::task::{TaskCommand, next};
+use ade_domain::task::{Refusal, Task, TaskCommand};
 use ade_store::database::{Comment, Commit, StoredTask, Write};
 use serde_json::Value;
 
@@ -26,10 +22,7 @@ impl TaskService {
         }
         for _ in 0..MOST_ATTEMPTS {
             let task = self.load(About::task(task_id, caller)).await?;
-            if !caller.takes_part(&task) {
-                return Err(Refusal::Forbidden.into());
-            }
-            next(task.state, TaskCommand::Comment).map_err(Refusal::from)?;
+            let happened = task.comment(&caller.actor())?;
             let now = self.clock.now();
             let comment = Comment {
                 comment_id: new_id(),
@@ -37,16 +30,6 @@ impl TaskService {
                 author_id: author.clone(),
                 text: text.to_owned(),
                 created_at: now,
-            };
-            let happened = Happened {
-                action: "task.comment".to_owned(),
-                actor: Some(author.clone()),
-                from: task.state,
-                to: task.state,
-                approval_id: None,
-                reason: None,
-                ticket: None,
-                tell: concerned(&task, &author),
             };
             let mut entry = audit(&task, &happened, Some(caller), now);
             entry.details.insert("comment_id".to_owned(), Value::from(comment.comment_id.as_str()));
@@ -83,18 +66,14 @@ impl TaskService {
             let (seen, config) = (old.revision, old.config.clone());
             let facts = self.facts(&config.task_type).await?;
             let lock_preview = self.lock_preview(&config, Some(&copy_id)).await;
+            let sponsors = self.sponsors(&old.metadata.lineage).await?;
             let now = self.clock.now();
             let author = old.resubmit(&actor, now)?;
             let mut metadata = old.metadata.clone();
             if let Some(user) = &caller.user {
                 metadata.author_name.clone_from(&user.name);
             }
-            let mut authors = caller.authors();
-            for who in old.author_set.iter() {
-                authors
-                    .add(who.clone(), format!("belongs to the authors of {task_id}, which it was made of"));
-            }
-            self.join_behind(&mut authors, &metadata.lineage).await?;
+            let authors = old.author_set_for_resubmission(&sponsors, &actor);
             let digest = old.digest;
             let draft = Task::draft(copy_id.as_str(), config, digest, author, authors, now);
             let (preview, predecessor) = (old.preview.clone(), Some(task_id.to_owned()));
@@ -113,11 +92,4 @@ impl TaskService {
         }
         Err(Error::Overtaken)
     }
-}
-
-/// Its authors, and whoever is still asked; not who speaks.
-fn concerned(task: &StoredTask, speaker: &UserId) -> Vec<UserId> {
-    let open = task.approvals.iter().filter(|one| one.is_open()).map(|one| &one.reviewer_id);
-    let all: BTreeSet<&UserId> = task.author_set.iter().chain(open).collect();
-    all.into_iter().filter(|who| *who != speaker).cloned().collect()
 }

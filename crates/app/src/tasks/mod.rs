@@ -13,6 +13,7 @@ mod preview;
 mod simulate;
 mod use_cases;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,9 +51,6 @@ const MOST_ATTEMPTS: usize = 10;
 const SILENT: &str = "silent";
 const LISTEN_FOR: Duration = Duration::from_secs(30);
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
-
-/// How the author set says that somebody belongs to it by the lineage.
-const BEHIND: &str = "answers for";
 
 /// The use cases; clones are the same ones.
 #[derive(Clone)]
@@ -211,27 +209,21 @@ impl TaskService {
         Ok(self.kept.now(&self.record).await?.settings.clone())
     }
 
-    /// Who can never decide about what somebody proposes: every human whom the lineage names, and whoever answers for an agent
-    /// of it, also where the lineage does not say who that is.
+    /// The author set of what a caller proposes with this lineage.
     async fn authors(&self, lineage: &Lineage, caller: &Caller) -> Result<AuthorSet, Error> {
-        let mut authors = caller.authors();
-        self.join_behind(&mut authors, lineage).await?;
+        let mut authors = caller.actor().author_set();
+        authors.add_lineage(lineage, &self.sponsors(lineage).await?);
         Ok(authors)
     }
 
-    /// Those of them whom the lineage brings in. Whoever belongs to the authors already stays for the reason it had: it does not
-    /// leave them with the lineage.
-    async fn join_behind(&self, authors: &mut AuthorSet, lineage: &Lineage) -> Result<(), Error> {
-        if let Some(sponsor) = &lineage.sponsor_id {
-            authors.add(sponsor.clone(), format!("{BEHIND} the agents behind it"));
+    /// The sponsors of the agents that a lineage names, by agent.
+    async fn sponsors(&self, lineage: &Lineage) -> Result<BTreeMap<String, UserId>, Error> {
+        let mut sponsors = BTreeMap::new();
+        for agent_id in lineage.agents() {
+            let agent = self.record.agent(agent_id).await?;
+            sponsors.extend(agent.and_then(|agent| Some((agent_id.to_owned(), agent.sponsor_id?))));
         }
-        for agent in [&lineage.agent_id, &lineage.parent_agent_id].into_iter().flatten() {
-            let sponsor = self.record.agent(agent).await?.and_then(|agent| agent.sponsor_id);
-            if let Some(sponsor) = sponsor {
-                authors.add(sponsor, format!("{BEHIND} the agent {agent} behind it"));
-            }
-        }
-        Ok(())
+        Ok(sponsors)
     }
 
     pub(crate) async fn facts(&self, task_type: &str) -> Result<Facts, Error> {

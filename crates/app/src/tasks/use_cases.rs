@@ -3,7 +3,7 @@
 use ade_domain::approval::DecisionKind;
 use ade_domain::people::UserId;
 use ade_domain::permission::{Permission, Scope, is_permitted};
-use ade_domain::task::{Config, Digest, Metadata, Preview, State, TaskCommand};
+use ade_domain::task::{Config, Digest, Metadata, Preview, TaskCommand};
 use ade_domain::task::{Decision, Refusal, Task};
 use ade_store::database::{Commit, StoredTask, Write};
 
@@ -168,23 +168,10 @@ impl TaskService {
             let lock_preview = self.lock_preview(&config, Some(task_id)).await;
             let now = self.clock.now();
             let mut review = task.task.clone();
-            if metadata.lineage != task.metadata.lineage {
-                // Naming one after the other would leave those to decide whom the author likes.
-                if review.state != State::Draft {
-                    return Err(Error::invalid("/lineage", "cannot be changed once the task was submitted"));
-                }
-                review.author_set.retain(|_, why| !why.starts_with(super::BEHIND));
-            }
-            // Whoever stands behind the change decides about it as little as who stood behind the first one.
-            let authors = self.authors(&metadata.lineage, caller).await?;
-            for who in authors.iter() {
-                let why = authors.why(who).unwrap_or("changed it");
-                // Who changes it stays, also if it was only named before and another is named later.
-                if !why.starts_with(super::BEHIND) {
-                    review.author_set.retain(|known, _| known != who);
-                }
-                review.author_set.add(who.clone(), why);
-            }
+            let sponsors = self.sponsors(&metadata.lineage).await?;
+            review.author_set = task
+                .author_set_after_edit(&metadata.lineage, &sponsors, &caller.actor())
+                .map_err(|invalid| Error::Invalid(vec![invalid]))?;
             let plan = facts.plan(&review, &config, &preview, &mut ids, now);
             task.modify(config, digest, plan, &caller.actor(), now)?;
             task.author_set = review.author_set;
@@ -202,19 +189,9 @@ impl TaskService {
         let (about, actor) = (About::task(task_id, caller), caller.actor());
         for _ in 0..MOST_ATTEMPTS {
             let task = self.load(about).await?;
-            task.can_delete(&actor)?;
+            let happened = task.delete(&actor)?;
             let write = Write::DeleteTask { task_id: task_id.to_owned(), expected: task.revision };
             let now = self.clock.now();
-            let happened = ade_domain::task::Transition {
-                action: "task.delete".to_owned(),
-                actor: actor.user.clone(),
-                from: task.state,
-                to: task.state,
-                approval_id: None,
-                reason: None,
-                ticket: None,
-                tell: Vec::new(),
-            };
             let audit = vec![super::audit(&task, &happened, Some(caller), now)];
             let events = vec![super::event(&task, &happened, now)];
             let mut commit = Commit { writes: vec![write], audit, events, ..Commit::default() };

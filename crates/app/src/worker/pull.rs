@@ -221,7 +221,7 @@ impl Pulls {
             if is_id { self.reviews.look(task_id).await? } else { return Err(Error::NotFound("task")) };
         let Some(execution) = &task.execution else {
             return Err(if caller.may_see(&task) {
-                Refusal::NotPresent { attempt, now: 0 }.into()
+                Refusal::NotPresent { attempt, current: 0 }.into()
             } else {
                 Error::NotFound("task")
             });
@@ -255,7 +255,7 @@ impl Pulls {
         let renewed = self.record.renew(task_id, attempt, lease_until).await?;
         if renewed == Renewed::No {
             let now = self.reviews.look(task_id).await?.next_attempt() - 1;
-            return Err(Refusal::NotPresent { attempt, now }.into());
+            return Err(Refusal::NotPresent { attempt, current: now }.into());
         }
         self.has_room(&worker, task_id, ms).await?;
         Ok(Alive { lease_until, stop: renewed == Renewed::Stop })
@@ -270,7 +270,7 @@ impl Pulls {
             return Ok(());
         }
         let now = task.execution.as_ref().map_or(0, |execution| execution.attempt);
-        Err(Refusal::NotPresent { attempt, now }.into())
+        Err(Refusal::NotPresent { attempt, current: now }.into())
     }
 
     /// What was said while a task was carried out.

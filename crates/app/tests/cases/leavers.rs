@@ -53,7 +53,7 @@ async fn an_approval_ends_also_when_nobody_is_left_to_ask(office: Office) {
     assert_eq!(desk.work_off().await, Ok(1));
     let now = office.task(&task.task_id).await;
     assert_eq!((now.state, open(&now)), (State::Reviewing, Vec::new()), "approved no more");
-    let why = "policy default cannot be satisfied now: it needs 1 approvers, and 0 can decide";
+    let why = "policy default cannot be satisfied at present: 1 approvers required, 0 available";
     assert_eq!(now.passed_by.last().map(String::as_str), Some(why));
     assert_eq!(desk.work_off().await, Ok(0), "once");
 }

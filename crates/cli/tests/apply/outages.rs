@@ -177,7 +177,7 @@ async fn whoever_changes_back_may_be_killed() {
     house.ade().start_again().expect("starts");
     let over = office.wait_for("it is given up", &id, ended).await;
     assert_eq!((&over["state"], &over["execution"]["rolled_back"]), (&json!("FAILED"), &json!(false)));
-    assert!(text(&over["execution"], "error").contains("changing it back failed"), "{over}");
+    assert!(text(&over["execution"], "error").contains("the rollback failed"), "{over}");
     let told = || async {
         let all = office.audit(&format!("task={id}")).await;
         let count = |action: &str| all.iter().filter(|one| text(one, "action") == action).count();
@@ -260,7 +260,7 @@ async fn who_lost_its_locks_begins_no_rollback(site: &Site, town: &Town, office:
         "{over}"
     );
     // Whoever had lost them said nothing about it: whoever took over does.
-    assert!(text(execution, "error").contains("changing it back failed: the lease of"), "{over}");
+    assert!(text(execution, "error").contains("the rollback failed: the lease of"), "{over}");
     assert!(!site.undone().exists(), "{over}");
     // That is not the end of it: there are locks again.
     let ada = office.person("ada", &[ADMIN]).await;

@@ -162,7 +162,7 @@ async fn chains_and_followers_do_not_lead_to_an_author() {
         office.requests(&task).await.iter().map(|one| text(one, "reviewer_id")).collect();
     assert_eq!(asked, ["rex"]);
     let passed_by = office.task(&task).await["passed_by"].to_string();
-    assert!(passed_by.contains("author cannot decide about this task: is its author"), "{passed_by}");
+    assert!(passed_by.contains("author cannot decide on this task: author is its author"), "{passed_by}");
     // The author cannot ask itself by handing on what it was given as the delegate of another.
     stage.nothing_goes(&author, &task).await;
     // Where nobody else is left, the submission says so.

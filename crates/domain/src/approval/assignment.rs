@@ -1,5 +1,5 @@
-//! Who is asked about a task, and why: policies that match, people that they want, those who stand in for them, and what was
-//! passed by. The answer explains itself, and submitting and simulating give the same one.
+//! Reviewer assignment: which policies apply to a task, whom they ask, and why. Submission and simulation use the same function,
+//! and the result explains itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,125 +12,113 @@ use crate::Moment;
 use crate::people::{AuthorSet, People, REVIEWER, User, UserId};
 use crate::task::Config;
 
-/// What people are chosen by.
+/// Everything that an assignment depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
-    /// What is to be done.
     pub config: &'a Config,
-    /// How dangerous it is.
+    /// The risk score.
     pub risk: u8,
-    /// Who wants it.
+    /// None if the author's roles must not count, as for tasks of agents.
     pub author: Option<&'a User>,
-    /// Who can never decide about it.
     pub author_set: &'a AuthorSet,
-    /// Everybody.
     pub people: &'a People,
-    /// Every policy in force.
+    /// The active policies, without the default policy.
     pub policies: &'a [Policy],
-    /// What counts if none of them matches.
+    /// Applies if no other policy does.
     pub default_policy: &'a Policy,
-    /// Every delegation, in order.
+    /// In order of precedence.
     pub delegations: &'a [Delegation],
-    /// The task is of level LOW in a backlog, and such tasks pass if every policy allows it.
+    /// There is a backlog and the task has level LOW: automatic approval ignores the risk limits of the policies.
     pub low_risk_passes: bool,
-    /// Somebody must look at it, whatever policies allow: its preview went wrong, or is not what was approved.
+    /// Never approve automatically: the preview has errors, or differs from what was approved.
     pub must_be_seen: bool,
-    /// When people are asked.
     pub now: Moment,
 }
 
 impl<'a> Question<'a> {
-    /// What chains of delegations are followed by.
-    const fn ways(&self) -> Ways<'a> {
+    const fn delegation_context(&self) -> Ways<'a> {
         let Self { people, delegations, config, risk, now, .. } = *self;
         Ways { people, delegations, config, risk, now }
     }
 }
 
-/// What a policy has to do with a task.
+/// A policy that was considered for a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ConsideredPolicy {
-    /// Which one.
+    /// The name of the policy.
     pub policy: String,
-    /// Whether it is about this task.
     pub applies: bool,
-    /// Why, or why not.
+    /// Why it applies, or why not.
     pub why: String,
 }
 
-/// Somebody who is asked.
+/// A person who is asked to decide.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignee {
-    /// Who.
     pub reviewer_id: UserId,
-    /// Its name.
     pub name: String,
-    /// For which policies.
+    /// The names of the policies that require this reviewer.
     pub policies: Vec<String>,
-    /// In whose place, itself included if it was wanted by itself.
+    /// The people whom the policies name and who delegated to the reviewer; the reviewer itself if named directly.
     pub stands_for: BTreeSet<UserId>,
-    /// How it came to that, if somebody handed on.
+    /// The shortest delegation chain that leads to the reviewer.
     pub chain: Vec<Step>,
-    /// With whom it agrees without being asked.
+    /// The reviewer whose approval this one follows.
     pub follows: Option<UserId>,
-    /// How urgent it is.
     pub priority: Priority,
-    /// Why it was chosen.
+    /// Why this reviewer was chosen, one text per policy.
     pub why: Vec<String>,
 }
 
-/// Who is asked, and everything that led to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
-    /// Every policy that was looked at.
     pub considered: Vec<ConsideredPolicy>,
-    /// Why nobody needs to be asked, if so.
+    /// Why no approval is required, if none is.
     pub auto_approved: Option<String>,
-    /// What must be satisfied; empty if nobody needs to be asked.
+    /// One for each applicable policy; empty if no approval is required.
     pub requirements: Vec<Requirement>,
-    /// Who is asked.
     pub wanted: Vec<Assignee>,
-    /// Who or what was passed by, and why.
+    /// People and delegations that were skipped, each with the reason.
     pub passed_by: Vec<String>,
 }
 
-/// There are not enough people.
+/// Too few people can decide.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("policy {policy} cannot be satisfied: {why}")]
+#[error(
+    "policy {policy} cannot be satisfied: {reason}. Ask an administrator to add reviewers or to change the policy."
+)]
 pub struct QuorumUnreachable {
-    /// Which policy.
     pub policy: String,
-    /// What is missing.
-    pub why: String,
-    /// Who was passed by, and why.
+    pub reason: String,
+    /// People and delegations that were skipped, each with the reason.
     pub passed_by: Vec<String>,
 }
 
-/// Who is asked about a task.
-pub fn assign(question: &Question<'_>) -> Result<Assignment, QuorumUnreachable> {
-    let (assignment, missing) = as_far_as_possible(question);
-    match missing {
+/// Chooses the reviewers of a task. Fails if too few people can decide.
+pub fn assign(input: &Question<'_>) -> Result<Assignment, QuorumUnreachable> {
+    let (assignment, unreachable) = assign_available(input);
+    match unreachable {
         None => Ok(assignment),
-        Some((policy, why)) => Err(QuorumUnreachable { policy, why, passed_by: assignment.passed_by }),
+        Some((policy, reason)) => Err(QuorumUnreachable { policy, reason, passed_by: assignment.passed_by }),
     }
 }
 
-/// The same about what is under review whether or not there are enough people: those who are there are asked, and what is
-/// missing is said.
+/// Chooses the available reviewers even if they are too few, for tasks that must go back to review. What is missing is added
+/// to the skipped texts.
 #[must_use]
-pub fn assign_anyway(question: &Question<'_>) -> Assignment {
-    let (mut assignment, missing) = as_far_as_possible(question);
-    if let Some((policy, why)) = missing {
-        assignment.passed_by.push(format!("policy {policy} cannot be satisfied now: {why}"));
+pub fn assign_anyway(input: &Question<'_>) -> Assignment {
+    let (mut assignment, unreachable) = assign_available(input);
+    if let Some((policy, reason)) = unreachable {
+        assignment.passed_by.push(format!("policy {policy} cannot be satisfied at present: {reason}"));
     }
     assignment
 }
 
-/// Who is asked, and the first policy that cannot be satisfied, with what it lacks.
-fn as_far_as_possible(question: &Question<'_>) -> (Assignment, Option<(String, String)>) {
-    let (matching, considered) = matching(question);
-    let auto_approved = auto_approved(question, &matching);
+/// The assignment, and the name of the first policy that cannot be satisfied with the reason.
+fn assign_available(input: &Question<'_>) -> (Assignment, Option<(String, String)>) {
+    let (applicable, considered) = applicable_policies(input);
+    let auto_approved = auto_approval(input, &applicable);
     let mut assignment = Assignment {
         considered,
         auto_approved,
@@ -138,76 +126,76 @@ fn as_far_as_possible(question: &Question<'_>) -> (Assignment, Option<(String, S
         wanted: Vec::new(),
         passed_by: Vec::new(),
     };
-    let mut missing = None;
+    let mut unreachable = None;
     if assignment.auto_approved.is_some() {
-        return (assignment, missing);
+        return (assignment, unreachable);
     }
-    let mut wanted: BTreeMap<UserId, Assignee> = BTreeMap::new();
-    for policy in matching {
-        let requirement = ask(question, policy, &mut wanted, &mut assignment.passed_by);
-        missing = missing.or_else(|| Some((policy.name.clone(), requirement.missing()?)));
+    let mut assignees: BTreeMap<UserId, Assignee> = BTreeMap::new();
+    for policy in applicable {
+        let requirement = assign_policy(input, policy, &mut assignees, &mut assignment.passed_by);
+        unreachable = unreachable.or_else(|| Some((policy.name.clone(), requirement.missing()?)));
         assignment.requirements.push(requirement);
     }
-    let asked: BTreeSet<UserId> = wanted.keys().cloned().collect();
-    assignment.wanted = wanted.into_values().collect();
-    for one in &mut assignment.wanted {
-        one.follows = follows(question, one, &asked);
+    let reviewers: BTreeSet<UserId> = assignees.keys().cloned().collect();
+    assignment.wanted = assignees.into_values().collect();
+    let context = input.delegation_context();
+    for assignee in &mut assignment.wanted {
+        // Following has an effect only if the followed person is asked as well.
+        assignee.follows = delegation::follows(&assignee.reviewer_id, &context)
+            .filter(|leader| reviewers.contains(leader) && *leader != assignee.reviewer_id);
     }
-    (assignment, missing)
+    (assignment, unreachable)
 }
 
-fn matching<'a>(question: &Question<'a>) -> (Vec<&'a Policy>, Vec<ConsideredPolicy>) {
-    let (mut matching, mut considered) = (Vec::new(), Vec::new());
-    for policy in question.policies {
-        let why_not = policy.why_not(question.config, question.risk, question.now);
-        let applies = why_not.is_none();
+fn applicable_policies<'a>(input: &Question<'a>) -> (Vec<&'a Policy>, Vec<ConsideredPolicy>) {
+    let (mut applicable, mut considered) = (Vec::new(), Vec::new());
+    for policy in input.policies {
+        let mismatch = policy.why_not(input.config, input.risk, input.now);
+        let applies = mismatch.is_none();
         if applies {
-            matching.push(policy);
+            applicable.push(policy);
         }
-        let why = why_not.unwrap_or_else(|| "it matches type, resources, risk and time".to_owned());
+        let why = mismatch.unwrap_or_else(|| "task type, resources, risk and time match".to_owned());
         considered.push(ConsideredPolicy { policy: policy.name.clone(), applies, why });
     }
-    if matching.is_empty() {
-        let policy = question.default_policy;
-        matching.push(policy);
-        let why = "no other policy is about this task".to_owned();
+    if applicable.is_empty() {
+        let policy = input.default_policy;
+        applicable.push(policy);
+        let why = "no other policy applies".to_owned();
         considered.push(ConsideredPolicy { policy: policy.name.clone(), applies: true, why });
     }
-    (matching, considered)
+    (applicable, considered)
 }
 
-/// Why nobody needs to be asked: every policy that matches must say so.
+/// Why no approval is required: every applicable policy must approve automatically.
 ///
-/// In a backlog a task of level LOW passes as well if every policy that matches allows it: if it has conditions under which it
-/// approves by itself, and all of them hold, where the level takes the place of the risk that it names. A policy that never
-/// approves by itself does not begin to because people are busy.
-fn auto_approved(question: &Question<'_>, matching: &[&Policy]) -> Option<String> {
-    if question.must_be_seen {
+/// In a backlog, tasks of level LOW are approved automatically as well, if every applicable policy has conditions for automatic
+/// approval and all of them hold, except for the risk limit. A policy without such conditions still requires approvals.
+fn auto_approval(input: &Question<'_>, applicable: &[&Policy]) -> Option<String> {
+    if input.must_be_seen {
         return None;
     }
-    let all = |says: &dyn Fn(&Policy) -> Result<String, String>| {
+    let all_approve = |approves: &dyn Fn(&Policy) -> Result<String, String>| {
         let mut reasons = Vec::new();
-        for policy in matching {
-            reasons.push(format!("{}: {}", policy.name, says(policy).ok()?));
+        for policy in applicable {
+            reasons.push(format!("{}: {}", policy.name, approves(policy).ok()?));
         }
         Some(reasons.join("; "))
     };
-    let Question { config, risk, author, low_risk_passes, .. } = *question;
-    all(&|policy| policy.auto_approves(config, Some(risk), author)).or_else(|| {
+    let Question { config, risk, author, low_risk_passes, .. } = *input;
+    all_approve(&|policy| policy.auto_approves(config, Some(risk), author)).or_else(|| {
         let reasons =
-            low_risk_passes.then(|| all(&|policy| policy.auto_approves(config, None, author)))??;
-        Some(format!(
-            "too many requests wait, and tasks of level LOW pass whose policies allow it: {reasons}"
-        ))
+            low_risk_passes.then(|| all_approve(&|policy| policy.auto_approves(config, None, author)))??;
+        Some(format!("approved automatically at level LOW because of a backlog of requests: {reasons}"))
     })
 }
 
-/// Whom a policy wants, before anybody stands in: each with why.
-fn named_by<'a>(question: &Question<'a>, policy: &'a Policy) -> BTreeMap<&'a UserId, String> {
+/// The people whom a policy asks, before delegation, each with the reason.
+fn named_reviewers<'a>(input: &Question<'a>, policy: &'a Policy) -> BTreeMap<&'a UserId, String> {
     let mut named = BTreeMap::new();
     if !policy.reviewers.is_empty() {
         for id in &policy.reviewers {
-            named.insert(id, format!("{} names {id} as reviewer", policy.name));
+            named.insert(id, format!("policy {} names {id} as reviewer", policy.name));
         }
         return named;
     }
@@ -216,44 +204,45 @@ fn named_by<'a>(question: &Question<'a>, policy: &'a Policy) -> BTreeMap<&'a Use
         roles => roles.iter().map(String::as_str).collect(),
     };
     for role in roles {
-        for user in question.people.with_role(role) {
-            let why = format!("{} asks for {role}, which {} is", policy.name, user.user_id);
-            named.entry(&user.user_id).or_insert(why);
+        for user in input.people.with_role(role) {
+            let reason = format!("policy {} requires role {role}, which {} has", policy.name, user.user_id);
+            named.entry(&user.user_id).or_insert(reason);
         }
     }
     named
 }
 
-/// Adds whom a policy wants, and says what would satisfy it.
-fn ask(
-    question: &Question<'_>,
+/// Adds the reviewers of a policy, and returns its requirement.
+fn assign_policy(
+    input: &Question<'_>,
     policy: &Policy,
-    wanted: &mut BTreeMap<UserId, Assignee>,
-    passed_by: &mut Vec<String>,
+    assignees: &mut BTreeMap<UserId, Assignee>,
+    skipped: &mut Vec<String>,
 ) -> Requirement {
-    let ways = question.ways();
+    let context = input.delegation_context();
     let mut requirement = Requirement::of(policy);
-    for (named, why) in named_by(question, policy) {
-        let Resolved { reviewer, chain, passed_by: on_the_way } = delegation::resolve(named, &ways);
-        passed_by.extend(on_the_way);
-        if let Some(why) = question.author_set.why(&reviewer) {
-            passed_by.push(format!("{reviewer} cannot decide about this task: {why}"));
+    for (named, reason) in named_reviewers(input, policy) {
+        let Resolved { reviewer, chain, passed_by: skipped_delegations } =
+            delegation::resolve(named, &context);
+        skipped.extend(skipped_delegations);
+        if let Some(reason) = input.author_set.reason(&reviewer) {
+            skipped.push(format!("{reviewer} cannot decide on this task: {reviewer} {reason}"));
             continue;
         }
-        let Some(user) = question.people.active(&reviewer) else {
-            passed_by.push(format!("{reviewer} is not active"));
+        let Some(user) = input.people.active(&reviewer) else {
+            skipped.push(format!("{reviewer} is not active"));
             continue;
         };
-        // Whoever stands behind the task does not say by a delegation who represents its own roles.
-        let hands_on = !question.author_set.contains(named)
-            && !chain.iter().any(|step| question.author_set.contains(&step.from));
-        let roles = [Some(named).filter(|_| hands_on), Some(&reviewer)]
+        // An author must not pass on its own roles by delegating.
+        let by_author = input.author_set.contains(named)
+            || chain.iter().any(|step| input.author_set.contains(&step.from));
+        let roles = [Some(named).filter(|_| !by_author), Some(&reviewer)]
             .into_iter()
             .flatten()
-            .filter_map(|id| question.people.get(id))
+            .filter_map(|id| input.people.get(id))
             .flat_map(|user| user.roles.iter().cloned());
         requirement.counts(reviewer.clone(), roles);
-        let one = wanted.entry(reviewer.clone()).or_insert_with(|| Assignee {
+        let assignee = assignees.entry(reviewer.clone()).or_insert_with(|| Assignee {
             reviewer_id: reviewer,
             name: user.name.clone(),
             policies: Vec::new(),
@@ -263,26 +252,19 @@ fn ask(
             priority: policy.priority,
             why: Vec::new(),
         });
-        if !one.policies.contains(&policy.name) {
-            one.policies.push(policy.name.clone());
+        if !assignee.policies.contains(&policy.name) {
+            assignee.policies.push(policy.name.clone());
         }
-        one.stands_for.insert(named.clone());
-        one.priority = one.priority.max(policy.priority);
-        // Whoever is wanted by itself needs no chain to be there.
-        if chain.len() < one.chain.len() {
-            one.chain = chain.clone();
+        assignee.stands_for.insert(named.clone());
+        assignee.priority = assignee.priority.max(policy.priority);
+        if chain.len() < assignee.chain.len() {
+            assignee.chain = chain.clone();
         }
-        let why = chain.last().map_or_else(|| why.clone(), |last| format!("{why}; {} stands in", last.to));
-        if !one.why.contains(&why) {
-            one.why.push(why);
+        let reason =
+            chain.last().map_or_else(|| reason.clone(), |last| format!("{reason}; delegated to {}", last.to));
+        if !assignee.why.contains(&reason) {
+            assignee.why.push(reason);
         }
     }
     requirement
-}
-
-/// With whom somebody agrees, if that one is asked as well.
-fn follows(question: &Question<'_>, one: &Assignee, asked: &BTreeSet<UserId>) -> Option<UserId> {
-    let ways = question.ways();
-    delegation::follows(&one.reviewer_id, &ways)
-        .filter(|leader| asked.contains(leader) && *leader != one.reviewer_id)
 }

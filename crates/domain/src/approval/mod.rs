@@ -1,4 +1,5 @@
-//! A request to one person to decide about one task.
+//! Approval requests: each asks one reviewer to decide on one task. Policies, delegation and quorum rules are in the
+//! submodules.
 
 pub mod assignment;
 pub mod delegation;
@@ -7,6 +8,7 @@ pub mod quorum;
 pub mod window;
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,29 +18,23 @@ use crate::task::Digest;
 use delegation::Step;
 use policy::Priority;
 
-/// What became of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ApprovalStatus))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum ApprovalStatus {
-    /// Nobody answered yet.
     Pending,
-    /// Yes.
     Approved,
-    /// No.
     Rejected,
-    /// Somebody else is asked in its place.
+    /// Reassigned to another reviewer.
     Delegated,
-    /// Not like this: the author must change something first.
     ChangesRequested,
-    /// It was answered for something that is not proposed any more.
+    /// It asked about a config or preview that has changed since.
     Invalidated,
-    /// The task was decided without it.
+    /// The task was decided or cancelled without it.
     Closed,
 }
 
 impl ApprovalStatus {
-    /// As it is written everywhere.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -53,21 +49,23 @@ impl ApprovalStatus {
     }
 }
 
-/// What a reviewer can say.
+impl fmt::Display for ApprovalStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// What a reviewer can decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ResponseAction))]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionKind {
-    /// Yes.
     Approve,
-    /// No.
     Reject,
-    /// Not like this.
     RequestChanges,
 }
 
 impl DecisionKind {
-    /// As it is written everywhere.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -86,68 +84,57 @@ impl DecisionKind {
     }
 }
 
-/// A request, and what became of it.
+/// An approval request and its decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approval {
-    /// What it is known by.
     pub approval_id: String,
-    /// About which task.
     pub task_id: String,
-    /// Grows with every change.
     pub revision: u64,
-    /// Who is asked.
     pub reviewer_id: UserId,
-    /// Its name when it was asked.
+    /// The name at the time of the request.
     pub reviewer_name: String,
-    /// For which policies.
+    /// The names of the policies that require this reviewer.
     pub policies: Vec<String>,
-    /// In whose place.
+    /// The people whose decision this reviewer gives; the reviewer itself if a policy chose it directly.
     pub stands_for: BTreeSet<UserId>,
-    /// How it came to that.
     pub delegation_chain: Vec<Step>,
-    /// With whom the reviewer agrees without being asked.
+    /// The reviewer whose approval this request follows automatically.
     pub follows: Option<UserId>,
-    /// What became of it.
     pub status: ApprovalStatus,
-    /// How urgent it is.
     pub priority: Priority,
-    /// Its place in the queue: the highest comes first.
+    /// The order of the reviewer's queue: the highest comes first.
     pub score: u32,
-    /// Who is asked in its place.
+    /// The reviewer it was reassigned to.
     pub delegated_to: Option<UserId>,
-    /// When it was made.
     pub created_at: Moment,
-    /// When somebody else is asked.
+    /// When it escalates.
     pub due_at: Moment,
-    /// How often somebody else was asked already.
+    /// How often it has escalated.
     pub escalation_level: u8,
-    /// How many quarters of its time it had waited when it last became more urgent because of a backlog.
+    /// How many quarters of its time had passed when a backlog last raised its priority.
     #[serde(default)]
     pub raised: u8,
-    /// For what exactly.
+    /// The digest of the config that the reviewer decides on.
     pub digest: Digest,
-    /// Of which preview.
+    /// The fingerprint of the preview that the reviewer decides on.
     pub fingerprint: Option<String>,
-    /// When it was answered.
     pub responded_at: Option<Moment>,
-    /// With what.
     pub response_action: Option<DecisionKind>,
-    /// Why.
     pub response_reason: Option<String>,
-    /// By whom: the reviewer, an administrator, or whom the reviewer follows.
+    /// Who decided: the reviewer, an administrator, or the person the reviewer follows.
     pub reviewed_by: Option<UserId>,
     /// Why this reviewer was chosen.
     pub why: Vec<String>,
 }
 
 impl Approval {
-    /// Whether it still waits for an answer.
+    /// Whether it still waits for an approval or rejection.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self.status, ApprovalStatus::Pending | ApprovalStatus::ChangesRequested)
     }
 
-    /// Whether it can be answered, perhaps for the second time.
+    /// Whether it can be decided, possibly for the second time.
     #[must_use]
     pub const fn is_answerable(&self) -> bool {
         !matches!(

@@ -1,4 +1,4 @@
-//! Policies: which tasks they are about, how many people they want, and when nobody is needed.
+//! Policies: which tasks they apply to, how many approvals they require, and when they approve automatically.
 
 use std::collections::BTreeSet;
 
@@ -10,90 +10,81 @@ use crate::people::{User, UserId};
 use crate::task::{Config, Resource};
 use crate::{Invalid, Moment};
 
-/// Approvers that a policy may ask for.
-const MOST_APPROVERS: u32 = 50;
-/// Entries of each of its lists.
-const MOST_ENTRIES: usize = 200;
+const MAX_APPROVERS: u32 = 50;
+/// Limits each list of a policy.
+const MAX_ENTRIES: usize = 200;
 
-/// The name of the policy that counts if no other does.
+/// The name of the policy that applies if no other does.
 pub const DEFAULT: &str = "default";
 
-/// What a policy asks for, and when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
-    /// A name for people.
     pub name: String,
-    /// Types of tasks; none: all.
+    /// Patterns of task types; empty for all.
     #[serde(default)]
     pub task_types: Vec<String>,
-    /// Patterns of resources; none: all.
+    /// Patterns of resources, of which one must match; empty for all.
     #[serde(default)]
     pub resource_patterns: Vec<Pattern>,
-    /// How many different people must agree.
-    #[serde(default = "one")]
+    /// How many different people must approve.
+    #[serde(default = "default_count")]
     pub min_approvers: u32,
-    /// Roles of which each must be represented.
+    /// Roles that must each be represented among the approvers.
     #[serde(default)]
     pub required_roles: Vec<String>,
-    /// Exactly these are asked, if there are any.
+    /// If not empty, exactly these people are asked.
     #[serde(default)]
     pub reviewers: Vec<UserId>,
-    /// It applies from this risk on.
+    /// The lowest risk score that it applies to.
     #[serde(default)]
     pub risk_threshold: u8,
-    /// When nobody needs to be asked.
     #[serde(default)]
     pub auto_approve_if: Option<AutoApprove>,
-    /// Who is asked when reviewers without a manager do not answer.
+    /// The role that requests escalate to if the reviewer has no manager.
     #[serde(default)]
     pub escalation_role: Option<String>,
-    /// How many must say no.
-    #[serde(default = "one")]
+    /// How many rejections reject the task.
+    #[serde(default = "default_count")]
     pub reject_threshold: u32,
-    /// How urgent its requests are.
     #[serde(default)]
     pub priority: Priority,
-    /// When it applies; outside it does not match.
+    /// When it applies; always if none.
     #[serde(default)]
     pub window: Option<Window>,
 }
 
-const fn one() -> u32 {
+const fn default_count() -> u32 {
     1
 }
 
-/// Conditions under which nobody needs to be asked. All that are given must hold; if none is given, it never does.
+/// Conditions for automatic approval. All given conditions must hold; without any, nothing is approved automatically.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct AutoApprove {
-    /// The risk is below this.
+    /// The risk score is lower.
     pub risk_below: Option<u8>,
     /// The author has one of these roles.
     pub author_has_role: Vec<String>,
-    /// Every resource matches one of these.
+    /// Every resource matches one of these patterns.
     pub resources_in_scope: Vec<Pattern>,
 }
 
-/// How urgent a request is.
+/// The priority of an approval request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Priority {
-    /// Not at all.
     Low,
-    /// As usual.
     #[default]
     Normal,
-    /// More than usual.
     High,
-    /// At once.
     Urgent,
 }
 
 impl Priority {
-    /// What it adds to the place of a request in the queue.
+    /// What the priority adds to the score of a request.
     #[must_use]
     pub const fn bonus(self) -> u32 {
         match self {
@@ -104,13 +95,12 @@ impl Priority {
         }
     }
 
-    /// The place of a request in the queue: the highest comes first.
+    /// The order of a request in the queue: the highest comes first.
     #[must_use]
     pub const fn score(self, risk: u8) -> u32 {
         risk as u32 * 10 + self.bonus()
     }
 
-    /// The next more urgent one.
     #[must_use]
     pub const fn raised(self) -> Self {
         match self {
@@ -121,7 +111,7 @@ impl Priority {
     }
 }
 
-/// The policy for tasks that no other is about, as shipped: one reviewer, nothing automatic.
+/// The built-in default policy: one approval by a reviewer, nothing automatic.
 #[must_use]
 pub fn default_policy() -> Policy {
     Policy {
@@ -141,13 +131,13 @@ pub fn default_policy() -> Policy {
 }
 
 impl Policy {
-    /// Why it is not about a task; nothing if it is.
+    /// Why it does not apply to a task; none if it does.
     #[must_use]
     pub fn why_not(&self, config: &Config, risk: u8, now: Moment) -> Option<String> {
         if !self.task_types.is_empty()
-            && !self.task_types.iter().any(|of| glob::matches(of, &config.task_type))
+            && !self.task_types.iter().any(|pattern| glob::matches(pattern, &config.task_type))
         {
-            return Some(format!("it is about tasks of type {}", self.task_types.join(", ")));
+            return Some(format!("it applies to tasks of type {}", self.task_types.join(", ")));
         }
         if !self.resource_patterns.is_empty()
             && !config.resources.iter().any(|resource| in_scope(&self.resource_patterns, resource))
@@ -159,10 +149,10 @@ impl Policy {
             return Some(format!("the risk of {risk} is below its threshold of {}", self.risk_threshold));
         }
         let outside = self.window.as_ref().filter(|window| !window.contains(now));
-        outside.map(|window| format!("it applies {window}, and not now"))
+        outside.map(|window| format!("it applies {window}, not at this time"))
     }
 
-    /// Why nobody needs to be asked, as far as this policy goes; or why somebody does. Without a risk it counts as low enough.
+    /// Why this policy approves a task automatically, or why not. Without a risk, the limit of the risk counts as met.
     pub fn auto_approves(
         &self,
         config: &Config,
@@ -170,9 +160,9 @@ impl Policy {
         author: Option<&User>,
     ) -> Result<String, String> {
         let Some(conditions) =
-            self.auto_approve_if.as_ref().filter(|given| **given != AutoApprove::default())
+            self.auto_approve_if.as_ref().filter(|conditions| **conditions != AutoApprove::default())
         else {
-            return Err("it never approves by itself".to_owned());
+            return Err("it has no conditions for automatic approval".to_owned());
         };
         let mut holds = Vec::new();
         match (conditions.risk_below, risk) {
@@ -195,7 +185,7 @@ impl Policy {
         }
         if !conditions.resources_in_scope.is_empty() {
             if config.resources.is_empty() {
-                return Err("it touches no resource, so none is in scope".to_owned());
+                return Err("the task has no resources, so none is in scope".to_owned());
             }
             let outside =
                 config.resources.iter().find(|resource| !in_scope(&conditions.resources_in_scope, resource));
@@ -207,13 +197,12 @@ impl Policy {
         Ok(holds.join(" and "))
     }
 
-    /// Everything about it that cannot be.
     #[must_use]
     pub fn faults(&self) -> Vec<Invalid> {
-        let mut faults = Vec::new();
-        let mut check = |holds: bool, pointer: &str, detail: String| {
+        let mut invalid = Vec::new();
+        let mut check = |holds: bool, path: &str, detail: String| {
             if !holds {
-                faults.push(Invalid::at(pointer, detail));
+                invalid.push(Invalid::at(path, detail));
             }
         };
         check(
@@ -221,11 +210,11 @@ impl Policy {
             "/name",
             "must be 1 to 128 bytes".to_owned(),
         );
-        for (pointer, count) in
+        for (path, count) in
             [("/min_approvers", self.min_approvers), ("/reject_threshold", self.reject_threshold)]
         {
-            let fits = (1..=MOST_APPROVERS).contains(&count);
-            check(fits, pointer, format!("must be between 1 and {MOST_APPROVERS}"));
+            let fits = (1..=MAX_APPROVERS).contains(&count);
+            check(fits, path, format!("must be between 1 and {MAX_APPROVERS}"));
         }
         check(self.risk_threshold <= 100, "/risk_threshold", "must be between 0 and 100".to_owned());
         let lists = [
@@ -234,24 +223,22 @@ impl Policy {
             ("/required_roles", self.required_roles.len()),
             ("/reviewers", self.reviewers.len()),
         ];
-        for (pointer, count) in lists {
-            check(count <= MOST_ENTRIES, pointer, format!("must have at most {MOST_ENTRIES} entries"));
+        for (path, count) in lists {
+            check(count <= MAX_ENTRIES, path, format!("must have at most {MAX_ENTRIES} entries"));
         }
         let distinct: BTreeSet<&UserId> = self.reviewers.iter().collect();
         let enough = self.reviewers.is_empty() || distinct.len() >= self.min_approvers as usize;
-        check(enough, "/min_approvers", "must not be more than there are reviewers".to_owned());
-        // The policy for what no other is about is about all of it.
-        let conditions = !self.task_types.is_empty()
+        check(enough, "/min_approvers", "must not exceed the number of reviewers".to_owned());
+        // The default policy covers whatever no other policy covers, so it cannot be conditional.
+        let is_conditional = !self.task_types.is_empty()
             || !self.resource_patterns.is_empty()
             || self.risk_threshold > 0
             || self.window.is_some();
-        let unconditional =
+        let detail =
             "must not be default for a policy with task_types, resource_patterns, risk_threshold or window";
-        check(self.name != DEFAULT || !conditions, "/name", unconditional.to_owned());
-        if let Some(fault) = self.window.as_ref().and_then(Window::fault) {
-            faults.push(fault);
-        }
-        faults
+        check(self.name != DEFAULT || !is_conditional, "/name", detail.to_owned());
+        invalid.extend(self.window.as_ref().and_then(Window::fault));
+        invalid
     }
 }
 

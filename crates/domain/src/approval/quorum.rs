@@ -1,6 +1,6 @@
-//! What a policy still needs: so many different people among those whom it wants, and each of its roles.
+//! Quorum: whether the approvals of a task satisfy its policies, in number of people and in roles.
 //!
-//! What was asked for is kept with the task: a policy that changes meanwhile changes nothing about a review that is under way.
+//! The requirements are stored with the task, so that changing a policy does not affect a review that is in progress.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,64 +9,57 @@ use serde::{Deserialize, Serialize};
 use super::policy::Policy;
 use crate::people::UserId;
 
-/// What must be satisfied before a task is approved.
+/// What one policy requires before a task is approved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requirement {
-    /// Whose.
+    /// The name of the policy.
     pub policy: String,
-    /// How many different people must agree.
+    /// How many different people must approve.
     pub min_approvers: u32,
-    /// Roles of which each must be represented.
+    /// Roles that must each be represented among the approvers.
     pub required_roles: BTreeSet<String>,
-    /// How many must say no.
+    /// How many rejections reject the task.
     pub reject_threshold: u32,
-    /// Who is asked when reviewers without a manager do not answer.
+    /// The role that requests escalate to if the reviewer has no manager.
     pub escalation_role: Option<String>,
-    /// Whose answers count, each with the roles that it represents, by itself or in the place of others.
+    /// The reviewers whose decisions count, with the required roles that each represents, also on behalf of others.
     pub reviewers: BTreeMap<UserId, BTreeSet<String>>,
-    /// Whether it was passed by on somebody's responsibility, and on whose.
+    /// Who overrode it and why, if somebody did.
     pub overridden: Option<String>,
 }
 
-/// How far a requirement has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = RequirementStatus))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Status {
-    /// It is not about this task.
     NotApplicable,
-    /// Enough people agreed.
     Satisfied,
-    /// More must agree.
     Unsatisfied,
-    /// It was passed by.
+    /// Two administrators overrode the policy.
     Overridden,
 }
 
-/// An answer as a requirement counts it.
+/// A decision as requirements count it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vote<'a> {
-    /// Whose request was answered.
+    /// The reviewer who was asked.
     pub reviewer: &'a UserId,
-    /// Who answered it: the same, an administrator, or whom the reviewer follows.
+    /// Who decided: the reviewer, an administrator, or the person the reviewer follows.
     pub decided_by: &'a UserId,
-    /// Yes or no.
     pub agrees: bool,
 }
 
-/// How far a requirement has come, for people.
+/// The progress of a requirement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Requirement))]
 pub struct Progress {
-    /// Whose.
+    /// The name of the policy.
     pub policy: String,
-    /// How far.
     pub status: Status,
-    /// How many more must agree, at least.
+    /// How many more approvals are needed at least.
     pub needed: u32,
-    /// Who agreed.
     pub approved_by: Vec<UserId>,
-    /// What is missing, or why nothing is.
+    /// What is missing, or why it is satisfied.
     pub why: String,
 }
 
@@ -83,63 +76,64 @@ impl Requirement {
         }
     }
 
-    /// Somebody's answer counts from now on, also in the place of others.
-    pub fn counts(&mut self, who: UserId, roles: impl IntoIterator<Item = String>) {
-        let represented = self.reviewers.entry(who).or_default();
+    /// Makes the decision of a reviewer count, with the roles that the reviewer represents.
+    pub fn counts(&mut self, reviewer: UserId, roles: impl IntoIterator<Item = String>) {
+        let represented = self.reviewers.entry(reviewer).or_default();
         represented.extend(roles.into_iter().filter(|role| self.required_roles.contains(role)));
     }
 
-    /// What is missing even if everybody agreed.
+    /// What is missing even if every reviewer approves; none if the requirement can be satisfied.
     pub(super) fn missing(&self) -> Option<String> {
-        let (many, needed) = (self.reviewers.len(), self.min_approvers);
-        if many < needed as usize {
-            return Some(format!("it needs {needed} approvers, and {many} can decide"));
+        let (available, needed) = (self.reviewers.len(), self.min_approvers);
+        if available < needed as usize {
+            return Some(format!("{needed} approvers required, {available} available"));
         }
         let represents = |role: &String| self.reviewers.values().any(|roles| roles.contains(role));
         let role = self.required_roles.iter().find(|role| !represents(role))?;
-        Some(format!("it needs somebody with the role {role}, and nobody who can decide has it"))
+        Some(format!("nobody who can decide has the required role {role}"))
     }
 
-    /// Whether so many said no that it cannot go on.
     #[must_use]
     pub fn is_rejected(&self, votes: &[Vote<'_>]) -> bool {
-        let against: BTreeSet<&UserId> =
-            self.own(votes).filter(|vote| !vote.agrees).map(|vote| vote.decided_by).collect();
-        against.len() >= self.reject_threshold as usize
+        let rejected_by: BTreeSet<&UserId> =
+            self.counted(votes).filter(|vote| !vote.agrees).map(|vote| vote.decided_by).collect();
+        rejected_by.len() >= self.reject_threshold as usize
     }
 
-    fn own<'v>(&self, votes: &'v [Vote<'v>]) -> impl Iterator<Item = &'v Vote<'v>> {
+    fn counted<'v>(&self, votes: &'v [Vote<'v>]) -> impl Iterator<Item = &'v Vote<'v>> {
         votes.iter().filter(|vote| self.reviewers.contains_key(vote.reviewer))
     }
 
-    /// How far it has come. Each person counts once, however many requests it answered.
+    /// Each person counts once, however many requests that person decided.
     #[must_use]
     pub fn progress(&self, votes: &[Vote<'_>]) -> Progress {
-        let agreeing: Vec<&Vote<'_>> = self.own(votes).filter(|vote| vote.agrees).collect();
-        let people: BTreeSet<&UserId> = agreeing.iter().map(|vote| vote.decided_by).collect();
+        let approving: Vec<&Vote<'_>> = self.counted(votes).filter(|vote| vote.agrees).collect();
+        let people: BTreeSet<&UserId> = approving.iter().map(|vote| vote.decided_by).collect();
         let represented: BTreeSet<&String> =
-            agreeing.iter().filter_map(|vote| self.reviewers.get(vote.reviewer)).flatten().collect();
-        let absent: Vec<&str> = self
+            approving.iter().filter_map(|vote| self.reviewers.get(vote.reviewer)).flatten().collect();
+        let missing_roles: Vec<&str> = self
             .required_roles
             .iter()
             .filter(|role| !represented.contains(role))
             .map(String::as_str)
             .collect();
-        let more = self.min_approvers.saturating_sub(u32::try_from(people.len()).unwrap_or(u32::MAX));
-        let needed = more.max(u32::from(!absent.is_empty()));
+        let missing = self.min_approvers.saturating_sub(u32::try_from(people.len()).unwrap_or(u32::MAX));
+        let needed = missing.max(u32::from(!missing_roles.is_empty()));
         let approved_by = people.into_iter().cloned().collect();
         let (status, why) = match (&self.overridden, needed) {
-            (Some(by), _) => (Status::Overridden, by.clone()),
+            (Some(override_text), _) => (Status::Overridden, override_text.clone()),
             (None, 0) => {
-                (Status::Satisfied, format!("{} of {} agreed", self.min_approvers, self.min_approvers))
+                (Status::Satisfied, format!("{} of {} approved", self.min_approvers, self.min_approvers))
             }
-            (None, _) if absent.is_empty() => (Status::Unsatisfied, format!("{more} more must agree")),
-            (None, _) if more == 0 => {
-                (Status::Unsatisfied, format!("somebody with the role {} must agree", absent.join(", ")))
+            (None, _) if missing_roles.is_empty() => {
+                (Status::Unsatisfied, format!("more approvals required: {missing}"))
+            }
+            (None, _) if missing == 0 => {
+                (Status::Unsatisfied, format!("approval required from role {}", missing_roles.join(", ")))
             }
             (None, _) => {
-                let roles = absent.join(", ");
-                (Status::Unsatisfied, format!("{more} more must agree, among them {roles}"))
+                let roles = missing_roles.join(", ");
+                (Status::Unsatisfied, format!("more approvals required: {missing}, including role {roles}"))
             }
         };
         let needed = if self.overridden.is_some() { 0 } else { needed };
@@ -147,7 +141,7 @@ impl Requirement {
     }
 }
 
-/// Whether every requirement is satisfied or passed by.
+/// Whether every requirement is satisfied or overridden.
 #[must_use]
 pub fn is_reached(requirements: &[Requirement], votes: &[Vote<'_>]) -> bool {
     requirements.iter().all(|requirement| {
@@ -155,55 +149,57 @@ pub fn is_reached(requirements: &[Requirement], votes: &[Vote<'_>]) -> bool {
     })
 }
 
-/// How many answers are looked at before the search for the least number settles for a good one.
-const MOST_LOOKS: u32 = 2_000;
+/// After this many steps the search returns the best number found so far, which may not be the smallest.
+const MAX_SEARCH_STEPS: u32 = 2_000;
 
-/// The least number of people whose agreement would satisfy all requirements.
+/// The smallest number of approvers that satisfies all requirements.
 #[must_use]
 pub fn least(requirements: &[Requirement]) -> u32 {
-    let mut people: Vec<&UserId> = requirements.iter().flat_map(|one| one.reviewers.keys()).collect();
+    let mut people: Vec<&UserId> =
+        requirements.iter().flat_map(|requirement| requirement.reviewers.keys()).collect();
     people.sort_unstable();
     people.dedup();
-    // Whoever serves more requirements and roles comes first: good answers are found early.
-    let serves = |who: &&UserId| -> usize {
-        requirements.iter().filter_map(|one| one.reviewers.get(*who)).map(|roles| 1 + roles.len()).sum()
+    // People who serve more requirements and roles come first, so that good solutions are found early.
+    let coverage = |user: &&UserId| -> usize {
+        requirements.iter().filter_map(|one| one.reviewers.get(*user)).map(|roles| 1 + roles.len()).sum()
     };
-    people.sort_by_key(|who| std::cmp::Reverse(serves(who)));
+    people.sort_by_key(|user| std::cmp::Reverse(coverage(user)));
     let mut search = Search {
         requirements,
         people: &people,
         best: u32::try_from(people.len()).unwrap_or(u32::MAX),
-        looks: 0,
+        steps: 0,
     };
-    search.look(0, &mut Vec::new());
+    search.run(0, &mut Vec::new());
     search.best
 }
 
+/// Branch and bound over the sets of approvers.
 struct Search<'a> {
     requirements: &'a [Requirement],
     people: &'a [&'a UserId],
     best: u32,
-    looks: u32,
+    steps: u32,
 }
 
 impl<'a> Search<'a> {
-    fn look(&mut self, from: usize, chosen: &mut Vec<&'a UserId>) {
-        self.looks += 1;
+    fn run(&mut self, from: usize, chosen: &mut Vec<&'a UserId>) {
+        self.steps += 1;
         let votes: Vec<Vote<'_>> =
-            chosen.iter().map(|who| Vote { reviewer: who, decided_by: who, agrees: true }).collect();
-        let left = self.requirements.iter().map(|one| one.progress(&votes).needed).max().unwrap_or(0);
-        let many = u32::try_from(chosen.len()).unwrap_or(u32::MAX);
-        if left == 0 {
-            self.best = self.best.min(many);
+            chosen.iter().map(|user| Vote { reviewer: user, decided_by: user, agrees: true }).collect();
+        let needed = self.requirements.iter().map(|one| one.progress(&votes).needed).max().unwrap_or(0);
+        let count = u32::try_from(chosen.len()).unwrap_or(u32::MAX);
+        if needed == 0 {
+            self.best = self.best.min(count);
             return;
         }
-        // Even the best continuation would not be better.
-        if many.saturating_add(left) >= self.best || self.looks > MOST_LOOKS {
+        // No continuation can be better than the best solution.
+        if count.saturating_add(needed) >= self.best || self.steps > MAX_SEARCH_STEPS {
             return;
         }
-        for (number, who) in self.people.iter().enumerate().skip(from) {
-            chosen.push(who);
-            self.look(number + 1, chosen);
+        for (index, user) in self.people.iter().enumerate().skip(from) {
+            chosen.push(user);
+            self.run(index + 1, chosen);
             chosen.pop();
         }
     }

@@ -1,4 +1,4 @@
-//! When a policy applies: on some weekdays, between two hours, by the clocks of a time zone.
+//! Time windows of policies: weekdays and hours in a time zone.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,20 +8,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Invalid, Moment};
 
-/// A part of every week.
+/// A weekly time window.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Window {
-    /// On which days; none: on all.
+    /// Empty for every day.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<Weekday>))]
     pub weekdays: BTreeSet<Weekday>,
-    /// From and until which hour, `[from, until)`; a window over midnight belongs to the day on which it begins.
+    /// The hours `[from, until)`. A window over midnight belongs to the day on which it starts.
     #[serde(default = "all_day")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<u8>, min_items = 2, max_items = 2))]
     pub hours: (u8, u8),
-    /// By whose clocks, as `Europe/Berlin`.
+    /// An IANA time zone, such as `Europe/Berlin`.
     #[serde(default = "utc")]
     pub time_zone: String,
 }
@@ -34,11 +34,9 @@ fn utc() -> String {
     "UTC".to_owned()
 }
 
-/// A day of the week.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "they are what they are called")]
 pub enum Weekday {
     Mon,
     Tue,
@@ -57,7 +55,7 @@ impl Weekday {
         Self::ALL.get(number).copied().unwrap_or(Self::Mon)
     }
 
-    const fn word(self) -> &'static str {
+    const fn as_str(self) -> &'static str {
         match self {
             Self::Mon => "mon",
             Self::Tue => "tue",
@@ -71,31 +69,30 @@ impl Weekday {
 }
 
 impl Window {
-    /// Whether a moment lies in it. A time zone that is not known has no hours.
+    /// Whether the window contains a time. With an unknown time zone it contains none.
     #[must_use]
     pub fn contains(&self, now: Moment) -> bool {
         let Ok(zone) = TimeZone::get(&self.time_zone) else { return false };
-        let there = now.timestamp().to_zoned(zone);
-        let hour = u8::try_from(there.hour()).unwrap_or(0);
+        let local = now.timestamp().to_zoned(zone);
+        let hour = u8::try_from(local.hour()).unwrap_or(0);
         let (from, until) = self.hours;
         let is_on =
             |date: jiff::civil::Date| self.weekdays.is_empty() || self.weekdays.contains(&Weekday::of(date));
         if from < until {
-            return is_on(there.date()) && (from..until).contains(&hour);
+            return is_on(local.date()) && (from..until).contains(&hour);
         }
-        // Over midnight: late on its own day, or early on the next.
-        let before = there.date().yesterday();
-        (hour >= from && is_on(there.date())) || (hour < until && before.is_ok_and(is_on))
+        // Over midnight: late on the day it starts, or early on the next.
+        let yesterday = local.date().yesterday();
+        (hour >= from && is_on(local.date())) || (hour < until && yesterday.is_ok_and(is_on))
     }
 
-    /// What about it cannot be.
     #[must_use]
     pub fn fault(&self) -> Option<Invalid> {
         let (from, until) = self.hours;
         if from > 23 || until > 24 || from == until {
             return Some(Invalid::at(
                 "/window/hours",
-                "must be two different hours, from 0 to 23 and until 1 to 24",
+                "must be two different hours: the first from 0 to 23, the second from 1 to 24",
             ));
         }
         if TimeZone::get(&self.time_zone).is_err() {
@@ -110,7 +107,7 @@ impl Window {
 
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let days: Vec<&str> = self.weekdays.iter().map(|day| day.word()).collect();
+        let days: Vec<&str> = self.weekdays.iter().map(|day| day.as_str()).collect();
         let days = if days.is_empty() { "every day".to_owned() } else { format!("on {}", days.join(", ")) };
         let (from, until) = self.hours;
         write!(f, "{days} from {from}:00 to {until}:00 in {}", self.time_zone)
@@ -130,30 +127,39 @@ mod tests {
     }
 
     #[test]
-    fn hours_are_those_of_the_zone_and_summer_counts() {
-        let office = window(&[Weekday::Mon, Weekday::Fri], (9, 17), "Europe/Berlin");
+    fn uses_local_hours_with_daylight_saving() {
+        let work_hours = window(&[Weekday::Mon, Weekday::Fri], (9, 17), "Europe/Berlin");
         // 2026-11-16 is a Monday; Berlin is an hour ahead in winter, two in summer.
-        assert!(office.contains(at("2026-11-16T08:00:00Z")) && office.contains(at("2026-11-16T15:59:59Z")));
-        assert!(!office.contains(at("2026-11-16T07:59:59Z")) && !office.contains(at("2026-11-16T16:00:00Z")));
-        assert!(office.contains(at("2026-07-06T07:00:00Z")) && !office.contains(at("2026-07-06T15:00:00Z")));
-        assert!(!office.contains(at("2026-11-17T10:00:00Z")), "a Tuesday");
-        assert_eq!(office.to_string(), "on mon, fri from 9:00 to 17:00 in Europe/Berlin");
+        assert!(
+            work_hours.contains(at("2026-11-16T08:00:00Z"))
+                && work_hours.contains(at("2026-11-16T15:59:59Z"))
+        );
+        assert!(
+            !work_hours.contains(at("2026-11-16T07:59:59Z"))
+                && !work_hours.contains(at("2026-11-16T16:00:00Z"))
+        );
+        assert!(
+            work_hours.contains(at("2026-07-06T07:00:00Z"))
+                && !work_hours.contains(at("2026-07-06T15:00:00Z"))
+        );
+        assert!(!work_hours.contains(at("2026-11-17T10:00:00Z")), "a Tuesday");
+        assert_eq!(work_hours.to_string(), "on mon, fri from 9:00 to 17:00 in Europe/Berlin");
     }
 
     #[test]
-    fn a_window_over_midnight_belongs_to_the_day_on_which_it_begins() {
+    fn window_over_midnight_belongs_to_its_first_day() {
         let night = window(&[Weekday::Sun], (22, 6), "UTC");
         assert!(night.contains(at("2026-11-15T22:00:00Z")) && night.contains(at("2026-11-16T05:59:00Z")));
         assert!(!night.contains(at("2026-11-16T06:00:00Z")) && !night.contains(at("2026-11-15T05:00:00Z")));
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
-        let fault = |hours, zone: &str| window(&[], hours, zone).fault().map(|fault| fault.pointer);
-        assert_eq!(fault((0, 24), "UTC"), None);
-        assert_eq!(fault((9, 9), "UTC").as_deref(), Some("/window/hours"));
-        assert_eq!(fault((9, 25), "UTC").as_deref(), Some("/window/hours"));
-        assert_eq!(fault((9, 17), "Mars/Olympus").as_deref(), Some("/window/time_zone"));
+    fn reports_the_invalid_field() {
+        let path = |hours, zone: &str| window(&[], hours, zone).fault().map(|invalid| invalid.pointer);
+        assert_eq!(path((0, 24), "UTC"), None);
+        assert_eq!(path((9, 9), "UTC").as_deref(), Some("/window/hours"));
+        assert_eq!(path((9, 25), "UTC").as_deref(), Some("/window/hours"));
+        assert_eq!(path((9, 17), "Mars/Olympus").as_deref(), Some("/window/time_zone"));
         assert!(!window(&[], (0, 24), "Mars/Olympus").contains(at("2026-11-16T08:00:00Z")));
     }
 }

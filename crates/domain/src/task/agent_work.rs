@@ -1,23 +1,23 @@
-//! Agents that carry a task out: until when they may be at it, and what counts of what they say in the end.
+//! Tasks that agents pull and apply themselves: how long their lease can be extended, and how their reports count.
 //!
-//! However often an agent says that it is alive, a task ends when its time is over or somebody wants it to end. That it is done
-//! counts only if it held its locks to the end.
+//! Heartbeats cannot extend a task beyond its timeout or a stop request. A success counts only if the agent held its locks to
+//! the end.
 
 use super::{Execution, ExecutionResult, Failed, FailureCode, Left, Output, Phase, Refusal, State, Task};
 use crate::Moment;
 
 impl Task {
-    /// The present attempt, if that is the one.
+    /// The execution, if this is its current attempt.
     pub fn under_way(&self, attempt: u64) -> Result<&Execution, Refusal> {
-        let now = self.execution.as_ref().map_or(0, |execution| execution.attempt);
-        let is_present = |execution: &&Execution| {
+        let current = self.execution.as_ref().map_or(0, |execution| execution.attempt);
+        let is_current = |execution: &&Execution| {
             self.state == State::Applying && execution.attempt == attempt && execution.phase != Phase::Ended
         };
-        self.execution.as_ref().filter(is_present).ok_or(Refusal::NotPresent { attempt, now })
+        self.execution.as_ref().filter(is_current).ok_or(Refusal::NotPresent { attempt, current })
     }
 
-    /// Until when an agent that is heard of now counts as alive: for one lease more, but not longer than the task may take, and
-    /// not longer than one lease after somebody wanted it to end.
+    /// The end of the lease after a heartbeat: one lease from now, but not beyond the timeout of the task, and not beyond
+    /// one lease after a stop request.
     pub fn lives_until(&self, attempt: u64, lease_ms: u64, now: Moment) -> Result<Moment, Refusal> {
         let execution = self.under_way(attempt)?;
         let timeout_ms = u64::from(self.config.timeout_seconds) * 1_000;
@@ -33,23 +33,22 @@ impl Task {
         Ok(grace_ends_at.map_or(until, |ends_at| until.min(ends_at)))
     }
 
-    /// Whether an attempt ended by this report: saying it again is answered the same.
+    /// Whether this report ended the attempt. Repeating it is then not an error.
     #[must_use]
     pub fn was_reported(&self, attempt: u64, result: ExecutionResult) -> bool {
         self.execution.as_ref().is_some_and(|execution| {
-            let is_over = execution.attempt == attempt && execution.phase == Phase::Ended;
-            // What ended before reports were kept is told apart by how it ended.
-            is_over && execution.reported.or(execution.result) == Some(result)
+            let has_ended = execution.attempt == attempt && execution.phase == Phase::Ended;
+            // An attempt that ended without a report counts by its result.
+            has_ended && execution.reported.or(execution.result) == Some(result)
         })
     }
 
-    /// An agent says how it ended, and whether it held its locks until then. Only the agent knows what it did, and only it could
-    /// undo it.
+    /// Records the report of an agent, and whether it held its locks until then. The service cannot roll back what an agent did.
     pub fn report(
         &mut self,
         attempt: u64,
         (result, error): (ExecutionResult, Option<String>),
-        held: bool,
+        held_locks: bool,
         output: Output,
         now: Moment,
     ) -> Result<(), Refusal> {
@@ -57,7 +56,7 @@ impl Task {
         execution.reported = Some(result);
         let worker = execution.worker.clone();
         let code = match result {
-            ExecutionResult::Success if held => return self.complete(attempt, output, now),
+            ExecutionResult::Success if held_locks => return self.complete(attempt, output, now),
             ExecutionResult::Success => FailureCode::LocksLost,
             ExecutionResult::Failure => FailureCode::ExecutionFailed,
             ExecutionResult::Timeout => FailureCode::TimedOut,
@@ -65,13 +64,13 @@ impl Task {
         };
         let error = if code == FailureCode::LocksLost {
             format!(
-                "{worker} says that it is done, but it had lost its locks before it said so: others may have been at the same \
-                 resources; look before anything is built on it"
+                "{worker} reported success after it had lost its locks: others may have changed the same resources. Check them \
+                 before you rely on the result."
             )
         } else {
-            error.unwrap_or_else(|| format!("{worker} did not say why"))
+            error.unwrap_or_else(|| format!("{worker} reported no error message"))
         };
-        let failed = Failed { code, error, left: Left::Stays, again: false };
-        self.fail(attempt, failed, output, now).map(drop)
+        let failure = Failed { code, error, left: Left::Stays, again: false };
+        self.fail(attempt, failure, output, now).map(drop)
     }
 }

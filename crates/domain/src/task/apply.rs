@@ -1,61 +1,57 @@
-//! From approved to done or failed: what becomes of a task while it is carried out, by whom, and when its worker is gone.
+//! Applying a task: attempts, failures, retries, rollback, and recovery from lost workers.
 //!
-//! Everything that a worker says names its attempt, and is refused if that is not the present one. A task begins to be carried
-//! out only out of `APPROVED`, never again by itself once something may have been changed.
+//! Each report of a worker names its attempt and is refused unless that is the current one. A task is applied only from
+//! `APPROVED`, and is never retried automatically once something may have changed.
 
-use super::decide::said;
+use super::decision::non_empty;
 use super::{
-    Actor, Asked, Execution, Failed, FailureCode, HeldLock, Left, MOST_RETRIES, Output, Phase, Refusal,
-    RollbackStrategy, State, Task, TaskCommand, next, retry_after_ms,
+    Actor, Asked, Execution, ExecutionResult, Failed, FailureCode, HeldLock, Left, MOST_RETRIES, Output,
+    Phase, Refusal, RollbackStrategy, State, Task, TaskCommand, next, retry_after_ms,
 };
 use crate::Moment;
 use crate::people::UserId;
 use crate::permission::Permission;
 
-/// Who begins to carry out, with what.
+/// What a worker needs to start or take over an attempt.
 #[derive(Debug, Clone)]
 pub struct Begin {
-    /// Who.
     pub worker: String,
-    /// The locks that it holds.
+    /// The locks that the worker holds.
     pub grants: Vec<HeldLock>,
-    /// Until when it counts as alive.
     pub lease_until: Moment,
 }
 
-/// What becomes of an attempt that failed or whose worker is gone.
+/// What follows a failed or lost attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follows {
-    /// It is over.
     Over,
-    /// It will be tried again.
+    /// The task is approved again and waits for another attempt.
     Again,
-    /// What was changed is to be changed back, by this attempt.
+    /// The present attempt has to determine and roll back the effects.
     RollBack,
 }
 
 impl Task {
-    /// The attempt that whoever begins next has.
     #[must_use]
     pub fn next_attempt(&self) -> u64 {
         self.execution.as_ref().map_or(0, |execution| execution.attempt) + 1
     }
 
-    /// A worker holds all locks.
-    pub fn begin(&mut self, begin: Begin, now: Moment) -> Result<u64, Refusal> {
+    /// Starts an attempt. The worker holds all locks, and has changed nothing yet.
+    pub fn begin(&mut self, start: Begin, now: Moment) -> Result<u64, Refusal> {
         next(self.state, TaskCommand::BeginApply)?;
-        let (attempt, before) = (self.next_attempt(), self.execution.take());
-        let worker = begin.worker.clone();
+        let (attempt, previous) = (self.next_attempt(), self.execution.take());
+        let worker = start.worker.clone();
         self.execution = Some(Execution {
             attempt,
-            worker: begin.worker,
+            worker: start.worker,
             phase: Phase::Prepared,
-            lease_until: begin.lease_until,
-            started_at: before.as_ref().map_or(now, |before| before.started_at),
+            lease_until: start.lease_until,
+            started_at: previous.as_ref().map_or(now, |previous| previous.started_at),
             completed_at: None,
             result: None,
             reported: None,
-            grants: begin.grants,
+            grants: start.grants,
             output: None,
             output_key: None,
             error: None,
@@ -63,32 +59,37 @@ impl Task {
             effects_of: None,
             stash_key: None,
             rolled_back: None,
-            retry_count: before.map_or(0, |before| before.retry_count),
+            retry_count: previous.map_or(0, |previous| previous.retry_count),
             stop: None,
             undo: None,
         });
         self.apply_after = None;
-        self.go(TaskCommand::BeginApply, None, now)?.reason = Some(format!("{worker} carries it out"));
+        self.go(TaskCommand::BeginApply, None, now)?.reason = Some(format!("started by {worker}"));
         Ok(attempt)
     }
 
-    /// What is stored is not what was approved: nobody carries it out, and nobody is asked to agree to what somebody else wrote.
+    /// Fails the task because its stored config does not match the approved digest. It must not be applied, and it must not go
+    /// back to review either: reviewers would approve what an unknown person wrote.
     pub fn spoiled(&mut self, worker: &str, now: Moment) -> Result<(), Refusal> {
-        let begin = Begin { worker: worker.to_owned(), grants: Vec::new(), lease_until: now };
-        let attempt = self.begin(begin, now)?;
-        let error = "what is stored is not what was approved: its digest is another one; find out who changed it past \
-                     the service, and propose it anew";
-        let (code, left) = (FailureCode::DigestMismatch, Left::Nothing);
-        let failed = Failed { code, error: error.to_owned(), left, again: false };
-        self.fail(attempt, failed, Output::default(), now).map(drop)
+        let start = Begin { worker: worker.to_owned(), grants: Vec::new(), lease_until: now };
+        let attempt = self.begin(start, now)?;
+        let error = "the stored config does not match the approved digest. Find out who changed the database, and create the \
+                     task again.";
+        let failure = Failed {
+            code: FailureCode::DigestMismatch,
+            error: error.to_owned(),
+            left: Left::Nothing,
+            again: false,
+        };
+        self.fail(attempt, failure, Output::default(), now).map(drop)
     }
 
-    /// What is needed to undo it is saved: from now on something may be changed.
+    /// Marks that the rollback data is saved: from now on something may change.
     pub fn started(&mut self, attempt: u64, stash_key: Option<String>, now: Moment) -> Result<(), Refusal> {
         let execution = self.present(attempt, State::Applying)?;
-        // Whoever was stopped for so long holds no locks any more, even if nobody has taken over yet.
+        // A worker that was suspended beyond its lease no longer holds its locks, even if nobody has recovered the task yet.
         if execution.lease_until <= now {
-            return Err(Refusal::NotPresent { attempt, now: execution.attempt });
+            return Err(Refusal::NotPresent { attempt, current: execution.attempt });
         }
         if execution.stop.is_some() {
             return Err(Refusal::Stopped);
@@ -101,59 +102,58 @@ impl Task {
         Ok(())
     }
 
-    /// It is done.
     pub fn complete(&mut self, attempt: u64, output: Output, now: Moment) -> Result<(), Refusal> {
         let execution = self.present(attempt, State::Applying)?;
         execution.phase = Phase::Ended;
         execution.completed_at = Some(now);
-        execution.result = Some(crate::task::ExecutionResult::Success);
+        execution.result = Some(ExecutionResult::Success);
         (execution.output, execution.output_key) = (output.text, output.key);
         self.forced = false;
-        let told = self.concerned();
-        self.go(TaskCommand::Complete, None, now)?.tell = told;
+        let recipients = self.concerned();
+        self.go(TaskCommand::Complete, None, now)?.tell = recipients;
         Ok(())
     }
 
-    /// It failed. What follows depends on what it left behind, and on what its author wanted for that.
+    /// Records a failure. What follows depends on the remaining effects and on the rollback strategy.
     pub fn fail(
         &mut self,
         attempt: u64,
-        failed: Failed,
+        failure: Failed,
         output: Output,
         now: Moment,
     ) -> Result<Follows, Refusal> {
         let strategy = self.config.rollback_strategy;
         let execution = self.present(attempt, State::Applying)?;
-        let (may_again, stopped) = (execution.retry_count < MOST_RETRIES, execution.stop.is_some());
+        let (has_retries, is_stopped) = (execution.retry_count < MOST_RETRIES, execution.stop.is_some());
         (execution.output, execution.output_key) = (output.text, output.key);
-        if failed.left == Left::Nothing && failed.again && may_again && !stopped {
+        if failure.left == Left::Nothing && failure.again && has_retries && !is_stopped {
             execution.retry_count += 1;
-            let after = now.plus_ms(retry_after_ms(execution.retry_count - 1));
-            self.back(&failed.error, Some(after), now)?;
+            let retry_at = now.plus_ms(retry_after_ms(execution.retry_count - 1));
+            self.back(&failure.error, Some(retry_at), now)?;
             return Ok(Follows::Again);
         }
-        // Whoever was stopped says that it failed; why it did is what was asked.
-        let code = if stopped && failed.code == FailureCode::ExecutionFailed {
+        // A stopped worker reports a failure; the cause is the stop request.
+        let code = if is_stopped && failure.code == FailureCode::ExecutionFailed {
             FailureCode::Stopped
         } else {
-            failed.code
+            failure.code
         };
         execution.code = Some(code);
-        execution.error = Some(failed.error.clone());
-        if failed.left == Left::Something && strategy == RollbackStrategy::Automatic {
+        execution.error = Some(failure.error.clone());
+        if failure.left == Left::Something && strategy == RollbackStrategy::Automatic {
             execution.phase = Phase::RollingBack;
-            self.record("task.rolling_back", State::Applying, None).reason = Some(failed.error);
+            self.record("task.rolling_back", State::Applying, None).reason = Some(failure.error);
             return Ok(Follows::RollBack);
         }
-        match failed.left {
-            // Who was stopped, or took too long, ended for that reason; what it left is another matter, and is said as well.
+        match failure.left {
+            // The code remains the cause, a stop or timeout; the error says that the outcome is unknown as well.
             Left::Unknown if matches!(code, FailureCode::Stopped | FailureCode::TimedOut) => {
                 execution.error =
-                    Some(format!("OUTCOME_UNKNOWN: {}, and nobody knows what it did", failed.error));
+                    Some(format!("OUTCOME_UNKNOWN: {}; its effects are unknown", failure.error));
             }
             Left::Unknown => execution.code = Some(FailureCode::OutcomeUnknown),
             Left::Undone => execution.rolled_back = Some(true),
-            // There is nothing that an administrator could undo.
+            // There is nothing to roll back.
             Left::Nothing => execution.stash_key = None,
             Left::Something | Left::Stays => {}
         }
@@ -161,7 +161,7 @@ impl Task {
         Ok(Follows::Over)
     }
 
-    /// What was changed was changed back, or could not be.
+    /// Records the result of a rollback.
     pub fn rolled_back(
         &mut self,
         attempt: u64,
@@ -171,27 +171,32 @@ impl Task {
         let state = self.state;
         let execution = self.present(attempt, state)?;
         if execution.phase != Phase::RollingBack {
-            return Err(Refusal::NotPresent { attempt, now: execution.attempt });
+            return Err(Refusal::NotPresent { attempt, current: execution.attempt });
         }
         execution.rolled_back = Some(outcome.is_ok());
-        if let Err(why) = outcome {
-            let before = execution.error.take().unwrap_or_default();
-            execution.error = Some(format!("{before}; changing it back failed: {why}"));
+        if let Err(error) = outcome {
+            let cause = execution.error.take().unwrap_or_default();
+            execution.error = Some(format!("{cause}; the rollback failed: {error}"));
         }
         if state == State::Applying {
             return self.end_failed(now);
         }
         execution.phase = Phase::Ended;
         execution.completed_at = Some(now);
-        let (done, told) = (execution.rolled_back == Some(true), self.concerned());
-        let action = if done { "task.rolled_back" } else { "task.rollback_failed" };
-        self.record(action, state, None).tell = told;
+        let (succeeded, recipients) = (execution.rolled_back == Some(true), self.concerned());
+        let action = if succeeded { "task.rolled_back" } else { "task.rollback_failed" };
+        self.record(action, state, None).tell = recipients;
         Ok(())
     }
 
-    /// Nobody heard of its worker for long enough. The attempt grows first, so that whatever the worker still says is refused.
-    /// Where it can be found out what was left, whoever recovers does so and says how it ended; elsewhere nobody knows.
-    pub fn recover(&mut self, begin: Begin, can_settle: bool, now: Moment) -> Result<Follows, Refusal> {
+    /// Takes over from a worker whose lease expired. The attempt increases, so that later reports of the lost worker are refused.
+    /// If the effects can be determined, the new worker determines them and reports; otherwise the outcome is unknown.
+    pub fn recover(
+        &mut self,
+        start: Begin,
+        can_determine_effects: bool,
+        now: Moment,
+    ) -> Result<Follows, Refusal> {
         let (state, attempt) = (self.state, self.next_attempt());
         let timeout_ms = u64::from(self.config.timeout_seconds) * 1_000;
         let Some(execution) = self.execution.as_mut() else { return Err(Refusal::NotLost) };
@@ -199,114 +204,113 @@ impl Task {
             return Err(Refusal::NotLost);
         }
         execution.attempt = attempt;
-        execution.lease_until = begin.lease_until;
-        execution.grants = begin.grants;
-        let why = format!("nothing was heard of {} any more", execution.worker);
+        execution.lease_until = start.lease_until;
+        execution.grants = start.grants;
+        let cause = format!("worker {} was lost: its lease expired", execution.worker);
         if execution.phase == Phase::Prepared {
             if execution.stop.is_some() {
-                // Nobody is left who could say that it was stopped, and nobody begins it again.
+                // No worker is left to report the stop, and the task must not start again.
                 execution.code = Some(FailureCode::Stopped);
                 execution.error =
-                    Some(format!("{why}, and an administrator had stopped it; nothing was changed"));
+                    Some(format!("{cause}; an administrator had stopped the task; nothing was changed"));
                 self.end_failed(now)?;
                 return Ok(Follows::Over);
             }
-            self.back(&why, None, now)?;
+            self.back(&cause, None, now)?;
             return Ok(Follows::Again);
         }
-        let undoing = execution.phase == Phase::RollingBack;
-        if !undoing {
+        let is_rolling_back = execution.phase == Phase::RollingBack;
+        if !is_rolling_back {
             execution.code = Some(FailureCode::WorkerLost);
-            execution.error = Some(why.clone());
+            execution.error = Some(cause.clone());
         }
-        if can_settle {
-            // What is to be done is not known before it is found out: if whoever does so is lost as well, the next one finds the
-            // phase as it was.
-            execution.worker = begin.worker;
-            self.record("task.recover", state, None).reason = Some(why);
+        if can_determine_effects {
+            // The phase stays: if this worker is lost before it has determined the effects, the next one finds the same phase.
+            execution.worker = start.worker;
+            self.record("task.recover", state, None).reason = Some(cause);
             return Ok(Follows::RollBack);
         }
-        if undoing {
-            let failed = format!("the lease of {} ended before it was done", execution.worker);
-            self.rolled_back(attempt, Err(failed), now)?;
+        if is_rolling_back {
+            let error = format!("the lease of worker {} expired during the rollback", execution.worker);
+            self.rolled_back(attempt, Err(error), now)?;
             return Ok(Follows::Over);
         }
-        let too_long = execution.started_at.plus_ms(timeout_ms) <= now;
+        let is_timed_out = execution.started_at.plus_ms(timeout_ms) <= now;
         execution.code = Some(match execution.stop {
             Some(_) => FailureCode::Stopped,
-            None if too_long => FailureCode::TimedOut,
+            None if is_timed_out => FailureCode::TimedOut,
             None => FailureCode::OutcomeUnknown,
         });
-        execution.error = Some(format!("OUTCOME_UNKNOWN: {why}, and nobody knows what it did"));
+        execution.error = Some(format!("OUTCOME_UNKNOWN: {cause}; its effects are unknown"));
         self.end_failed(now)?;
         Ok(Follows::Over)
     }
 
-    /// Whoever recovers has found something that is changed back now.
+    /// Starts the rollback of effects that a recovery has found.
     pub fn change_back(&mut self, attempt: u64) -> Result<(), Refusal> {
         let state = self.state;
         let execution = self.present(attempt, state)?;
         if execution.code.is_none() {
-            return Err(Refusal::NotPresent { attempt, now: execution.attempt });
+            return Err(Refusal::NotPresent { attempt, current: execution.attempt });
         }
         if execution.phase == Phase::RollingBack {
             return Ok(());
         }
         execution.phase = Phase::RollingBack;
-        let why = execution.error.clone();
-        self.record("task.rolling_back", state, None).reason = why;
+        let cause = execution.error.clone();
+        self.record("task.rolling_back", state, None).reason = cause;
         Ok(())
     }
 
-    /// An administrator wants it to end.
+    /// Requests that the worker stops.
     pub fn ask_stop(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
-        let asked = self.asked(reason, actor, now)?;
-        self.go(TaskCommand::Stop, Some(asked.by.clone()), now)?.reason = Some(asked.reason.clone());
+        let request = self.asked(reason, actor, now)?;
+        self.go(TaskCommand::Stop, Some(request.by.clone()), now)?.reason = Some(request.reason.clone());
         if let Some(execution) = &mut self.execution {
-            execution.stop = Some(asked);
+            execution.stop = Some(request);
         }
         Ok(())
     }
 
-    /// An administrator wants undone what a failed task left behind.
+    /// Requests a rollback of the effects of a failed task.
     pub fn ask_roll_back(&mut self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
-        let asked = self.asked(reason, actor, now)?;
+        let request = self.asked(reason, actor, now)?;
         next(self.state, TaskCommand::RollBack)?;
         if !self.can_be_rolled_back() {
             return Err(Refusal::NothingToRollBack);
         }
-        self.go(TaskCommand::RollBack, Some(asked.by.clone()), now)?.reason = Some(asked.reason.clone());
+        self.go(TaskCommand::RollBack, Some(request.by.clone()), now)?.reason = Some(request.reason.clone());
         if let Some(execution) = &mut self.execution {
-            execution.undo = Some(asked);
+            execution.undo = Some(request);
         }
         Ok(())
     }
 
-    /// What was to be changed back by itself and was not may be tried again by hand.
+    /// Also true after an automatic rollback that failed: it can be repeated manually.
     pub(super) fn can_be_rolled_back(&self) -> bool {
         self.config.rollback_strategy != RollbackStrategy::None
             && self.execution.as_ref().is_some_and(|execution| {
-                let kept = execution.stash_key.is_some() && execution.rolled_back != Some(true);
-                // Whoever is at it already would otherwise be followed by another one.
-                kept && execution.undo.is_none() && execution.phase == Phase::Ended
+                let has_effects = execution.stash_key.is_some() && execution.rolled_back != Some(true);
+                // Otherwise a second rollback would follow the one in progress.
+                has_effects && execution.undo.is_none() && execution.phase == Phase::Ended
             })
     }
 
-    /// A worker holds all locks of a failed task that somebody wants undone.
-    pub fn begin_roll_back(&mut self, begin: Begin, _now: Moment) -> Result<u64, Refusal> {
+    /// Starts a requested rollback. The worker holds all locks.
+    pub fn begin_roll_back(&mut self, start: Begin, _now: Moment) -> Result<u64, Refusal> {
         let (attempt, state) = (self.next_attempt(), self.state);
-        let wanted = |execution: &&mut Execution| execution.undo.is_some() && execution.phase == Phase::Ended;
-        let failed = state == State::Failed;
-        let execution = self.execution.as_mut().filter(wanted).filter(|_| failed);
+        let is_requested =
+            |execution: &&mut Execution| execution.undo.is_some() && execution.phase == Phase::Ended;
+        let execution = self.execution.as_mut().filter(is_requested).filter(|_| state == State::Failed);
         let execution = execution.ok_or(Refusal::NothingToRollBack)?;
         execution.attempt = attempt;
         execution.phase = Phase::RollingBack;
         execution.undo = None;
-        execution.grants = begin.grants;
-        execution.lease_until = begin.lease_until;
-        let why = format!("{} changes it back", begin.worker);
-        execution.worker = begin.worker;
-        self.record("task.rolling_back", state, None).reason = Some(why);
+        execution.grants = start.grants;
+        execution.lease_until = start.lease_until;
+        let reason = format!("rollback started by {}", start.worker);
+        execution.worker = start.worker;
+        self.record("task.rolling_back", state, None).reason = Some(reason);
         Ok(attempt)
     }
 
@@ -317,32 +321,31 @@ impl Task {
 
     fn asked(&self, reason: Option<&str>, actor: &Actor, now: Moment) -> Result<Asked, Refusal> {
         let by = Self::may_command(actor)?;
-        let reason = said(reason).ok_or(Refusal::ReasonRequired)?.to_owned();
+        let reason = non_empty(reason).ok_or(Refusal::ReasonRequired)?.to_owned();
         Ok(Asked { by, reason, at: now })
     }
 
-    /// The present attempt, if that is the one.
+    /// The execution, if this is its current attempt and the task is in this state.
     pub(super) fn present(&mut self, attempt: u64, state: State) -> Result<&mut Execution, Refusal> {
-        let now = self.execution.as_ref().map_or(0, |execution| execution.attempt);
-        let is_in = self.state == state;
-        let present = self
-            .execution
-            .as_mut()
-            .filter(|execution| is_in && execution.attempt == attempt && execution.phase != Phase::Ended);
-        present.ok_or(Refusal::NotPresent { attempt, now })
+        let current = self.execution.as_ref().map_or(0, |execution| execution.attempt);
+        let is_in_state = self.state == state;
+        let execution = self.execution.as_mut().filter(|execution| {
+            is_in_state && execution.attempt == attempt && execution.phase != Phase::Ended
+        });
+        execution.ok_or(Refusal::NotPresent { attempt, current })
     }
 
-    /// Nothing was changed: it waits to be carried out again.
-    fn back(&mut self, why: &str, after: Option<Moment>, now: Moment) -> Result<(), Refusal> {
+    /// Returns to `APPROVED` for another attempt, because nothing was changed.
+    fn back(&mut self, cause: &str, retry_at: Option<Moment>, now: Moment) -> Result<(), Refusal> {
         if let Some(execution) = &mut self.execution {
             execution.phase = Phase::Ended;
-            execution.error = Some(why.to_owned());
+            execution.error = Some(cause.to_owned());
             execution.grants = Vec::new();
         }
-        self.apply_after = after;
-        // What was approved is what it was: the approval goes on from where it was given.
+        self.apply_after = retry_at;
+        // The approval keeps its age.
         let approved_at = self.since.get(&State::Approved).copied();
-        self.go(TaskCommand::Retry, None, now)?.reason = Some(why.to_owned());
+        self.go(TaskCommand::Retry, None, now)?.reason = Some(cause.to_owned());
         if let Some(at) = approved_at {
             self.since.insert(State::Approved, at);
         }
@@ -350,26 +353,24 @@ impl Task {
     }
 
     fn end_failed(&mut self, now: Moment) -> Result<(), Refusal> {
-        let why = self.execution.as_mut().and_then(|execution| {
+        let error = self.execution.as_mut().and_then(|execution| {
             execution.phase = Phase::Ended;
             execution.completed_at = Some(now);
             execution.result = execution.code.map(FailureCode::result);
             execution.error.clone()
         });
         self.forced = false;
-        let told = self.concerned();
-        let record = self.go(TaskCommand::Fail, None, now)?;
-        record.reason = why;
-        record.tell = told;
+        let recipients = self.concerned();
+        let transition = self.go(TaskCommand::Fail, None, now)?;
+        transition.reason = error;
+        transition.tell = recipients;
         Ok(())
     }
 
-    /// Who wants to know how it ended: the author, and whoever approved it.
+    /// Who is notified of the outcome: the author and everybody who decided.
     fn concerned(&self) -> Vec<UserId> {
-        let mut told = vec![self.author_id.clone()];
-        told.extend(self.deciders());
-        told.sort();
-        told.dedup();
-        told
+        let mut users = self.deciders();
+        users.insert(self.author_id.clone());
+        users.into_iter().collect()
     }
 }

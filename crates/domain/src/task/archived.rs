@@ -1,5 +1,5 @@
-//! What is left to be said about a task once its requests are archived: how far each requirement had come, who was asked, who
-//! decided, and how many there were. What people see of a task, and who sees it, is the same before and afterwards.
+//! The summary of a task's approval requests that remains once they are archived. What people see of the task, and who may see
+//! it, does not change by archiving.
 
 use std::collections::BTreeSet;
 
@@ -9,27 +9,22 @@ use super::Task;
 use crate::approval::quorum::Progress;
 use crate::people::UserId;
 
-/// What is remembered of requests that left.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchivedApprovals {
-    /// The archive that has them.
     pub archive_id: String,
-    /// How far each requirement had come.
     pub progress: Vec<Progress>,
-    /// Who was asked.
+    /// Everybody who was asked.
     pub reviewers: BTreeSet<UserId>,
-    /// Who decided about exactly what was proposed at last.
+    /// Who decided on the final config.
     pub deciders: BTreeSet<UserId>,
-    /// How many requests there were.
     pub asked: usize,
-    /// How many of them were answered.
     pub answered: usize,
-    /// How many of them were made because somebody else had not answered.
+    /// Requests that were created by an escalation.
     pub escalated: usize,
 }
 
 impl Task {
-    /// What is remembered of its requests if they go into an archive. What was remembered before stays as it is.
+    /// The summary for an archive. An earlier summary remains as it is.
     #[must_use]
     pub fn remember(&self, archive_id: &str) -> ArchivedApprovals {
         self.remembered.clone().unwrap_or_else(|| ArchivedApprovals {
@@ -43,46 +38,44 @@ impl Task {
         })
     }
 
-    /// Whether somebody was ever asked about it.
+    /// Whether somebody was ever asked to review the task.
     #[must_use]
-    pub fn was_asked(&self, who: &UserId) -> bool {
-        self.approvals.iter().any(|one| one.reviewer_id == *who)
-            || self.remembered.as_ref().is_some_and(|remembered| remembered.reviewers.contains(who))
+    pub fn was_asked(&self, user: &UserId) -> bool {
+        self.approvals.iter().any(|approval| approval.reviewer_id == *user)
+            || self.remembered.as_ref().is_some_and(|archived| archived.reviewers.contains(user))
     }
 
-    /// Everybody who was ever asked about it.
+    /// Everybody who was ever asked to review the task.
     #[must_use]
     pub fn reviewers(&self) -> BTreeSet<UserId> {
-        let now = self.approvals.iter().map(|one| one.reviewer_id.clone());
-        let before = self.remembered.iter().flat_map(|remembered| remembered.reviewers.iter().cloned());
-        now.chain(before).collect()
+        let present = self.approvals.iter().map(|approval| approval.reviewer_id.clone());
+        let archived = self.remembered.iter().flat_map(|archived| archived.reviewers.iter().cloned());
+        present.chain(archived).collect()
     }
 
-    /// Who answered for exactly what is proposed.
+    /// Everybody who decided on the current config.
     pub(super) fn deciders(&self) -> BTreeSet<UserId> {
-        let answered = self.approvals.iter().filter(|one| one.digest == self.digest);
-        let now = answered.filter_map(|one| one.reviewed_by.clone());
-        let before = self.remembered.iter().flat_map(|remembered| remembered.deciders.iter().cloned());
-        now.chain(before).collect()
+        let current = self.approvals.iter().filter(|approval| approval.digest == self.digest);
+        let present = current.filter_map(|approval| approval.reviewed_by.clone());
+        let archived = self.remembered.iter().flat_map(|archived| archived.deciders.iter().cloned());
+        present.chain(archived).collect()
     }
 
-    /// How many requests were made.
     #[must_use]
     pub fn requests_made(&self) -> usize {
-        self.remembered.as_ref().map_or(self.approvals.len(), |remembered| remembered.asked)
+        self.remembered.as_ref().map_or(self.approvals.len(), |archived| archived.asked)
     }
 
-    /// How many of them were answered.
     #[must_use]
     pub fn requests_answered(&self) -> usize {
-        let now = || self.approvals.iter().filter(|one| one.responded_at.is_some()).count();
-        self.remembered.as_ref().map_or_else(now, |remembered| remembered.answered)
+        let present = || self.approvals.iter().filter(|approval| approval.responded_at.is_some()).count();
+        self.remembered.as_ref().map_or_else(present, |archived| archived.answered)
     }
 
-    /// How many of them were made because somebody else had not answered.
+    /// The number of requests that were created by an escalation.
     #[must_use]
     pub fn requests_escalated(&self) -> usize {
-        let now = || self.approvals.iter().filter(|one| one.escalation_level > 0).count();
-        self.remembered.as_ref().map_or_else(now, |remembered| remembered.escalated)
+        let present = || self.approvals.iter().filter(|approval| approval.escalation_level > 0).count();
+        self.remembered.as_ref().map_or_else(present, |archived| archived.escalated)
     }
 }

@@ -1,4 +1,4 @@
-//! What is to be done. Once submitted it does not change: a modification is a new revision with a new digest.
+//! The config of a task: what is executed, by which executor, on which resources. Approvals are bound to its digest.
 
 use std::collections::BTreeSet;
 
@@ -8,200 +8,184 @@ use serde_json::{Map, Value};
 use super::Digest;
 use crate::Invalid;
 
-/// Resources of one task.
-const MOST_RESOURCES: usize = 100;
-/// Bytes of a name, a type or an id.
-const LONGEST_NAME: usize = 256;
-/// Bytes of a resource as `type:id`: its lock is named after it, and such names have an end.
-const LONGEST_RESOURCE: usize = 500;
-/// Bytes of a description.
-const LONGEST_DESCRIPTION: usize = 16_384;
-/// Bytes of parameters, as JSON.
-const LONGEST_PARAMETERS: usize = 131_072;
-/// Seconds that carrying it out may take.
-const LONGEST_TIMEOUT: u32 = 86_400;
-/// The highest priority.
-const HIGHEST_PRIORITY: u8 = 100;
+const MAX_RESOURCES: usize = 100;
+/// Limits names, types and ids, in bytes.
+const MAX_NAME_LEN: usize = 256;
+/// Limits `type:id`, in bytes: the lock of a resource is named after it.
+const MAX_RESOURCE_LEN: usize = 500;
+/// In bytes.
+const MAX_DESCRIPTION_LEN: usize = 16_384;
+/// In bytes, as JSON.
+const MAX_PARAMETERS_LEN: usize = 131_072;
+const MAX_TIMEOUT_SECONDS: u32 = 86_400;
+const MAX_PRIORITY: u8 = 100;
 
-/// What is to be done, by which executor, to what.
+/// What a task executes. It does not change once submitted: a modification has a new digest and restarts the review.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// What kind of task it is: policies and the history of failures go by it.
+    /// The type of the task. Policies and the failure rate go by it.
     #[serde(rename = "type")]
     pub task_type: String,
-    /// Which version of that kind.
+    /// The version of the type.
     pub version: String,
-    /// What it is, for people.
+    /// What the task does, for people.
     pub description: String,
-    /// Who carries it out.
+    /// What applies the task: files, sql, command, http, agent or noop.
     pub executor: String,
-    /// What the executor needs to know.
+    /// The input of the executor.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub parameters: Map<String, Value>,
-    /// What it touches.
+    /// The resources that the task changes or reads.
     pub resources: Vec<Resource>,
-    /// What happens when it fails.
+    /// What happens to the effects of a failed attempt.
     pub rollback_strategy: RollbackStrategy,
-    /// How long carrying it out may take.
+    /// How long applying the task may take.
     pub timeout_seconds: u32,
-    /// 0 to 100.
+    /// From 0 to 100; higher is applied first.
     pub priority: u8,
 }
 
-/// Something that a task touches.
+/// A resource that a task changes or reads.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Resource {
-    /// What kind of thing.
     #[serde(rename = "type")]
     pub resource_type: String,
-    /// Which one.
     pub id: String,
-    /// Whether others may touch it at the same time.
+    /// How the task locks it.
     #[serde(default)]
     pub mode: ResourceMode,
 }
 
-/// Whether others may touch a resource at the same time.
+/// The lock mode of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ResourceMode {
-    /// Nobody else.
     #[default]
     Exclusive,
-    /// Others who share it.
+    /// Compatible with other shared holders.
     Shared,
 }
 
-/// What happens when carrying it out fails.
+/// What happens to the effects of a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RollbackStrategy {
-    /// What was changed is changed back at once.
+    /// They are rolled back immediately.
     #[default]
     Automatic,
-    /// An administrator decides.
+    /// An administrator can request a rollback.
     Manual,
-    /// It stays as it is.
+    /// They remain.
     None,
 }
 
 impl Resource {
-    /// As people and filters write it.
+    /// As `type:id`.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}:{}", self.resource_type, self.id)
     }
 }
 
-/// Whoever asks for work carries it out.
+/// The executor of tasks that agents pull and apply themselves.
 pub const AGENT: &str = "agent";
-/// Nothing is carried out: for trying things.
+/// The executor that changes nothing, for tests and demonstrations.
 pub const NOOP: &str = "noop";
-/// The parameter of each executor that says where it can be carried out.
-const PLACES: [(&str, &str); 3] = [("files", "root"), ("sql", "connection"), ("command", "template")];
+/// For each executor, the parameter that selects where a task can be applied.
+const PLACE_PARAMETERS: [(&str, &str); 3] =
+    [("files", "root"), ("sql", "connection"), ("command", "template")];
 
 impl Config {
-    /// Where it can be carried out. Whoever serves this place can do it, and nobody else: an agent by name, any agent with a
-    /// capability, or workers with a root, a connection or a template, those of a label if one is named.
+    /// Where the task can be applied: by a named agent, by any agent with a capability, or by workers that serve a root, a
+    /// connection or a template, optionally with a label. Workers claim only tasks of the places that they serve.
     #[must_use]
     pub fn place(&self) -> String {
-        let said = |name: &str| self.parameters.get(name).and_then(Value::as_str);
+        let parameter = |name: &str| self.parameters.get(name).and_then(Value::as_str);
         if self.executor == AGENT {
-            let by_name = said("agent").map(Self::place_of_agent);
-            return by_name
-                .unwrap_or_else(|| Self::place_of_capability(said("capability").unwrap_or(&self.task_type)));
+            return parameter("agent").map_or_else(
+                || Self::place_of_capability(parameter("capability").unwrap_or(&self.task_type)),
+                Self::place_of_agent,
+            );
         }
-        let of = PLACES.iter().find(|(executor, _)| *executor == self.executor);
-        let at = of.and_then(|(_, parameter)| said(parameter)).map(|at| format!(":{at}")).unwrap_or_default();
-        let label = said("worker").map(|label| format!("{label}/")).unwrap_or_default();
-        format!("{label}{}{at}", self.executor)
+        let selector = PLACE_PARAMETERS.iter().find(|(executor, _)| *executor == self.executor);
+        let target = selector.and_then(|(_, name)| parameter(name));
+        let target = target.map(|target| format!(":{target}")).unwrap_or_default();
+        let label = parameter("worker").map(|label| format!("{label}/")).unwrap_or_default();
+        format!("{label}{}{target}", self.executor)
     }
 
-    /// Where only this agent does it.
     #[must_use]
     pub fn place_of_agent(agent: &str) -> String {
         format!("agent:{agent}")
     }
 
-    /// Where every agent does it that can.
     #[must_use]
     pub fn place_of_capability(capability: &str) -> String {
         format!("can:{capability}")
     }
 
-    /// The locks that carrying it out needs, as they are named: that of the task, if there is one, and those of its resources.
+    /// The names of the locks that applying the task needs: the lock of the task, if it has an id, and those of its resources.
     #[must_use]
     pub fn locks(&self, task_id: Option<&str>) -> Vec<(String, ResourceMode)> {
         let own = task_id.map(|id| (format!("task:{id}"), ResourceMode::Exclusive));
-        let resources = self.resources.iter().map(|one| (format!("resource:{}", one.name()), one.mode));
+        let resources =
+            self.resources.iter().map(|resource| (format!("resource:{}", resource.name()), resource.mode));
         own.into_iter().chain(resources).collect()
     }
 
-    /// What an approval is given for.
     pub fn digest(&self) -> Result<Digest, Invalid> {
-        Digest::of(self).ok_or_else(|| {
-            Invalid::at("/parameters", "contains something that has no canonical form as JSON")
-        })
+        Digest::of(self).ok_or_else(|| Invalid::at("/parameters", "must have a canonical JSON form"))
     }
 
-    /// Everything about it that cannot be.
     #[must_use]
     pub fn faults(&self) -> Vec<Invalid> {
-        let mut faults = Vec::new();
-        let mut check = |holds: bool, pointer: &str, detail: String| {
+        let mut invalid = Vec::new();
+        let mut check = |holds: bool, path: &str, detail: String| {
             if !holds {
-                faults.push(Invalid::at(pointer, detail));
+                invalid.push(Invalid::at(path, detail));
             }
         };
-        for (pointer, name) in
+        for (path, name) in
             [("/type", &self.task_type), ("/version", &self.version), ("/executor", &self.executor)]
         {
-            let fits = !name.is_empty() && name.len() <= LONGEST_NAME && !name.chars().any(char::is_control);
-            check(fits, pointer, format!("must be 1 to {LONGEST_NAME} bytes without control characters"));
+            let fits = !name.is_empty() && name.len() <= MAX_NAME_LEN && !name.chars().any(char::is_control);
+            check(fits, path, format!("must be 1 to {MAX_NAME_LEN} bytes without control characters"));
         }
-        let fits = !self.description.trim().is_empty() && self.description.len() <= LONGEST_DESCRIPTION;
-        check(
-            fits,
-            "/description",
-            format!("must say what is to be done, in at most {LONGEST_DESCRIPTION} bytes"),
-        );
-        let fits = (1..=LONGEST_TIMEOUT).contains(&self.timeout_seconds);
-        check(fits, "/timeout_seconds", format!("must be between 1 and {LONGEST_TIMEOUT}"));
-        check(
-            self.priority <= HIGHEST_PRIORITY,
-            "/priority",
-            format!("must be between 0 and {HIGHEST_PRIORITY}"),
-        );
+        let fits = !self.description.trim().is_empty() && self.description.len() <= MAX_DESCRIPTION_LEN;
+        check(fits, "/description", format!("must describe the task in at most {MAX_DESCRIPTION_LEN} bytes"));
+        let fits = (1..=MAX_TIMEOUT_SECONDS).contains(&self.timeout_seconds);
+        check(fits, "/timeout_seconds", format!("must be between 1 and {MAX_TIMEOUT_SECONDS}"));
+        check(self.priority <= MAX_PRIORITY, "/priority", format!("must be between 0 and {MAX_PRIORITY}"));
         let bytes = serde_json::to_vec(&self.parameters).map_or(usize::MAX, |text| text.len());
         check(
-            bytes <= LONGEST_PARAMETERS,
+            bytes <= MAX_PARAMETERS_LEN,
             "/parameters",
-            format!("must have at most {LONGEST_PARAMETERS} bytes"),
+            format!("must be at most {MAX_PARAMETERS_LEN} bytes as JSON"),
         );
-        let fits = self.resources.len() <= MOST_RESOURCES;
-        check(fits, "/resources", format!("must be at most {MOST_RESOURCES}"));
+        let fits = self.resources.len() <= MAX_RESOURCES;
+        check(fits, "/resources", format!("must have at most {MAX_RESOURCES} entries"));
         let mut names = BTreeSet::new();
-        for (number, resource) in self.resources.iter().enumerate() {
+        for (index, resource) in self.resources.iter().enumerate() {
             for (field, name) in [("type", &resource.resource_type), ("id", &resource.id)] {
                 let fits =
-                    !name.is_empty() && name.len() <= LONGEST_NAME && !name.chars().any(char::is_control);
-                let detail = format!("must be 1 to {LONGEST_NAME} bytes without control characters");
-                check(fits, &format!("/resources/{number}/{field}"), detail);
+                    !name.is_empty() && name.len() <= MAX_NAME_LEN && !name.chars().any(char::is_control);
+                let detail = format!("must be 1 to {MAX_NAME_LEN} bytes without control characters");
+                check(fits, &format!("/resources/{index}/{field}"), detail);
             }
             let no_colon = !resource.resource_type.contains(':');
-            check(no_colon, &format!("/resources/{number}/type"), "must not contain a colon".to_owned());
-            let fits = resource.name().len() <= LONGEST_RESOURCE;
-            let detail = format!("type and id must be at most {LONGEST_RESOURCE} bytes together");
-            check(fits, &format!("/resources/{number}"), detail);
+            check(no_colon, &format!("/resources/{index}/type"), "must not contain a colon".to_owned());
+            let fits = resource.name().len() <= MAX_RESOURCE_LEN;
+            let detail = format!("must have a type and an id of at most {MAX_RESOURCE_LEN} bytes together");
+            check(fits, &format!("/resources/{index}"), detail);
             let is_new = names.insert(resource.name());
-            check(is_new, &format!("/resources/{number}"), "is named twice".to_owned());
+            check(is_new, &format!("/resources/{index}"), "must not be listed twice".to_owned());
         }
-        faults
+        invalid
     }
 }

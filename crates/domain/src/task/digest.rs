@@ -1,4 +1,4 @@
-//! The digest of what is approved: SHA-256 over the one canonical form of a config (RFC 8785).
+//! Digests: SHA-256 over canonical JSON (RFC 8785).
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,27 +6,25 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// What an approval is given for. Two configs have the same digest only if they mean the same.
+/// The digest of a value, such as the config that an approval is bound to. Equal digests mean equal values.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String, pattern = "^[0-9a-f]{64}$"))]
 #[serde(into = "String", try_from = "String")]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// The digest of a value's canonical form; none if it has no form as JSON, such as a number that is none.
+    /// The digest of the canonical form; none if the value has no JSON form, such as a number that is not finite.
     #[must_use]
     pub fn of(value: &impl Serialize) -> Option<Self> {
         let canonical = serde_json_canonicalizer::to_vec(value).ok()?;
         Some(Self(Sha256::digest(canonical).into()))
     }
 
-    /// The digest of bytes as they are.
     #[must_use]
     pub fn of_bytes(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// Its bytes.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
@@ -45,9 +43,8 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// Text that is no digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a digest is written with 64 hexadecimal digits")]
+#[error("a digest must be 64 hexadecimal digits")]
 pub struct NoDigest;
 
 impl FromStr for Digest {
@@ -59,7 +56,10 @@ impl FromStr for Digest {
             return Err(NoDigest);
         }
         for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
-            *byte = text.get(at..at + 2).and_then(|two| u8::from_str_radix(two, 16).ok()).ok_or(NoDigest)?;
+            *byte = text
+                .get(at..at + 2)
+                .and_then(|digits| u8::from_str_radix(digits, 16).ok())
+                .ok_or(NoDigest)?;
         }
         Ok(Self(bytes))
     }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_and_spelling_of_numbers_do_not_matter_and_everything_else_does() {
+    fn ignores_key_order_and_number_format_only() {
         let of = |value: &serde_json::Value| Digest::of(value).map(|digest| digest.to_string());
         let digest = of(&json!({ "b": 1.0, "a": "é", "c": [1, 2] }));
         assert_eq!(digest, of(&json!({ "c": [1, 2], "a": "é", "b": 1 })));

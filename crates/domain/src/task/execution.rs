@@ -1,5 +1,5 @@
-//! How carrying a task out stands. Whoever carries it out holds an attempt; what it says counts only while that attempt is the
-//! present one.
+//! The execution of a task: the current or last attempt to apply it. Reports of a worker count only while its attempt is the
+//! current one.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,60 +7,50 @@ use super::ResourceMode;
 use crate::Moment;
 use crate::people::UserId;
 
-/// How often a task is tried again that failed before anything was changed.
+/// How often a task is retried that failed without effects.
 pub const MOST_RETRIES: u32 = 3;
 
-/// The present attempt, or the last one.
+/// The current or last attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Execution {
-    /// Grows with every attempt, and with every recovery from one.
+    /// Increases with every attempt and every recovery.
     pub attempt: u64,
-    /// Who carries it out.
+    /// The worker or agent that applies the task.
     pub worker: String,
-    /// How far it has come.
     pub phase: Phase,
-    /// Until when it counts as alive without being heard of. Where it is stored, a column of its own is right.
+    /// The worker counts as lost once this has passed. In the database, a separate column is authoritative.
     pub lease_until: Moment,
-    /// When the first attempt began to change anything, or would have.
+    /// When the current attempt started to change something; before that, when the first attempt began.
     pub started_at: Moment,
-    /// When it ended.
     pub completed_at: Option<Moment>,
-    /// How it ended.
     pub result: Option<ExecutionResult>,
-    /// How it ended as its agent said it, if one did.
+    /// The result that the agent reported, which may differ from `result`.
     pub reported: Option<ExecutionResult>,
-    /// The locks that it holds, with their tokens.
     pub grants: Vec<HeldLock>,
-    /// What it said, cut.
+    /// The beginning of the output.
     pub output: Option<String>,
-    /// Where all of what it said is kept, if it was cut.
+    /// The blob with the full output, if `output` is truncated.
     pub output_key: Option<String>,
-    /// What went wrong.
     pub error: Option<String>,
-    /// The same in a word.
     pub code: Option<FailureCode>,
-    /// The attempt that began to change something, whose effects are meant: taking over from it raises the attempt, not this.
+    /// The attempt whose effects exist. A recovery increases `attempt`, but not this.
     pub effects_of: Option<u64>,
-    /// Where that is kept from which it can be undone.
+    /// The blob with the data for a rollback.
     pub stash_key: Option<String>,
-    /// Whether what it changed was changed back; nothing while nobody tried.
+    /// Whether the rollback succeeded; none if there was none.
     pub rolled_back: Option<bool>,
-    /// Retries so far.
     pub retry_count: u32,
-    /// Somebody wants it to end.
+    /// An administrator requested a stop.
     pub stop: Option<Asked>,
-    /// Somebody wants it undone.
+    /// An administrator requested a rollback.
     pub undo: Option<Asked>,
 }
 
-/// What somebody asked for, and why.
+/// A request of an administrator to stop or roll back a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asked {
-    /// Who.
     pub by: UserId,
-    /// Why.
     pub reason: String,
-    /// When.
     pub at: Moment,
 }
 
@@ -68,105 +58,94 @@ pub struct Asked {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HeldLock {
-    /// Its name, as `resource:database:users`.
+    /// The name, such as `resource:database:users`.
     pub lock: String,
-    /// How it is held.
     pub mode: ResourceMode,
-    /// Grows with every grant of the lock.
+    /// Increases with every grant of the lock.
     pub fencing_token: u64,
 }
 
-/// How far an attempt has come.
+/// The phase of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Phase {
-    /// It holds its locks, and has changed nothing.
+    /// The locks are held, and nothing has changed.
     Prepared,
-    /// It may have changed something. What is needed to undo it is saved.
+    /// Something may have changed. The data for a rollback is saved.
     Started,
-    /// What it changed is changed back.
+    /// The changes are being rolled back.
     RollingBack,
-    /// It is over.
     Ended,
 }
 
-/// How carrying a task out ended.
+/// The result of applying a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ExecutionResult {
-    /// It is done.
     Success,
-    /// It is not, or nobody knows.
+    /// It failed, or the outcome is unknown.
     Failure,
-    /// It took too long.
     Timeout,
     /// An administrator stopped it.
     Cancelled,
 }
 
-/// Why it ended without being done.
+/// Why applying a task failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum FailureCode {
-    /// Whatever carries it out said so.
+    /// The executor or agent reported a failure.
     ExecutionFailed,
-    /// It took longer than it may.
+    /// It exceeded its timeout.
     TimedOut,
     /// An administrator stopped it.
     Stopped,
-    /// Its locks were taken from it.
+    /// The locks were lost while it ran.
     LocksLost,
-    /// Nobody heard of its worker any more; what was done meanwhile was undone.
+    /// The worker was lost, and its effects were rolled back.
     WorkerLost,
-    /// Nobody knows what was done.
+    /// The effects are unknown.
     OutcomeUnknown,
-    /// What is stored is not what was approved; nothing of it was done.
+    /// The stored config is not the approved one; nothing was changed.
     DigestMismatch,
 }
 
-/// What an attempt left behind when it failed.
+/// The effects that remain after a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Left {
-    /// Nothing was changed.
     Nothing,
-    /// Something was changed, and was changed back before anybody else could be at it.
+    /// The changes were rolled back while the locks were held.
     Undone,
-    /// Something was changed, and what it was before is known.
+    /// There are changes that can be rolled back.
     Something,
-    /// Something was changed, and nothing here can undo it.
+    /// There are changes that the service cannot roll back.
     Stays,
-    /// Nobody knows.
     Unknown,
 }
 
-/// Why an attempt failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failed {
-    /// In a word.
     pub code: FailureCode,
-    /// For people.
     pub error: String,
-    /// What it left behind.
     pub left: Left,
-    /// Whether trying again might help.
+    /// Whether a retry may succeed.
     pub again: bool,
 }
 
-/// What was said while it was carried out.
+/// The output of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Output {
-    /// The beginning.
+    /// The beginning of the output.
     pub text: Option<String>,
-    /// Where all of it is kept, if that was not all.
+    /// The blob with the full output, if `text` is truncated.
     pub key: Option<String>,
 }
 
 impl FailureCode {
-    /// How carrying it out ended, if it ended for this reason.
     #[must_use]
     pub const fn result(self) -> ExecutionResult {
         match self {
@@ -181,7 +160,7 @@ impl FailureCode {
     }
 }
 
-/// How long to wait before a task is tried again: one second, then twice as long each time.
+/// The delay before a retry: one second, doubled for each retry so far.
 #[must_use]
 pub const fn retry_after_ms(retries: u32) -> u64 {
     let doublings = if retries > 10 { 10 } else { retries };

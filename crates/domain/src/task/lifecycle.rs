@@ -1,83 +1,74 @@
-//! The lifecycle of a task, as one table. What is not in the table is refused, with the present state and what it allows.
+//! The lifecycle of a task: states, commands, and the table of all transitions. Whatever is not in the table is refused.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How far a task has come.
+/// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum State {
-    /// Being written.
     Draft,
-    /// Validated, scored, previewed; passed through on the way to review.
+    /// Validated, with risk and preview. Left in the same step, for review or approval.
     Submitted,
-    /// People are asked.
+    /// Reviewers are asked.
     Reviewing,
-    /// Every requirement is satisfied.
+    /// Every requirement is satisfied or overridden.
     Approved,
-    /// A worker holds its locks and carries it out.
+    /// A worker holds the locks and applies it.
     Applying,
-    /// Done.
     Completed,
-    /// Carrying it out failed, or nobody knows how it ended.
+    /// Applying it failed, or its outcome is unknown.
     Failed,
-    /// Somebody said no.
+    /// Rejected by reviewers, or its approval was revoked.
     Rejected,
-    /// Given up before it was carried out.
+    /// Cancelled before it was applied.
     Cancelled,
 }
 
-/// What can happen to a task.
+/// A command to a task, from a person, a worker or the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskCommand {
-    /// Its author changes it.
     Modify,
-    /// Its author deletes it.
     Delete,
-    /// Its author wants it decided.
     Submit,
-    /// Its review begins; part of a submission.
+    /// Starts the review; part of a submission.
     Assign,
-    /// No human is needed, or every requirement is satisfied.
+    /// Every requirement is satisfied, or no approval is required.
     Approve,
-    /// Somebody said no.
     Reject,
-    /// An approval is taken back before anything was done.
+    /// Withdraws an approval before the task is applied.
     Revoke,
-    /// What reviewers saw is not what would be done any more.
+    /// The preview no longer matches the one that reviewers saw.
     GoStale,
-    /// It was approved too long ago.
+    /// The approval expired.
     Expire,
-    /// An administrator asks for a decision past its policies.
+    /// An administrator requests an approval against the policies.
     Override,
-    /// A second administrator agrees.
+    /// A second administrator confirms the override.
     ConfirmOverride,
-    /// An administrator wants it done first.
+    /// An administrator applies it before all others.
     ForceApply,
-    /// A worker holds all its locks.
+    /// A worker holds all locks.
     BeginApply,
-    /// It is done.
     Complete,
-    /// It failed, was stopped, or ended in the dark.
+    /// It failed, was stopped, or its outcome is unknown.
     Fail,
-    /// It failed before anything was changed, and will be tried again.
+    /// It failed without effects and will be retried.
     Retry,
-    /// An administrator wants it to end.
+    /// An administrator stops it while it is applied.
     Stop,
-    /// What it did is undone by hand.
+    /// An administrator rolls back the effects of a failed task.
     RollBack,
-    /// Its author or an administrator gives it up.
     Cancel,
-    /// A new draft is made of it.
+    /// Creates a new draft from it.
     Resubmit,
-    /// Somebody says something about it.
     Comment,
 }
 
-/// Every transition there is. `Resubmit` leaves the task as it is and makes another one.
+/// All transitions. `Resubmit` does not change the task: it creates another one.
 pub const TABLE: &[(State, TaskCommand, State)] = &[
     (State::Draft, TaskCommand::Modify, State::Draft),
     (State::Draft, TaskCommand::Delete, State::Draft),
@@ -112,46 +103,42 @@ pub const TABLE: &[(State, TaskCommand, State)] = &[
     (State::Approved, TaskCommand::Comment, State::Approved),
 ];
 
-/// Something that cannot happen now.
+/// A command that the state does not allow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a task in state {state} cannot be asked to {verb}; it can be asked to: {}", words(.allowed))]
+#[error("a task in state {state} does not allow {command}; allowed commands: {}", list(.allowed))]
 pub struct InvalidTransition {
-    /// How far the task has come.
     pub state: State,
-    /// What was asked.
-    pub verb: TaskCommand,
-    /// What could be asked.
+    pub command: TaskCommand,
     pub allowed: Vec<TaskCommand>,
 }
 
-fn words(verbs: &[TaskCommand]) -> String {
-    if verbs.is_empty() {
-        return "nothing".to_owned();
+fn list(commands: &[TaskCommand]) -> String {
+    if commands.is_empty() {
+        return "none".to_owned();
     }
-    verbs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    commands.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// What people can ask of a task in a state; what happens by itself is not among it.
+/// The commands that people can give in a state.
 #[must_use]
 pub fn allowed(state: State) -> Vec<TaskCommand> {
-    let rows = TABLE.iter().filter(|(from, verb, _)| *from == state && verb.is_command());
-    rows.map(|(_, verb, _)| *verb).collect()
+    let rows = TABLE.iter().filter(|(from, command, _)| *from == state && command.is_command());
+    rows.map(|(_, command, _)| *command).collect()
 }
 
-/// Where something leads.
-pub fn next(state: State, verb: TaskCommand) -> Result<State, InvalidTransition> {
-    let row = TABLE.iter().find(|(from, by, _)| *from == state && *by == verb);
-    row.map(|(.., to)| *to).ok_or_else(|| InvalidTransition { state, verb, allowed: allowed(state) })
+/// The state that a command leads to.
+pub fn next(state: State, command: TaskCommand) -> Result<State, InvalidTransition> {
+    let row = TABLE.iter().find(|(from, by, _)| *from == state && *by == command);
+    row.map(|(.., to)| *to).ok_or_else(|| InvalidTransition { state, command, allowed: allowed(state) })
 }
 
 impl State {
-    /// Whether nothing can happen to it any more, except that another task is made of it or its effect undone.
+    /// Whether the task can no longer change, except for a rollback of its effects.
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Rejected | Self::Cancelled)
     }
 
-    /// As it is written everywhere.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -169,7 +156,7 @@ impl State {
 }
 
 impl TaskCommand {
-    /// Whether somebody can ask for it. The others happen by themselves, or are what a worker says.
+    /// Whether people can give it. The others come from the service or from workers.
     #[must_use]
     pub const fn is_command(self) -> bool {
         !matches!(
@@ -184,7 +171,6 @@ impl TaskCommand {
         )
     }
 
-    /// As it is written everywhere.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -232,25 +218,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_there_once_and_what_is_not_there_is_refused_with_what_is() {
+    fn rows_are_unique_and_other_commands_are_refused() {
         let rows: BTreeSet<(State, TaskCommand)> =
-            TABLE.iter().map(|(from, verb, _)| (*from, *verb)).collect();
-        assert_eq!(rows.len(), TABLE.len(), "two rows for the same");
-        let refused = next(State::Completed, TaskCommand::Submit).expect_err("nothing begins again");
+            TABLE.iter().map(|(from, command, _)| (*from, *command)).collect();
+        assert_eq!(rows.len(), TABLE.len(), "duplicate rows");
+        let refused = next(State::Completed, TaskCommand::Submit).expect_err("completed");
         assert_eq!(
             refused.to_string(),
-            "a task in state COMPLETED cannot be asked to submit; it can be asked to: nothing"
+            "a task in state COMPLETED does not allow submit; allowed commands: none"
         );
-        let refused = next(State::Applying, TaskCommand::Cancel).expect_err("too late");
-        assert_eq!(refused.allowed, [TaskCommand::Stop], "its worker says what becomes of it");
+        let refused = next(State::Applying, TaskCommand::Cancel).expect_err("applying");
+        assert_eq!(refused.allowed, [TaskCommand::Stop]);
     }
 
     #[test]
-    fn nothing_is_applied_that_was_not_approved_and_every_state_leads_to_an_end() {
+    fn only_approved_tasks_are_applied_and_every_state_reaches_a_final_one() {
         for (from, _, to) in TABLE {
-            let goes_on = *from == State::Approved || *from == State::Applying;
-            assert!(*to != State::Applying || goes_on, "{from} -> {to}");
-            assert!(!from.is_final() || from == to, "{from} is an end, and leads to {to}");
+            let may_apply = *from == State::Approved || *from == State::Applying;
+            assert!(*to != State::Applying || may_apply, "{from} -> {to}");
+            assert!(!from.is_final() || from == to, "{from} is final, but leads to {to}");
         }
         for (start, ..) in TABLE {
             let mut reached = BTreeSet::from([*start]);
@@ -259,7 +245,7 @@ mod tests {
                     TABLE.iter().filter(|(from, ..)| reached.contains(from)).map(|(.., to)| *to).collect();
                 reached.extend(more);
             }
-            assert!(reached.iter().any(|state| state.is_final()), "{start} has no end");
+            assert!(reached.iter().any(|state| state.is_final()), "{start} reaches no final state");
         }
     }
 }

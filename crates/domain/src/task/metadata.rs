@@ -1,4 +1,4 @@
-//! What is said about a task besides what is to be done: by whom, for whom, and what it would change.
+//! What is known about a task besides its config: metadata, lineage, preview of the changes and of the locks.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,122 +6,112 @@ use super::{Digest, ResourceMode};
 use crate::people::UserId;
 use crate::risk::Changes;
 
-/// Who stands behind a task, and what it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Metadata {
-    /// The author's name when it was made.
+    /// The author's name when the task was created.
     pub author_name: String,
-    /// For which team.
     pub team: Option<String>,
-    /// For which ticket.
     pub ticket_ref: Option<String>,
-    /// Words to find it by.
     pub tags: Vec<String>,
-    /// Through whom it came.
     pub lineage: Lineage,
 }
 
-/// From the agent that proposed a task to the human who answers for it.
+/// The agents that proposed a task and the person on whose behalf they act.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Lineage {
-    /// The agent that proposed it.
+    /// The agent that proposed the task.
     pub agent_id: Option<String>,
-    /// The agent that told it to.
+    /// The agent that instructed it.
     pub parent_agent_id: Option<String>,
-    /// Who answers for them.
+    /// The person who is responsible for these agents.
     pub sponsor_id: Option<UserId>,
 }
 
-/// What a task would change, as far as that is known before.
+impl Lineage {
+    pub fn agents(&self) -> impl Iterator<Item = &str> {
+        [&self.agent_id, &self.parent_agent_id].into_iter().flatten().map(String::as_str)
+    }
+}
+
+/// What applying a task would change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Preview {
-    /// Whether there is one.
     pub status: PreviewStatus,
-    /// What would change.
     pub changes: Vec<PreviewChange>,
-    /// What to look at twice.
     pub warnings: Vec<String>,
-    /// What would go wrong.
+    /// What would fail.
     pub errors: Vec<String>,
-    /// What it was made from: another one means that the world has changed.
+    /// Identifies the changes. A different fingerprint means that applying the task would change something else.
     pub fingerprint: Option<Digest>,
-    /// It is what the author says: nobody could look.
+    /// The author declared the changes; the service could not verify them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unverifiable: bool,
 }
 
-/// Whether there is a preview.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PreviewStatus {
-    /// There is none to be had.
+    /// The executor offers no preview.
     #[serde(alias = "unavailable")]
     None,
-    /// A worker is asked for it.
+    /// A worker has to create it.
     Pending,
-    /// There is.
     Ready,
-    /// Making it failed.
+    /// Creating it failed.
     Failed,
 }
 
-/// One thing that would change.
+/// One item that would change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PreviewChange {
-    /// In which way.
     pub kind: ChangeKind,
-    /// What.
+    /// The item, such as a path or a table.
     pub what: String,
-    /// A hash of what it is before, where there is one.
+    /// A hash of the present content, if there is any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
-    /// A hash of what it is afterwards, or how many there are of it, where that is known.
+    /// A hash of the new content, or the number of items, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
-    /// How, for people.
+    /// For people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diff: Option<String>,
 }
 
-/// In which way something changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
-    /// It comes to be.
     Create,
-    /// It becomes another.
     Update,
-    /// It goes.
     Delete,
 }
 
-/// A lock that carrying a task out will need, as it was when somebody looked: nothing is held while people think.
+/// A lock that applying a task will need, as it was at the time of the preview. No lock is held during a review.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockPreview {
-    /// Its name, as `resource:database:users`.
+    /// The name, such as `resource:database:users`.
     pub lock: String,
-    /// How it will be needed.
     pub mode: ResourceMode,
-    /// Who held it, as agents are named.
+    /// The agents that held it.
     pub holders: Vec<String>,
-    /// How many waited for it.
+    /// The number of waiters.
     pub waiting: u64,
-    /// How long getting it might have taken: an estimate.
+    /// An estimate of the time to acquire it.
     pub expected_wait_seconds: u64,
-    /// Nobody could look: then nothing else here says anything.
+    /// The lock could not be read; the other fields mean nothing.
     pub unavailable: bool,
 }
 
 impl LockPreview {
-    /// A lock that nobody could look at.
+    /// For a lock that could not be read.
     #[must_use]
     pub const fn unavailable(lock: String, mode: ResourceMode) -> Self {
         Self { lock, mode, holders: Vec::new(), waiting: 0, expected_wait_seconds: 0, unavailable: true }
@@ -129,33 +119,30 @@ impl LockPreview {
 }
 
 impl Preview {
-    /// There is one, in which nothing changes.
+    /// A preview without changes.
     #[must_use]
     pub const fn ready() -> Self {
-        Self::without(PreviewStatus::Ready)
+        Self::empty(PreviewStatus::Ready)
     }
 
-    /// There is none to be had.
     #[must_use]
     pub const fn none() -> Self {
-        Self::without(PreviewStatus::None)
+        Self::empty(PreviewStatus::None)
     }
 
-    /// A worker is asked for it.
     #[must_use]
     pub const fn pending() -> Self {
-        Self::without(PreviewStatus::Pending)
+        Self::empty(PreviewStatus::Pending)
     }
 
-    /// Nobody could tell.
     #[must_use]
-    pub fn failed(why: impl Into<String>) -> Self {
-        let mut failed = Self::without(PreviewStatus::Failed);
-        failed.errors.push(why.into());
+    pub fn failed(error: impl Into<String>) -> Self {
+        let mut failed = Self::empty(PreviewStatus::Failed);
+        failed.errors.push(error.into());
         failed
     }
 
-    const fn without(status: PreviewStatus) -> Self {
+    const fn empty(status: PreviewStatus) -> Self {
         Self {
             status,
             changes: Vec::new(),
@@ -166,21 +153,21 @@ impl Preview {
         }
     }
 
-    /// What tells whether the same would be changed: the changes, without their diffs, which are for people.
+    /// The digest of the changes without their diffs, which are for people only.
     #[must_use]
     pub fn fingerprint_of(changes: &[PreviewChange]) -> Option<Digest> {
-        let bare: Vec<PreviewChange> =
+        let without_diffs: Vec<PreviewChange> =
             changes.iter().map(|change| PreviewChange { diff: None, ..change.clone() }).collect();
-        Digest::of(&bare)
+        Digest::of(&without_diffs)
     }
 
-    /// Whether making it went wrong, or it says that something would: then it may not show all that would change.
+    /// Whether creating the preview failed or it contains errors. It may then not show all changes.
     #[must_use]
     pub fn went_wrong(&self) -> bool {
         self.status == PreviewStatus::Failed || !self.errors.is_empty()
     }
 
-    /// How much would change; nothing if nobody knows.
+    /// The number of changes; none without a usable preview.
     #[must_use]
     pub fn magnitude(&self) -> Option<Changes> {
         if self.status != PreviewStatus::Ready || !self.errors.is_empty() {

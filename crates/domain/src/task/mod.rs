@@ -1,15 +1,17 @@
 //! A task: what is proposed, reviewed and applied, with its lifecycle, approval requests and execution.
 //!
-//! Each command is a pure function of the task, the actor, facts looked up beforehand, and the time. It changes the task and
+//! Each command is a pure function of the task, the actor, data that was loaded beforehand, and the time. It changes the task and
 //! appends transitions, or refuses and changes nothing. An approval counts only for the digest it was given for, and nobody in
 //! the author set decides on any path.
 
 mod agent_work;
-mod allowed;
+mod allowed_commands;
 mod apply;
 mod archived;
+mod authors;
+mod comment;
 mod config;
-mod decide;
+mod decision;
 mod digest;
 mod execution;
 mod lifecycle;
@@ -24,7 +26,7 @@ use serde::{Deserialize, Serialize};
 pub use apply::{Begin, Follows};
 pub use archived::ArchivedApprovals;
 pub use config::{AGENT, Config, NOOP, Resource, ResourceMode, RollbackStrategy};
-pub use decide::Decision;
+pub use decision::Decision;
 pub use digest::Digest;
 pub use execution::{
     Asked, Execution, ExecutionResult, Failed, FailureCode, HeldLock, Left, MOST_RETRIES, Output, Phase,
@@ -32,138 +34,123 @@ pub use execution::{
 };
 pub use lifecycle::{InvalidTransition, State, TABLE, TaskCommand, allowed, next};
 pub use metadata::{ChangeKind, Lineage, LockPreview, Metadata, Preview, PreviewChange, PreviewStatus};
-pub use reassign::{MOST_ESCALATIONS, Successor};
+pub use reassign::MOST_ESCALATIONS;
 pub use submit::Plan;
 
 use crate::Moment;
 use crate::approval::assignment::{ConsideredPolicy, QuorumUnreachable};
 use crate::approval::quorum::{Progress, Requirement, Vote};
 use crate::approval::{Approval, ApprovalStatus};
-use crate::people::{AuthorSet, UserId};
+use crate::people::{AuthorReason, AuthorSet, UserId};
 use crate::permission::{ActorRole, Permission, is_permitted};
 use crate::risk::Risk;
 
-/// Requests of one task, those included that do not count any more.
+/// Limits the approval requests of one task, including closed and invalidated ones.
 pub const MOST_REQUESTS: usize = 1_000;
 
-/// How long the second administrator has to agree to an override.
+/// How long a second administrator can confirm an override.
 pub const CONFIRM_WITHIN_MS: u64 = 3_600_000;
 
-/// A task with its review.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// What it is known by.
     pub task_id: String,
-    /// How far it has come.
     pub state: State,
-    /// Grows with every change.
+    /// Increases with every change; guards concurrent updates.
     pub revision: u64,
-    /// What is to be done.
     pub config: Config,
-    /// Everything said about it that is not executed: lineage, tags, team.
+    /// What is known about the task but not executed: lineage, tags, team.
     pub metadata: Metadata,
-    /// What an approval is given for.
+    /// The digest of `config`: an approval counts for exactly this.
     pub digest: Digest,
     pub preview: Preview,
-    /// The locks that applying it will take, as they were when it was last created, modified or submitted.
+    /// The locks that applying the task will take, as they were when it was last created, modified or submitted.
     #[serde(default)]
     pub lock_preview: Vec<LockPreview>,
     /// The task that this one was resubmitted from.
     pub predecessor: Option<String>,
-    /// Of which preview.
+    /// The fingerprint of the preview that reviewers decide on.
     pub fingerprint: Option<String>,
-    /// Who wants it.
     pub author_id: UserId,
-    /// Who can never decide about it.
     pub author_set: AuthorSet,
-    /// How dangerous it is.
     pub risk: Option<Risk>,
-    /// Whether nobody needs to be asked.
+    /// Whether no approval is required.
     #[serde(default)]
     pub auto_approvable: bool,
-    /// When that was found out.
+    /// When the risk was assessed.
     #[serde(default)]
     pub assessed_at: Option<Moment>,
-    /// What must be satisfied.
+    /// The approvals required, one entry for each applicable policy.
     pub requirements: Vec<Requirement>,
-    /// Which policies were looked at, and what they have to do with it.
     pub considered: Vec<ConsideredPolicy>,
-    /// Who or what was passed by when people were chosen.
+    /// People and delegations that were skipped when reviewers were chosen, each with the reason.
     pub passed_by: Vec<String>,
-    /// Why nobody had to be asked, if so.
+    /// Why no approval was required, if none was.
     pub auto_approved: Option<String>,
-    /// Who is asked; stored by themselves.
+    /// Stored separately.
     #[serde(skip)]
     pub approvals: Vec<Approval>,
-    /// What is left to be said about requests that are archived; stored by itself, and nothing while they are there.
+    /// A summary of the approval requests once they are archived. Stored separately.
     #[serde(skip)]
     pub remembered: Option<ArchivedApprovals>,
-    /// An administrator wants it decided past its policies.
+    /// An override that waits for confirmation.
     pub override_asked: Option<OverrideRequest>,
-    /// Why its review began anew the last time.
+    /// Why the review last restarted.
     #[serde(default)]
     pub reopened: Option<Reopened>,
-    /// Whether it goes before all others.
+    /// Whether it is applied before all others.
     pub forced: bool,
-    /// When its approval expires, while it is approved.
+    /// When the approval expires. Set while the task is approved.
     #[serde(default)]
     pub approval_ends_at: Option<Moment>,
-    /// Not before, after an attempt that changed nothing.
+    /// The earliest time of the next attempt, after one that failed without effects.
     #[serde(default)]
     pub apply_after: Option<Moment>,
-    /// How carrying it out stands, once somebody began to.
+    /// The current or last attempt to apply the task.
     #[serde(default)]
     pub execution: Option<Execution>,
-    /// Whether an agent proposed it: then its author's roles say nothing for it.
+    /// Whether an agent proposed it. The roles of its sponsor then do not count for automatic approval.
     #[serde(default)]
     pub by_agent: bool,
-    /// The least number of approvals that would satisfy all requirements from the beginning.
+    /// The smallest number of approvals that satisfies all requirements.
     #[serde(default)]
     pub required_count: u32,
-    /// When it came into each state for the last time.
+    /// When the task last entered each state.
     pub since: BTreeMap<State, Moment>,
-    /// What happened since it was loaded; not part of what is stored with it.
+    /// Transitions since the task was loaded; not stored with it.
     #[serde(skip)]
     pub transitions: Vec<Transition>,
 }
 
-/// Why a review began anew, and what was said before does not count.
+/// Why a review restarted. Earlier decisions do not count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reopened {
-    /// Why.
     pub why: String,
-    /// When.
     pub at: Moment,
 }
 
-/// An override that waits for a second administrator.
+/// An override that a second administrator must confirm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OverrideRequest {
-    /// By whom.
     pub by: UserId,
-    /// Why.
     pub reason: String,
-    /// For which incident.
     pub incident_ticket: String,
-    /// When.
     pub at: Moment,
-    /// Who made the token that it was asked with, if somebody else did.
+    /// Who issued the token that the administrator used.
     #[serde(default)]
     pub token_made_by: Option<UserId>,
 }
 
-/// Whoever acts.
+/// The caller of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actor {
-    /// Who; nobody for the service itself.
+    /// None for the service itself and for the bootstrap token.
     pub user: Option<UserId>,
-    /// In which parts.
     pub parts: Vec<ActorRole>,
-    /// Who made the token that it acts with.
+    /// Who issued the token or set the password that the caller uses, if that matters for independence.
     pub token_made_by: Option<UserId>,
-    /// Whether it is an agent, for which somebody answers: then it decides nothing.
+    /// Whether an agent acts for the user. Agents never decide.
     pub by_agent: bool,
-    /// Whether it acts with what is good for an administrator's acts, besides having the role.
+    /// Whether the token or session has the admin scope, which administrative commands require besides the role.
     pub administers: bool,
 }
 
@@ -185,138 +172,102 @@ impl Actor {
     }
 }
 
-/// Something that happened: one entry of the audit log, and one event.
+/// A change of a task. Each becomes an audit entry and an event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transition {
-    /// As `task.submit`.
+    /// For example `task.submit`.
     pub action: String,
-    /// By whom; nobody for the service itself.
+    /// None for the service itself.
     pub actor: Option<UserId>,
-    /// Out of which state.
     pub from: State,
-    /// Into which.
     pub to: State,
-    /// About which request, if about one.
     pub approval_id: Option<String>,
-    /// Why.
     pub reason: Option<String>,
-    /// For which ticket.
     pub ticket: Option<String>,
-    /// Who should be told.
+    /// The people to notify.
     pub tell: Vec<UserId>,
 }
 
-/// Why nothing happened.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// Not in this state.
-    #[error(transparent)]
-    InvalidTransition(#[from] InvalidTransition),
-    /// Nobody who can decide.
-    #[error(transparent)]
-    NoQuorum(#[from] QuorumUnreachable),
-    /// Not in this part.
-    #[error("your roles do not permit this; ask somebody who may, or an administrator for the role")]
-    Forbidden,
-    /// Not about one's own.
-    #[error("{who} cannot decide about this task: {why}")]
-    OwnTask {
-        /// Who.
-        who: UserId,
-        /// Why.
-        why: String,
-    },
-    /// Not without saying why.
-    #[error("say why: a reason is required")]
-    ReasonRequired,
-    /// Not without an incident.
-    #[error("name the incident: an incident_ticket is required")]
-    TicketRequired,
-    /// Not about this any more.
-    #[error("the task is not what it was when you looked: it has the digest {now}; look again")]
-    DigestMismatch {
-        /// What it is.
-        now: Digest,
-    },
-    /// Too late.
-    #[error("the task has been decided: it is {state}")]
-    AlreadyDecided {
-        /// How.
-        state: State,
-    },
-    /// No such request.
-    #[error("there is no such request")]
-    UnknownApproval,
-    /// Somebody else was asked.
-    #[error("{reviewer} was asked, and only an administrator can answer in another's place")]
-    NotAsked {
-        /// Who.
-        reviewer: UserId,
-    },
-    /// It cannot be answered any more.
-    #[error("the request cannot be answered any more: it is {}", .status.word())]
-    NotAnswerable {
-        /// What became of it.
-        status: ApprovalStatus,
-    },
-    /// Nothing to confirm.
-    #[error("nobody asked for an override within the last hour; ask for one first")]
-    NoOverride,
-    /// The same one twice.
-    #[error("an override needs two administrators, and {who} asked for it already")]
-    SameAdmin {
-        /// Who.
-        who: UserId,
-    },
-    /// Too often.
-    #[error("people were asked {asked} times about this task already; give it up, and propose it anew")]
-    TooManyRequests {
-        /// How often.
-        asked: usize,
-    },
-    /// By an attempt that does not count any more.
-    #[error("attempt {attempt} does not count: {}", present(*.now))]
-    NotPresent {
-        /// Which attempt.
-        attempt: u64,
-        /// The last one.
-        now: u64,
-    },
-    /// Somebody wants it to end.
-    #[error("an administrator stopped the task: change nothing more, and report it as cancelled")]
-    Stopped,
-    /// It takes longer than it may.
-    #[error("the task takes longer than its timeout_seconds: change nothing more, and report it as timeout")]
-    TimedOut,
-    /// Its worker is there.
-    #[error("nobody needs to take over: whoever carries the task out is heard of")]
-    NotLost,
-    /// Nothing can be undone.
-    #[error(
-        "there is nothing to roll back: that is for failed tasks which may have changed something that was not changed back, and \
-         whose rollback_strategy is not none"
-    )]
-    NothingToRollBack,
-    /// To nobody.
-    #[error("{who} cannot be asked: {why}")]
-    CannotBeAsked {
-        /// Who.
-        who: UserId,
-        /// Why.
-        why: String,
-    },
+impl Transition {
+    fn new(action: &str, actor: Option<UserId>, from: State, to: State) -> Self {
+        Self {
+            action: action.to_owned(),
+            actor,
+            from,
+            to,
+            approval_id: None,
+            reason: None,
+            ticket: None,
+            tell: Vec::new(),
+        }
+    }
 }
 
-fn present(attempt: u64) -> String {
+/// Why a command was refused. A refused command changes nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error(transparent)]
+    InvalidTransition(#[from] InvalidTransition),
+    #[error(transparent)]
+    NoQuorum(#[from] QuorumUnreachable),
+    #[error(
+        "you do not have permission for this. Ask somebody who has it, or ask an administrator for the role."
+    )]
+    Forbidden,
+    #[error("{user} cannot decide on this task: {reason}")]
+    OwnTask { user: UserId, reason: String },
+    #[error("a reason is required")]
+    ReasonRequired,
+    #[error("an incident ticket is required")]
+    TicketRequired,
+    #[error("the task has changed: its digest is now {current}. Review it again before you decide.")]
+    DigestMismatch { current: Digest },
+    #[error("the task has already been decided: it is {state}")]
+    AlreadyDecided { state: State },
+    #[error("there is no such approval request")]
+    UnknownApproval,
+    #[error("the request is addressed to {reviewer}; only {reviewer} or an administrator can decide it")]
+    NotAsked { reviewer: UserId },
+    #[error("the approval request is {status}: it can no longer be decided")]
+    NotAnswerable { status: ApprovalStatus },
+    #[error("no override was requested within the last hour. Request one first.")]
+    NoOverride,
+    #[error(
+        "an override needs two independent administrators; {user} requested it. Another administrator must confirm it."
+    )]
+    SameAdmin { user: UserId },
+    #[error("the task has reached the limit of approval requests ({count}). Cancel it and create a new one.")]
+    TooManyRequests { count: usize },
+    #[error("attempt {attempt} is not the current attempt: {}", describe_current(*.current))]
+    NotPresent { attempt: u64, current: u64 },
+    #[error(
+        "an administrator stopped the task. Make no further changes, and report the result as cancelled."
+    )]
+    Stopped,
+    #[error(
+        "the task has exceeded its timeout_seconds. Make no further changes, and report the result as timeout."
+    )]
+    TimedOut,
+    #[error("the task cannot be recovered: no attempt is in progress, or its worker still holds the lease")]
+    NotLost,
+    #[error(
+        "there is nothing to roll back: the task must have failed, its effects must not be rolled back yet, and its \
+         rollback_strategy must not be none"
+    )]
+    NothingToRollBack,
+    #[error("{user} cannot review this task: {reason}")]
+    CannotBeAsked { user: UserId, reason: String },
+}
+
+fn describe_current(attempt: u64) -> String {
     if attempt == 0 {
-        "there was none".to_owned()
+        "the task was never applied".to_owned()
     } else {
         format!("the last one is {attempt}, or it has ended")
     }
 }
 
 impl Task {
-    /// A new draft.
     #[must_use]
     pub fn draft(
         task_id: impl Into<String>,
@@ -326,10 +277,10 @@ impl Task {
         author_set: AuthorSet,
         now: Moment,
     ) -> Self {
-        let mut review = Self {
+        let mut task = Self {
             task_id: task_id.into(),
             state: State::Draft,
-            // The record below makes it the first.
+            // The transition below makes it 1.
             revision: 0,
             config,
             metadata: Metadata::default(),
@@ -360,12 +311,11 @@ impl Task {
             since: BTreeMap::from([(State::Draft, now)]),
             transitions: Vec::new(),
         };
-        review.author_set.add(author_id.clone(), "is its author");
-        review.record("task.create", State::Draft, Some(author_id));
-        review
+        task.author_set.add(author_id.clone(), AuthorReason::Author);
+        task.record("task.create", State::Draft, Some(author_id));
+        task
     }
 
-    /// How far each requirement has come.
     #[must_use]
     pub fn progress(&self) -> Vec<Progress> {
         if let Some(remembered) = &self.remembered {
@@ -375,13 +325,13 @@ impl Task {
         self.requirements.iter().map(|requirement| requirement.progress(&votes)).collect()
     }
 
-    /// The score that people are asked by.
+    /// 0 if the risk has not been assessed.
     #[must_use]
     pub fn risk_score(&self) -> u8 {
         self.risk.as_ref().map_or(0, |risk| risk.score)
     }
 
-    /// The answers that count: given for exactly what is proposed.
+    /// The decisions that count: those on the current config and preview.
     fn votes(&self) -> Vec<Vote<'_>> {
         let counts = |approval: &&Approval| {
             self.is_about_present(approval)
@@ -402,91 +352,81 @@ impl Task {
         self.approvals.iter_mut().find(|approval| approval.approval_id == id).ok_or(Refusal::UnknownApproval)
     }
 
-    /// Whether a request is about exactly what is proposed now.
+    /// Whether a request is about the current config and preview.
     fn is_about_present(&self, approval: &Approval) -> bool {
         approval.digest == self.digest && approval.fingerprint == self.fingerprint
     }
 
-    /// Whether somebody is asked already and can still answer.
-    fn is_asked(&self, who: &UserId) -> bool {
-        self.approvals.iter().any(|approval| approval.reviewer_id == *who && approval.is_answerable())
+    /// Whether somebody has a request that can still be decided.
+    fn is_asked(&self, user: &UserId) -> bool {
+        self.approvals.iter().any(|approval| approval.reviewer_id == *user && approval.is_answerable())
     }
 
-    fn permit(actor: &Actor, act: Permission) -> Result<(), Refusal> {
-        if is_permitted(&actor.parts, act) { Ok(()) } else { Err(Refusal::Forbidden) }
+    fn permit(actor: &Actor, permission: Permission) -> Result<(), Refusal> {
+        if is_permitted(&actor.parts, permission) { Ok(()) } else { Err(Refusal::Forbidden) }
     }
 
-    /// The same for what administrators alone do.
-    fn permit_admin(actor: &Actor, act: Permission) -> Result<(), Refusal> {
-        Self::permit(actor, act)?;
+    /// Checks a permission that only administrators have, and the admin scope.
+    fn permit_admin(actor: &Actor, permission: Permission) -> Result<(), Refusal> {
+        Self::permit(actor, permission)?;
         if actor.administers { Ok(()) } else { Err(Refusal::Forbidden) }
     }
 
-    /// Whoever is asked acts as reviewer, also by another role that a policy asks for; agents are never asked.
+    /// A person who was asked may decide even without the reviewer role, because policies may require other roles. Agents may
+    /// not.
     fn permit_answer(&self, actor: &Actor, approval_id: &str) -> Result<(), Refusal> {
-        let asked = self
-            .approvals
-            .iter()
-            .any(|one| one.approval_id == approval_id && actor.user.as_ref() == Some(&one.reviewer_id));
-        if asked && !actor.by_agent { Ok(()) } else { Self::permit(actor, Permission::Decide) }
+        let is_asked = self.approvals.iter().any(|approval| {
+            approval.approval_id == approval_id && actor.user.as_ref() == Some(&approval.reviewer_id)
+        });
+        if is_asked && !actor.by_agent { Ok(()) } else { Self::permit(actor, Permission::Decide) }
     }
 
-    /// Nobody of the author set decides, and nobody by a token that one of them made.
+    /// Refuses authors, and everybody who uses a token or password issued by an author.
     fn not_ones_own(&self, actor: &Actor) -> Result<UserId, Refusal> {
-        let Some(who) = &actor.user else { return Err(Refusal::Forbidden) };
-        if let Some(why) = self.author_set.why(who) {
-            return Err(Refusal::OwnTask { who: who.clone(), why: why.to_owned() });
+        let Some(user) = &actor.user else { return Err(Refusal::Forbidden) };
+        if let Some(reason) = self.author_set.reason(user) {
+            return Err(Refusal::OwnTask { user: user.clone(), reason: format!("{user} {reason}") });
         }
-        if let Some(maker) = actor.token_made_by.as_ref().filter(|maker| self.author_set.contains(maker)) {
-            let why = format!(
-                "what it acts with was made by {maker}, who belongs to its authors: {maker} set the password, or made the token; \
-                 ask for a password that the bootstrap token sets, or for another reviewer"
+        if let Some(issuer) = actor.token_made_by.as_ref().filter(|issuer| self.author_set.contains(issuer)) {
+            let reason = format!(
+                "{issuer} issued the token or set the password that {user} uses, and {issuer} is an author of the task. Use a \
+                 password that was set with the bootstrap token, or ask another reviewer."
             );
-            return Err(Refusal::OwnTask { who: who.clone(), why });
+            return Err(Refusal::OwnTask { user: user.clone(), reason });
         }
-        Ok(who.clone())
+        Ok(user.clone())
     }
 
-    /// Into the state where a verb leads, with one record.
+    /// Executes a command of the lifecycle table and records the transition.
     fn go(
         &mut self,
-        verb: TaskCommand,
+        command: TaskCommand,
         actor: Option<UserId>,
         now: Moment,
     ) -> Result<&mut Transition, Refusal> {
-        let to = next(self.state, verb)?;
+        let to = next(self.state, command)?;
         let from = std::mem::replace(&mut self.state, to);
         if from != to {
             self.since.insert(to, now);
         }
-        Ok(self.record(&format!("task.{verb}"), from, actor))
+        Ok(self.record(&format!("task.{command}"), from, actor))
     }
 
     fn record(&mut self, action: &str, from: State, actor: Option<UserId>) -> &mut Transition {
-        let record = Transition {
-            action: action.to_owned(),
-            actor,
-            from,
-            to: self.state,
-            approval_id: None,
-            reason: None,
-            ticket: None,
-            tell: Vec::new(),
-        };
         self.revision += 1;
-        self.transitions.push(record);
+        self.transitions.push(Transition::new(action, actor, from, self.state));
         let last = self.transitions.len() - 1;
-        #[expect(clippy::indexing_slicing, reason = "it was pushed just now")]
+        #[expect(clippy::indexing_slicing, reason = "the transition was just pushed")]
         &mut self.transitions[last]
     }
 
-    /// Requests that nobody needs to answer any more.
+    /// Closes the open approval requests, and returns their reviewers.
     fn close_open(&mut self) -> Vec<UserId> {
-        let mut told = Vec::new();
+        let mut reviewers = Vec::new();
         for approval in self.approvals.iter_mut().filter(|approval| approval.is_open()) {
             approval.become_one(ApprovalStatus::Closed);
-            told.push(approval.reviewer_id.clone());
+            reviewers.push(approval.reviewer_id.clone());
         }
-        told
+        reviewers
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that go on to somebody else: by hand, because nobody answered in time, or because somebody left.
+//! Reassignment of approval requests: delegation by hand, escalation after a timeout, and reviewers who leave.
 
 use super::{Actor, Refusal, State, Task};
 use crate::Moment;
@@ -6,23 +6,20 @@ use crate::approval::policy::Priority;
 use crate::approval::{Approval, ApprovalStatus};
 use crate::people::{ADMIN, ON_CALL, People, UserId};
 
-/// How often a request goes on because nobody answered; after that it stays with administrators, and somebody is alarmed.
+/// How often a request escalates. After that, the on-call people are notified once more and the request stays as it is.
 pub const MOST_ESCALATIONS: u8 = 3;
 
-/// When nobody is left whom it could go to.
-const NEVER_MS: u64 = 100 * 365 * 86_400_000;
+/// The deadline of a request that has no further escalation: a century.
+const NO_DEADLINE_MS: u64 = 100 * 365 * 86_400_000;
 
-/// Who takes over, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Successor {
-    /// Who.
-    pub user: UserId,
-    /// Why.
-    pub why: String,
+/// The reviewer who takes over a request, and why.
+struct Replacement {
+    user: UserId,
+    reason: String,
 }
 
 impl Task {
-    /// A reviewer hands one request on.
+    /// Reassigns one request to another reviewer.
     pub fn delegate(
         &mut self,
         approval_id: &str,
@@ -45,33 +42,35 @@ impl Task {
             return Err(Refusal::NotAnswerable { status: approval.status });
         }
         self.can_take_over(to, people)?;
-        let successor = Successor { user: to.clone(), why: format!("{by} handed it on") };
-        self.hand_on(approval_id, &successor, people, id, now)?;
-        let record = self.record("approval.delegate", State::Reviewing, Some(by));
-        record.approval_id = Some(approval_id.to_owned());
-        record.tell = vec![to.clone()];
+        let replacement = Replacement { user: to.clone(), reason: format!("{by} delegated it") };
+        self.reassign(approval_id, &replacement, people, id, now)?;
+        let transition = self.record("approval.delegate", State::Reviewing, Some(by));
+        transition.approval_id = Some(approval_id.to_owned());
+        transition.tell = vec![to.clone()];
         Ok(())
     }
 
-    fn can_take_over(&self, who: &UserId, people: &People) -> Result<(), Refusal> {
-        let cannot = |why: String| Err(Refusal::CannotBeAsked { who: who.clone(), why });
-        if people.active(who).is_none() {
-            return cannot("is not an active user".to_owned());
+    fn can_take_over(&self, user: &UserId, people: &People) -> Result<(), Refusal> {
+        let refuse = |reason: &str| {
+            Err(Refusal::CannotBeAsked { user: user.clone(), reason: format!("{user} {reason}") })
+        };
+        if people.active(user).is_none() {
+            return refuse("is not an active user");
         }
-        if let Some(why) = self.author_set.why(who) {
-            return cannot(why.to_owned());
+        if let Some(reason) = self.author_set.reason(user) {
+            return refuse(&reason.to_string());
         }
-        if self.is_asked(who) {
-            return cannot("is asked already".to_owned());
+        if self.is_asked(user) {
+            return refuse("already has a request for it");
         }
         Ok(())
     }
 
-    /// Somebody else is asked in the place of a reviewer, whose own request is over.
-    fn hand_on(
+    /// Closes a request as delegated, and requests the decision of the replacement instead.
+    fn reassign(
         &mut self,
         approval_id: &str,
-        to: &Successor,
+        to: &Replacement,
         people: &People,
         id: String,
         now: Moment,
@@ -80,32 +79,39 @@ impl Task {
         old.become_one(ApprovalStatus::Delegated);
         old.delegated_to = Some(to.user.clone());
         let old = old.clone();
-        self.ask_instead(&old, to, people, id, now);
+        self.request_instead(&old, to, people, id, now);
         Ok(())
     }
 
-    /// Somebody's answer counts from now on for what another's counted for.
+    /// Makes the decision of a user count wherever that of the old request's reviewer counted.
     fn represent(&mut self, old: &Approval, user: &UserId, people: &People) {
         for requirement in &mut self.requirements {
             if let Some(represented) = requirement.reviewers.get(&old.reviewer_id).cloned() {
-                let own = people.get(user).map(|user| user.roles.clone()).unwrap_or_default();
-                requirement.counts(user.clone(), represented.into_iter().chain(own));
+                let own_roles = people.get(user).map(|user| user.roles.clone()).unwrap_or_default();
+                requirement.counts(user.clone(), represented.into_iter().chain(own_roles));
             }
         }
     }
 
-    /// One more request, for somebody who stands for the same people and roles.
-    fn ask_instead(&mut self, old: &Approval, to: &Successor, people: &People, id: String, now: Moment) {
+    /// Adds a request to the replacement, on behalf of the same people and roles.
+    fn request_instead(
+        &mut self,
+        old: &Approval,
+        to: &Replacement,
+        people: &People,
+        id: String,
+        now: Moment,
+    ) {
         self.represent(old, &to.user, people);
-        let mut stands_for = old.stands_for.clone();
-        stands_for.insert(old.reviewer_id.clone());
+        let mut on_behalf_of = old.stands_for.clone();
+        on_behalf_of.insert(old.reviewer_id.clone());
         let due_at = now.plus_ms(old.due_at.ms_since(old.created_at));
         self.approvals.push(Approval {
             approval_id: id,
             revision: 1,
             reviewer_id: to.user.clone(),
             reviewer_name: people.get(&to.user).map_or_else(|| to.user.to_string(), |user| user.name.clone()),
-            stands_for,
+            stands_for: on_behalf_of,
             follows: None,
             status: ApprovalStatus::Pending,
             delegated_to: None,
@@ -116,13 +122,13 @@ impl Task {
             response_action: None,
             response_reason: None,
             reviewed_by: None,
-            why: vec![format!("in the place of {}: {}", old.reviewer_id, to.why)],
+            why: vec![format!("on behalf of {}: {}", old.reviewer_id, to.reason)],
             ..old.clone()
         });
     }
 
-    /// Nobody answered in time: the reviewer's manager is asked, else whoever has the policy's role for that, else
-    /// administrators. The reviewer can still answer. Whether anything happened: each step happens once.
+    /// Escalates a request that is past its deadline: to the reviewer's manager, else to the escalation role of the policy, else
+    /// to administrators. The reviewer can still decide. Returns whether the request escalated; each level happens once.
     pub fn escalate(
         &mut self,
         approval_id: &str,
@@ -138,39 +144,43 @@ impl Task {
             return Ok(false);
         }
         let level = approval.escalation_level + 1;
-        let is_over = level > MOST_ESCALATIONS;
-        let successors =
-            if is_over { Vec::new() } else { self.successors(&approval, people, level == MOST_ESCALATIONS) };
-        let waits_ms = if is_over { NEVER_MS } else { approval.due_at.ms_since(approval.created_at) };
+        let is_exhausted = level > MOST_ESCALATIONS;
+        let replacements = if is_exhausted {
+            Vec::new()
+        } else {
+            self.escalation_targets(&approval, people, level == MOST_ESCALATIONS)
+        };
+        let wait_ms =
+            if is_exhausted { NO_DEADLINE_MS } else { approval.due_at.ms_since(approval.created_at) };
         let own = self.approval_mut(approval_id)?;
-        own.due_at = now.plus_ms(waits_ms);
+        own.due_at = now.plus_ms(wait_ms);
         own.escalation_level = level;
         own.revision += 1;
-        let mut told = Vec::new();
-        for successor in successors {
+        let mut recipients = Vec::new();
+        for replacement in replacements {
             let mut old = approval.clone();
             old.escalation_level = level;
-            self.ask_instead(&old, &successor, people, ids(), now);
-            told.push(successor.user);
+            self.request_instead(&old, &replacement, people, ids(), now);
+            recipients.push(replacement.user);
         }
-        let alarm = told.is_empty();
-        let action = if alarm { "approval.unanswered" } else { "approval.escalate" };
-        let record = self.record(action, State::Reviewing, None);
-        record.approval_id = Some(approval_id.to_owned());
-        told.extend(people.with_role(ON_CALL).map(|user| user.user_id.clone()));
-        record.tell = told;
+        let action = if recipients.is_empty() { "approval.unanswered" } else { "approval.escalate" };
+        let transition = self.record(action, State::Reviewing, None);
+        transition.approval_id = Some(approval_id.to_owned());
+        recipients.extend(people.with_role(ON_CALL).map(|user| user.user_id.clone()));
+        transition.tell = recipients;
         Ok(true)
     }
 
-    /// Who is asked when somebody does not answer: those of one kind, the nearest first.
-    fn successors(&self, approval: &Approval, people: &People, last: bool) -> Vec<Successor> {
-        let can = |who: &UserId| self.can_take_over(who, people).is_ok();
-        if !last {
+    /// Who is asked after a timeout: the manager, else the escalation role, else administrators. At the last level only
+    /// administrators.
+    fn escalation_targets(&self, approval: &Approval, people: &People, is_last: bool) -> Vec<Replacement> {
+        let can = |user: &UserId| self.can_take_over(user, people).is_ok();
+        let reviewer = &approval.reviewer_id;
+        if !is_last {
             let manager = people.get(&approval.reviewer_id).and_then(|user| user.manager_id.clone());
             if let Some(manager) = manager.filter(|manager| can(manager)) {
-                let why =
-                    format!("{} did not answer in time, and {manager} is the manager", approval.reviewer_id);
-                return vec![Successor { user: manager, why }];
+                let reason = format!("{reviewer} did not decide in time; {manager} is the manager");
+                return vec![Replacement { user: manager, reason }];
             }
             let roles = self
                 .requirements
@@ -178,14 +188,13 @@ impl Task {
                 .filter(|requirement| approval.policies.contains(&requirement.policy))
                 .filter_map(|requirement| requirement.escalation_role.clone());
             for role in roles {
-                let found: Vec<Successor> = people
+                let found: Vec<Replacement> = people
                     .with_role(&role)
                     .filter(|user| can(&user.user_id))
-                    .map(|user| Successor {
+                    .map(|user| Replacement {
                         user: user.user_id.clone(),
-                        why: format!(
-                            "{} did not answer in time, and the policy escalates to {role}",
-                            approval.reviewer_id
+                        reason: format!(
+                            "{reviewer} did not decide in time; the policy escalates to role {role}"
                         ),
                     })
                     .collect();
@@ -194,17 +203,17 @@ impl Task {
                 }
             }
         }
-        let why = format!("{} did not answer in time, and nobody else is left", approval.reviewer_id);
+        let reason = format!("{reviewer} did not decide in time; administrators are asked last");
         let admins = people.with_role(ADMIN).filter(|user| can(&user.user_id));
-        admins.map(|user| Successor { user: user.user_id.clone(), why: why.clone() }).collect()
+        admins.map(|user| Replacement { user: user.user_id.clone(), reason: reason.clone() }).collect()
     }
 
-    /// Somebody leaves or left: each of its open requests goes to whoever stands in for it, else to its manager, else to
-    /// administrators. If all of them are asked already, the first whose answer is still waited for counts for both.
+    /// Reassigns the open requests of somebody who leaves: to the delegate, else to the manager, else to administrators. If all
+    /// of them have requests already, the first one that is pending counts for both.
     pub fn replace(
         &mut self,
         leaver: &UserId,
-        stands_in: Option<&UserId>,
+        delegate: Option<&UserId>,
         people: &People,
         ids: &mut dyn FnMut() -> String,
         now: Moment,
@@ -220,58 +229,58 @@ impl Task {
             .collect();
         let manager = people.get(leaver).and_then(|user| user.manager_id.as_ref());
         let admins = people.with_role(ADMIN).map(|user| &user.user_id);
-        // The leaver may still be there as far as anybody knows.
-        let candidates = stands_in.into_iter().chain(manager).chain(admins).filter(|who| *who != leaver);
+        // The leaver may still be active in `people`.
+        let candidates = delegate.into_iter().chain(manager).chain(admins).filter(|user| *user != leaver);
         let candidates: Vec<UserId> = candidates.cloned().collect();
         for approval_id in open {
-            let can = |who: &&UserId| self.can_take_over(who, people).is_ok();
+            let can = |user: &&UserId| self.can_take_over(user, people).is_ok();
             let user = if let Some(user) = candidates.iter().find(can).cloned() {
-                let successor = Successor { user: user.clone(), why: format!("{leaver} left") };
-                self.hand_on(&approval_id, &successor, people, ids(), now)?;
+                let replacement = Replacement { user: user.clone(), reason: format!("{leaver} left") };
+                self.reassign(&approval_id, &replacement, people, ids(), now)?;
                 user
-            } else if let Some(user) = candidates.iter().find(|who| self.is_waited_for(who, people)).cloned()
-            {
-                self.count_for_both(&approval_id, &user, people)?;
+            } else if let Some(user) = candidates.iter().find(|user| self.is_pending(user, people)).cloned() {
+                self.merge_request(&approval_id, &user, people)?;
                 user
             } else {
                 continue;
             };
-            let record = self.record("approval.reassign", State::Reviewing, None);
-            record.approval_id = Some(approval_id);
-            record.tell = vec![user];
+            let transition = self.record("approval.reassign", State::Reviewing, None);
+            transition.approval_id = Some(approval_id);
+            transition.tell = vec![user];
         }
         Ok(())
     }
 
-    fn is_waited_for(&self, who: &UserId, people: &People) -> bool {
-        let waits =
-            |approval: &Approval| approval.reviewer_id == *who && approval.status == ApprovalStatus::Pending;
-        people.active(who).is_some() && self.approvals.iter().any(waits)
+    /// Whether an active user has a pending request.
+    fn is_pending(&self, user: &UserId, people: &People) -> bool {
+        let is_pending =
+            |approval: &Approval| approval.reviewer_id == *user && approval.status == ApprovalStatus::Pending;
+        people.active(user).is_some() && self.approvals.iter().any(is_pending)
     }
 
-    /// Somebody who is asked already answers in the place of a reviewer as well, whose own request is over.
-    fn count_for_both(&mut self, approval_id: &str, user: &UserId, people: &People) -> Result<(), Refusal> {
+    /// Closes a request as delegated, and merges it into the pending request of another reviewer.
+    fn merge_request(&mut self, approval_id: &str, user: &UserId, people: &People) -> Result<(), Refusal> {
         let old = self.approval_mut(approval_id)?;
         old.become_one(ApprovalStatus::Delegated);
         old.delegated_to = Some(user.clone());
         let old = old.clone();
         self.represent(&old, user, people);
-        let waits = |approval: &&mut Approval| {
+        let is_pending = |approval: &&mut Approval| {
             approval.reviewer_id == *user && approval.status == ApprovalStatus::Pending
         };
-        if let Some(own) = self.approvals.iter_mut().find(waits) {
+        if let Some(own) = self.approvals.iter_mut().find(is_pending) {
             own.stands_for.extend(old.stands_for);
             let more = old.policies.into_iter().filter(|policy| !own.policies.contains(policy));
             own.policies.extend(more.collect::<Vec<_>>());
             own.stands_for.insert(old.reviewer_id.clone());
-            own.why.push(format!("in the place of {}, who left", old.reviewer_id));
+            own.why.push(format!("on behalf of {}, who left", old.reviewer_id));
             own.revision += 1;
         }
         Ok(())
     }
 
-    /// In a backlog, a request that waits becomes one step more urgent for each quarter of its time that has passed, three at
-    /// most. Whether anything happened: each step happens once.
+    /// Raises the priority of a pending request in a backlog: one step for each quarter of its time that has passed, three at
+    /// most. Returns whether it was raised; each step happens once.
     pub fn raise(&mut self, approval_id: &str, now: Moment) -> Result<bool, Refusal> {
         let (risk, is_open) = (self.risk_score(), self.state == State::Reviewing);
         let approval = self.approval_mut(approval_id)?;
@@ -290,9 +299,9 @@ impl Task {
         approval.score = approval.priority.score(risk);
         approval.revision += 1;
         let reviewer = approval.reviewer_id.clone();
-        let record = self.record("approval.raise", State::Reviewing, None);
-        record.approval_id = Some(approval_id.to_owned());
-        record.tell = vec![reviewer];
+        let transition = self.record("approval.raise", State::Reviewing, None);
+        transition.approval_id = Some(approval_id.to_owned());
+        transition.tell = vec![reviewer];
         Ok(true)
     }
 }

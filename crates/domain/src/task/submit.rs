@@ -1,6 +1,6 @@
-//! From draft to review, and back into review when what was reviewed is not what would be done any more.
+//! Submission and modification: a draft enters review, and a task whose config or preview changed returns to it.
 
-use super::{Actor, Config, Digest, Refusal, Reopened, State, Task, TaskCommand, next};
+use super::{Actor, Config, Digest, Refusal, Reopened, State, Task, TaskCommand, Transition, next};
 use crate::Moment;
 use crate::approval::assignment::{Assignee, Assignment, QuorumUnreachable};
 use crate::approval::{Approval, ApprovalStatus};
@@ -8,17 +8,15 @@ use crate::people::UserId;
 use crate::permission::Permission;
 use crate::risk::Risk;
 
-/// What was found out about a task before people are asked about it.
+/// The risk and the reviewers of a task, determined before the review starts.
 pub struct Plan<'a> {
-    /// How dangerous it is.
     pub risk: Risk,
-    /// Of which preview.
+    /// The fingerprint of the preview.
     pub fingerprint: Option<String>,
-    /// Who is asked.
     pub assignment: Result<Assignment, QuorumUnreachable>,
-    /// How long people have.
+    /// How long reviewers have until a request escalates.
     pub due_after_ms: u64,
-    /// A new id for each request.
+    /// Generates the ids of approval requests.
     pub ids: &'a mut dyn FnMut() -> String,
 }
 
@@ -32,20 +30,21 @@ impl std::fmt::Debug for Plan<'_> {
 }
 
 impl Task {
-    /// Whose task it is may change it: somebody of its authors, or an administrator.
-    pub(super) fn own(&self, actor: &Actor, act: Permission) -> Result<Option<UserId>, Refusal> {
-        Self::permit(actor, act)?;
-        let own = actor.user.as_ref().is_some_and(|who| self.author_set.contains(who));
-        if own || actor.is_admin() { Ok(actor.user.clone()) } else { Err(Refusal::Forbidden) }
+    /// Permits authors and administrators.
+    pub(super) fn own(&self, actor: &Actor, permission: Permission) -> Result<Option<UserId>, Refusal> {
+        Self::permit(actor, permission)?;
+        let is_author = actor.user.as_ref().is_some_and(|user| self.author_set.contains(user));
+        if is_author || actor.is_admin() { Ok(actor.user.clone()) } else { Err(Refusal::Forbidden) }
     }
 
-    /// Who says what is done is an author: an administrator submits and cancels for others, and that is all.
+    /// Permits authors only: a person who determines what is executed must be in the author set. Administrators submit and cancel
+    /// the tasks of others, but do not change them.
     pub(super) fn as_author(&self, actor: &Actor) -> Result<UserId, Refusal> {
         Self::permit(actor, Permission::CreateTask)?;
-        actor.user.clone().filter(|by| self.author_set.contains(by)).ok_or(Refusal::Forbidden)
+        actor.user.clone().filter(|user| self.author_set.contains(user)).ok_or(Refusal::Forbidden)
     }
 
-    /// The author wants it decided.
+    /// Submits a draft for review, or approves it at once if no approval is required.
     pub fn submit(&mut self, plan: Plan<'_>, actor: &Actor, now: Moment) -> Result<(), Refusal> {
         let by = self.own(actor, Permission::Submit)?;
         next(self.state, TaskCommand::Submit)?;
@@ -54,17 +53,16 @@ impl Task {
         self.go(TaskCommand::Submit, by, now)?;
         self.assess(risk, assignment.auto_approved.is_some(), now);
         self.fingerprint = fingerprint;
-        if let Some(why) = assignment.auto_approved.clone() {
+        if let Some(reason) = assignment.auto_approved.clone() {
             self.take_over(assignment);
-            self.go(TaskCommand::Approve, None, now)?.reason = Some(why);
+            self.go(TaskCommand::Approve, None, now)?.reason = Some(reason);
             return Ok(());
         }
         self.go(TaskCommand::Assign, None, now)?;
         self.ask_anew(assignment, due_after_ms, ids, now)
     }
 
-    /// Its author changes a draft, or something that is under review or approved: then the review begins anew, and what was
-    /// said before does not count.
+    /// Changes the config. If the task is in review or approved, the review restarts and earlier decisions do not count.
     pub fn modify(
         &mut self,
         config: Config,
@@ -76,19 +74,19 @@ impl Task {
         let by = self.as_author(actor)?;
         next(self.state, TaskCommand::Modify)?;
         if self.approvals.len() >= super::MOST_REQUESTS {
-            return Err(Refusal::TooManyRequests { asked: self.approvals.len() });
+            return Err(Refusal::TooManyRequests { count: self.approvals.len() });
         }
         let was_draft = self.state == State::Draft;
         let Plan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
-        let alone = assignment.as_ref().is_ok_and(|found| found.auto_approved.is_some());
+        let auto_approvable = assignment.as_ref().is_ok_and(|found| found.auto_approved.is_some());
         let assignment = if was_draft { None } else { Some(assignment?) };
         self.config = config;
         self.digest = digest;
-        self.assess(risk, alone, now);
+        self.assess(risk, auto_approvable, now);
         self.fingerprint = fingerprint;
         self.forced = false;
         self.override_asked = None;
-        let why = format!("{by} changed it");
+        let why = format!("{by} changed the task");
         self.go(TaskCommand::Modify, Some(by), now)?;
         match assignment {
             None => Ok(()),
@@ -100,61 +98,62 @@ impl Task {
         }
     }
 
-    /// One of its authors deletes it.
-    pub fn can_delete(&self, actor: &Actor) -> Result<(), Refusal> {
-        self.as_author(actor)?;
-        Ok(next(self.state, TaskCommand::Delete).map(drop)?)
+    /// Decides that an author may delete a draft. The caller deletes the stored task.
+    pub fn delete(&self, actor: &Actor) -> Result<Transition, Refusal> {
+        let author = self.as_author(actor)?;
+        let to = next(self.state, TaskCommand::Delete)?;
+        Ok(Transition::new("task.delete", Some(author), self.state, to))
     }
 
-    /// One of its authors makes another draft of what was rejected or failed; this one stays as it is. Who.
+    /// Records that an author creates a new draft from a rejected or failed task, and returns that author. The caller creates
+    /// the draft.
     pub fn resubmit(&mut self, actor: &Actor, now: Moment) -> Result<UserId, Refusal> {
         let by = self.as_author(actor)?;
         self.go(TaskCommand::Resubmit, Some(by.clone()), now)?;
         Ok(by)
     }
 
-    /// How dangerous it is from now on, and whether nobody needs to be asked because of it.
     pub fn assess(&mut self, risk: Risk, auto_approvable: bool, now: Moment) {
         self.risk = Some(risk);
         self.auto_approvable = auto_approvable;
         self.assessed_at = Some(now);
     }
 
-    /// A worker found out what a draft would change, and how dangerous it is by that.
+    /// Records that a worker has previewed a draft.
     pub fn previewed(&mut self) {
         self.record("task.previewed", self.state, None);
     }
 
-    /// What reviewers saw is not what would be done any more.
+    /// Returns to review because the preview no longer matches the one that reviewers saw.
     pub fn go_stale(&mut self, plan: Plan<'_>, now: Moment) -> Result<(), Refusal> {
-        self.back_to_review(TaskCommand::GoStale, plan, now)
+        self.return_to_review(TaskCommand::GoStale, plan, now)
     }
 
-    /// It was approved too long ago.
+    /// Returns to review because the approval expired.
     pub fn expire(&mut self, plan: Plan<'_>, now: Moment) -> Result<(), Refusal> {
-        self.back_to_review(TaskCommand::Expire, plan, now)
+        self.return_to_review(TaskCommand::Expire, plan, now)
     }
 
-    fn back_to_review(&mut self, verb: TaskCommand, plan: Plan<'_>, now: Moment) -> Result<(), Refusal> {
-        next(self.state, verb)?;
+    fn return_to_review(&mut self, command: TaskCommand, plan: Plan<'_>, now: Moment) -> Result<(), Refusal> {
+        next(self.state, command)?;
         let Plan { risk, fingerprint, assignment, due_after_ms, ids } = plan;
         let assignment = assignment?;
         self.assess(risk, assignment.auto_approved.is_some(), now);
         self.fingerprint = fingerprint;
         self.forced = false;
         self.override_asked = None;
-        let why = match (verb, self.state) {
-            (TaskCommand::Expire, _) => "EXPIRED: it was approved too long ago, and not carried out since",
-            (_, State::Approved) => "STALE_PREVIEW: what would be changed is not what was approved",
-            _ => "STALE_PREVIEW: what would be changed became known only after people were asked",
+        let why = match (command, self.state) {
+            (TaskCommand::Expire, _) => "EXPIRED: the approval expired before the task was applied",
+            (_, State::Approved) => "STALE_PREVIEW: the preview no longer matches what was approved",
+            _ => "STALE_PREVIEW: the preview became available only after reviewers were asked",
         };
-        self.go(verb, None, now)?.reason = Some(why.to_owned());
+        self.go(command, None, now)?.reason = Some(why.to_owned());
         self.reopened = Some(Reopened { why: why.to_owned(), at: now });
         self.invalidate();
         self.ask_anew(assignment, due_after_ms, ids, now)
     }
 
-    /// Whatever was said before was said about something else.
+    /// Invalidates earlier decisions and open requests.
     fn invalidate(&mut self) {
         for approval in self.approvals.iter_mut().filter(|approval| approval.is_answerable()) {
             approval.become_one(ApprovalStatus::Invalidated);
@@ -165,7 +164,7 @@ impl Task {
         }
     }
 
-    /// A review that began anew ends at once if nobody needs to be asked about what it is now.
+    /// Requests approvals from the assigned reviewers. If none is required, the task is approved at once.
     fn ask_anew(
         &mut self,
         assignment: Assignment,
@@ -174,21 +173,21 @@ impl Task {
         now: Moment,
     ) -> Result<(), Refusal> {
         let auto_approved = assignment.auto_approved.clone();
-        let wanted = self.take_over(assignment);
-        for one in wanted {
-            let approval = self.request(one, ids(), now, now.plus_ms(due_after_ms));
+        for assignee in self.take_over(assignment) {
+            let approval = self.request(assignee, ids(), now, now.plus_ms(due_after_ms));
             let (id, reviewer) = (approval.approval_id.clone(), approval.reviewer_id.clone());
             self.approvals.push(approval);
-            let record = self.record("approval.request", self.state, None);
-            record.approval_id = Some(id);
-            record.tell = vec![reviewer];
+            let transition = self.record("approval.request", self.state, None);
+            transition.approval_id = Some(id);
+            transition.tell = vec![reviewer];
         }
-        if let Some(why) = auto_approved {
-            self.go(TaskCommand::Approve, None, now)?.reason = Some(why);
+        if let Some(reason) = auto_approved {
+            self.go(TaskCommand::Approve, None, now)?.reason = Some(reason);
         }
         Ok(())
     }
 
+    /// Stores the assignment with the task, and returns the reviewers to ask.
     fn take_over(&mut self, assignment: Assignment) -> Vec<Assignee> {
         self.required_count = crate::approval::quorum::least(&assignment.requirements);
         self.requirements = assignment.requirements;
@@ -198,20 +197,20 @@ impl Task {
         assignment.wanted
     }
 
-    fn request(&self, one: Assignee, id: String, now: Moment, due_at: Moment) -> Approval {
+    fn request(&self, assignee: Assignee, id: String, now: Moment, due_at: Moment) -> Approval {
         Approval {
             approval_id: id,
             task_id: self.task_id.clone(),
             revision: 1,
-            reviewer_id: one.reviewer_id,
-            reviewer_name: one.name,
-            policies: one.policies,
-            stands_for: one.stands_for,
-            delegation_chain: one.chain,
-            follows: one.follows,
+            reviewer_id: assignee.reviewer_id,
+            reviewer_name: assignee.name,
+            policies: assignee.policies,
+            stands_for: assignee.stands_for,
+            delegation_chain: assignee.chain,
+            follows: assignee.follows,
             status: ApprovalStatus::Pending,
-            priority: one.priority,
-            score: one.priority.score(self.risk_score()),
+            priority: assignee.priority,
+            score: assignee.priority.score(self.risk_score()),
             delegated_to: None,
             created_at: now,
             due_at,
@@ -223,7 +222,7 @@ impl Task {
             response_action: None,
             response_reason: None,
             reviewed_by: None,
-            why: one.why,
+            why: assignee.why,
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Tasks: how they are reviewed, moved, and carried out.
+//! Tasks: author sets, review, reassignment of approval requests, and application.
 
-#![expect(clippy::expect_used, reason = "helpers of tests fail and tell like tests")]
+#![expect(clippy::expect_used, reason = "test helpers panic like tests")]
 
-mod applying;
-mod moves;
-mod office;
-mod reviews;
+mod apply;
+mod authors;
+mod fixture;
+mod reassignment;
+mod review;

@@ -176,7 +176,7 @@ async fn verify(
             valid: false,
             entries: broken.number.saturating_sub(1),
             head: None,
-            first_bad: Some(wire::BadEntry { number: broken.number, why: broken.why }),
+            first_bad: Some(wire::BadEntry { number: broken.number, why: broken.reason }),
         })),
         Err(LedgerError::Refused(error)) => Err((*error).into()),
         Err(LedgerError::Record(error)) => Err(error.into()),

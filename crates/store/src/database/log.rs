@@ -73,7 +73,7 @@ impl Numbered {
 
     /// The entry that stands here.
     pub fn entry(&self) -> Result<Entry, Broken> {
-        let broken = |why: &str| Broken { number: self.number, why: why.to_owned() };
+        let broken = |why: &str| Broken { number: self.number, reason: why.to_owned() };
         let unreadable = |_| broken("was changed: it cannot be read any more");
         let body: ade_domain::audit::AuditBody = serde_json::from_str(&self.body).map_err(unreadable)?;
         let says_the_same = body.at == self.at

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ade_domain::Moment;
 use ade_domain::approval::ApprovalStatus;
 use ade_domain::approval::quorum::{Requirement, Status};
+use ade_domain::people::AuthorReason;
 use ade_domain::task::{Asked, Execution, ExecutionResult, Phase, State};
 use ade_store::Database;
 use ade_store::database::{
@@ -39,7 +40,7 @@ fn done(second: u64) -> StoredTask {
     let review = &mut task.task;
     review.state = State::Completed;
     review.since.insert(State::Completed, at(second));
-    review.author_set.add(person("ann"), "is its author");
+    review.author_set.add(person("ann"), AuthorReason::Author);
     let reviewers = ["rob", "sue"].map(|who| (person(who), BTreeSet::new()));
     review.requirements = vec![Requirement {
         policy: "default".to_owned(),

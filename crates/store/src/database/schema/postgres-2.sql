@@ -17,12 +17,12 @@ ALTER TABLE tasks ADD COLUMN requests_archived bigint NOT NULL DEFAULT 0;
 ALTER TABLE tasks ADD COLUMN closed_at timestamptz;
 
 UPDATE tasks SET closed_at = 'epoch'::timestamptz
-    + coalesce((body->'since'->>state)::bigint, 0) * interval '1 microsecond'
+    + coalesce((body->'entered_at'->>state)::bigint, 0) * interval '1 microsecond'
 WHERE state IN ('COMPLETED', 'FAILED', 'REJECTED', 'CANCELLED');
 
 UPDATE tasks SET work = 'apply', rank = coalesce((body->'config'->>'priority')::bigint, 50),
     ready_at = 'epoch'::timestamptz
-        + coalesce((body->'since'->>'APPROVED')::bigint, 0) * interval '1 microsecond',
+        + coalesce((body->'entered_at'->>'APPROVED')::bigint, 0) * interval '1 microsecond',
     place = CASE WHEN body->'config'->>'executor' = 'noop' THEN 'noop'
         WHEN body->'config'->'parameters'->>'agent' IS NOT NULL
             THEN 'agent:' || (body->'config'->'parameters'->>'agent')

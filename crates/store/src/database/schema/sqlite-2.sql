@@ -16,11 +16,11 @@ ALTER TABLE tasks ADD COLUMN requests_archived integer NOT NULL DEFAULT 0;
 -- When it came to any end, for the archive.
 ALTER TABLE tasks ADD COLUMN closed_at integer;
 
-UPDATE tasks SET closed_at = coalesce(body->'since'->>state, 0)
+UPDATE tasks SET closed_at = coalesce(body->'entered_at'->>state, 0)
 WHERE state IN ('COMPLETED', 'FAILED', 'REJECTED', 'CANCELLED');
 
 UPDATE tasks SET work = 'apply', rank = coalesce(body->'config'->>'priority', 50),
-    ready_at = coalesce(body->'since'->>'APPROVED', 0),
+    ready_at = coalesce(body->'entered_at'->>'APPROVED', 0),
     place = CASE WHEN body->'config'->>'executor' = 'noop' THEN 'noop'
         WHEN body->'config'->'parameters'->>'agent' IS NOT NULL
             THEN 'agent:' || (body->'config'->'parameters'->>'agent')

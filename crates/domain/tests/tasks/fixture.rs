@@ -1,4 +1,4 @@
-//! A small office to review in: people with roles and managers, policies, delegations, and a task.
+//! A fixture for task tests: people with roles and managers, policies, delegations, and commands on tasks.
 
 use ade_domain::Moment;
 use ade_domain::approval::DecisionKind;
@@ -63,22 +63,22 @@ pub(crate) fn config(task_type: &str, resources: &[&str]) -> Config {
     }
 }
 
-/// Everything that a review is decided by, besides the review.
+/// Everything that commands on a task depend on, besides the task.
 #[derive(Debug, Clone)]
-pub(crate) struct Office {
+pub(crate) struct Fixture {
     pub(crate) users: Vec<User>,
     pub(crate) policies: Vec<Policy>,
     pub(crate) delegations: Vec<Delegation>,
-    /// What the registry says about every resource.
+    /// The criticality of every resource in the registry.
     pub(crate) criticality: u8,
-    /// There is a backlog, and the task is of level LOW.
+    /// There is a backlog, and tasks have level LOW.
     pub(crate) low_risk_passes: bool,
     pub(crate) must_be_seen: bool,
     pub(crate) now: Moment,
     pub(crate) ids: u64,
 }
 
-impl Office {
+impl Fixture {
     pub(crate) fn new(users: Vec<User>) -> Self {
         let now = Moment::from_micros(1_794_744_000_000_000);
         Self {
@@ -99,7 +99,7 @@ impl Office {
 
     pub(crate) fn actor(&self, name: &str) -> Actor {
         let people = self.people();
-        let user = people.get(&id(name)).expect("somebody of the office");
+        let user = people.get(&id(name)).expect("a user of the fixture");
         Actor {
             user: Some(id(name)),
             parts: actor_roles(user),
@@ -114,13 +114,13 @@ impl Office {
         Task::draft("task", config, digest, id(author), AuthorSet::default(), self.now)
     }
 
-    pub(crate) fn assignment(&self, review: &Task, config: &Config) -> Result<Assignment, QuorumUnreachable> {
+    pub(crate) fn assignment(&self, task: &Task, config: &Config) -> Result<Assignment, QuorumUnreachable> {
         let (people, default_policy) = (self.people(), default_policy());
         assign(&Question {
             config,
             risk: self.risk(config).score,
-            author: people.get(&review.author_id),
-            author_set: &review.author_set,
+            author: people.get(&task.author_id),
+            author_set: &task.author_set,
             people: &people,
             policies: &self.policies,
             default_policy: &default_policy,
@@ -142,63 +142,62 @@ impl Office {
         assess(&facts, Thresholds::default())
     }
 
-    /// Runs something with a plan for a config.
-    pub(crate) fn plan<T>(
+    /// Runs a command with the plan for a config.
+    pub(crate) fn with_plan<T>(
         &mut self,
-        review: &Task,
+        task: &Task,
         config: &Config,
-        with: impl FnOnce(Plan<'_>, Moment) -> T,
+        command: impl FnOnce(Plan<'_>, Moment) -> T,
     ) -> T {
-        let (risk, assignment, now) = (self.risk(config), self.assignment(review, config), self.now);
+        let (risk, assignment, now) = (self.risk(config), self.assignment(task, config), self.now);
         let ids = &mut self.ids;
         let mut next = || {
             *ids += 1;
             format!("a{ids}")
         };
         let plan = Plan { risk, fingerprint: None, assignment, due_after_ms: 1_000, ids: &mut next };
-        with(plan, now)
+        command(plan, now)
     }
 
-    pub(crate) fn submit(&mut self, review: &mut Task, by: &str) -> Result<(), Refusal> {
-        let (actor, config) = (self.actor(by), review.config.clone());
-        let mut changed = review.clone();
-        let outcome = self.plan(review, &config, |plan, now| changed.submit(plan, &actor, now));
-        outcome.map(|()| *review = changed)
+    pub(crate) fn submit(&mut self, task: &mut Task, by: &str) -> Result<(), Refusal> {
+        let (actor, config) = (self.actor(by), task.config.clone());
+        let mut changed = task.clone();
+        let outcome = self.with_plan(task, &config, |plan, now| changed.submit(plan, &actor, now));
+        outcome.map(|()| *task = changed)
     }
 
-    pub(crate) fn modify(&mut self, review: &mut Task, config: &Config, by: &str) -> Result<(), Refusal> {
+    pub(crate) fn modify(&mut self, task: &mut Task, config: &Config, by: &str) -> Result<(), Refusal> {
         let (actor, digest) = (self.actor(by), config.digest().expect("plain"));
-        let mut changed = review.clone();
-        let outcome =
-            self.plan(review, config, |plan, now| changed.modify(config.clone(), digest, plan, &actor, now));
-        outcome.map(|()| *review = changed)
+        let mut changed = task.clone();
+        let outcome = self
+            .with_plan(task, config, |plan, now| changed.modify(config.clone(), digest, plan, &actor, now));
+        outcome.map(|()| *task = changed)
     }
 
-    pub(crate) fn answer(
+    pub(crate) fn decide(
         &self,
-        review: &mut Task,
-        of: &str,
+        task: &mut Task,
+        reviewer: &str,
         action: DecisionKind,
         by: &str,
     ) -> Result<(), Refusal> {
-        let open = review.approvals.iter().rev().find(|approval| approval.reviewer_id == id(of));
+        let approval = task.approvals.iter().rev().find(|approval| approval.reviewer_id == id(reviewer));
         let approval_id =
-            open.map(|approval| approval.approval_id.clone()).ok_or(Refusal::UnknownApproval)?;
-        let answer = Decision {
+            approval.map(|approval| approval.approval_id.clone()).ok_or(Refusal::UnknownApproval)?;
+        let decision = Decision {
             approval_id: &approval_id,
             action,
             reason: Some("because"),
-            digest: Some(review.digest),
+            digest: Some(task.digest),
         };
-        let mut changed = review.clone();
-        changed.respond(&answer, &self.actor(by), self.now).map(|()| *review = changed)
+        let mut changed = task.clone();
+        changed.respond(&decision, &self.actor(by), self.now).map(|()| *task = changed)
     }
 }
 
-/// Who is asked, and can still answer.
-pub(crate) fn asked(review: &Task) -> Vec<&str> {
-    review
-        .approvals
+/// The reviewers whose requests can still be decided.
+pub(crate) fn open_reviewers(task: &Task) -> Vec<&str> {
+    task.approvals
         .iter()
         .filter(|approval| approval.is_answerable())
         .map(|approval| approval.reviewer_id.as_str())

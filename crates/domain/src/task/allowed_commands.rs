@@ -1,7 +1,7 @@
-//! What a task is open to: of all that its state allows, what somebody may ask of it.
+//! Allowed commands: of those that the state allows, which ones an actor may give.
 //!
-//! It goes by the same guards as the commands themselves. What is not listed here would be refused; what is listed may still be
-//! refused for what is said with it, such as no reason, or a digest that is not the present one.
+//! The same checks as in the commands themselves apply. A command that is not listed would be refused. A listed one may still be
+//! refused for its arguments, such as a missing reason or an outdated digest.
 
 use super::{Actor, Task, TaskCommand, allowed};
 use crate::Moment;
@@ -9,20 +9,19 @@ use crate::approval::Approval;
 use crate::permission::Permission;
 
 impl Task {
-    /// What somebody may ask of it now. Who may say something about it is not decided here: that is among it for everybody.
     #[must_use]
     pub fn open_to(&self, actor: &Actor, now: Moment) -> Vec<TaskCommand> {
-        allowed(self.state).into_iter().filter(|verb| self.is_open_to(*verb, actor, now)).collect()
+        allowed(self.state).into_iter().filter(|command| self.is_allowed(*command, actor, now)).collect()
     }
 
-    fn is_open_to(&self, verb: TaskCommand, actor: &Actor, now: Moment) -> bool {
-        match verb {
+    fn is_allowed(&self, command: TaskCommand, actor: &Actor, now: Moment) -> bool {
+        match command {
             TaskCommand::Modify | TaskCommand::Delete | TaskCommand::Resubmit => {
                 self.as_author(actor).is_ok()
             }
             TaskCommand::Submit => self.own(actor, Permission::Submit).is_ok(),
             TaskCommand::Approve | TaskCommand::Reject => {
-                self.approvals.iter().any(|one| self.can_answer(one, actor))
+                self.approvals.iter().any(|approval| self.can_decide(approval, actor))
             }
             TaskCommand::Revoke => self.may_revoke(actor).is_ok(),
             TaskCommand::Override => self.past_policies(actor, Permission::Override).is_ok(),
@@ -31,7 +30,7 @@ impl Task {
             TaskCommand::Stop => Self::may_command(actor).is_ok(),
             TaskCommand::RollBack => Self::may_command(actor).is_ok() && self.can_be_rolled_back(),
             TaskCommand::Cancel => self.may_cancel(actor).is_ok(),
-            TaskCommand::Comment => true,
+            TaskCommand::Comment => self.may_comment(actor).is_ok(),
             TaskCommand::Assign
             | TaskCommand::GoStale
             | TaskCommand::Expire
@@ -42,8 +41,8 @@ impl Task {
         }
     }
 
-    /// Whether somebody can answer a request, or in the place of whom it asks.
-    fn can_answer(&self, approval: &Approval, actor: &Actor) -> bool {
+    /// Whether somebody can decide a request, as its reviewer or as an administrator.
+    fn can_decide(&self, approval: &Approval, actor: &Actor) -> bool {
         self.permit_answer(actor, &approval.approval_id).is_ok()
             && self.not_ones_own(actor).is_ok_and(|by| approval.reviewer_id == by || actor.is_admin())
             && approval.is_answerable()
