@@ -6,6 +6,7 @@
 pub mod agent;
 pub mod approval;
 pub mod audit;
+pub mod event;
 pub mod glob;
 mod invalid;
 pub mod lock;
