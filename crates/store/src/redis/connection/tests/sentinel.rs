@@ -19,15 +19,16 @@ async fn behind_sentinel_it_works_and_a_failover_heals() {
     assert_eq!(acks, 2);
 
     let mut hints = link.hints();
-    servers.servers[0].kill().expect("dies");
+    servers.deployment[0].kill().expect("dies");
     count(&link, "a").await.expect_err("the primary is dead");
     heals(&link, "c").await;
     assert_eq!(count(&link, "acked").await, Ok(2));
-    assert_eq!(heard(&mut hints).await, Hint::Again);
+    assert_eq!(heard(&mut hints).await, ChannelEvent::Gap);
     gets_through(&link, &mut hints, "a", "back").await;
 
     let url = url.replace("/ade", "/other");
-    let error = Link::open(&url.parse().expect("a url"), quick()).await.err().expect("unknown").to_string();
+    let error =
+        RedisClient::open(&url.parse().expect("a url"), quick()).await.err().expect("unknown").to_string();
     assert!(error.contains("no master named \"other\"") && !error.contains("hush"), "{error}");
 }
 
@@ -40,7 +41,7 @@ async fn a_primary_that_hangs_is_replaced_and_its_return_changes_nothing() {
     let keys = [key(link.layout(), "a")];
     let within = Duration::from_secs(5);
     link.call_acked(&counter(), &keys, &[b"1"], 2, within).await.expect("called");
-    let hanging = &servers.servers[0];
+    let hanging = &servers.deployment[0];
     hanging.process().signal(Signal::STOP).expect("stops");
     count(&link, "b").await.expect_err("no answer");
     heals(&link, "b").await;

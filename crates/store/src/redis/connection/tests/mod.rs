@@ -14,7 +14,7 @@ use ade_testkit::wait::until;
 use redis::{FromRedisValue, Value};
 use tokio::time::timeout;
 
-use super::{Hint, Hints, Link, Options, Script};
+use super::{ChannelEvent, ChannelEvents, ConnectionOptions, RedisClient, Script};
 use crate::redis::url::RedisUrl;
 
 /// Long enough for a failover on a busy machine: sentinels that all voted for themselves try again after ten seconds, and those that
@@ -38,13 +38,13 @@ fn channel(layout: Layout, name: &str) -> ChannelName {
     lock::task_channel(&TaskId::new(name).expect("an id")).in_layout(layout)
 }
 
-fn quick() -> Options {
-    Options { max_clock_skew: Duration::from_millis(20), ..Options::default() }
+fn quick() -> ConnectionOptions {
+    ConnectionOptions { max_clock_skew: Duration::from_millis(20), ..ConnectionOptions::default() }
 }
 
-async fn open(url: &str, options: Options) -> Link {
+async fn open(url: &str, options: ConnectionOptions) -> RedisClient {
     let url: RedisUrl = url.parse().expect("a url");
-    Link::open(&url, options).await.expect("opens")
+    RedisClient::open(&url, options).await.expect("opens")
 }
 
 fn number(value: Value) -> i64 {
@@ -52,52 +52,52 @@ fn number(value: Value) -> i64 {
 }
 
 /// One step of the counter.
-async fn count(link: &Link, name: &str) -> Result<i64, String> {
+async fn count(link: &RedisClient, name: &str) -> Result<i64, String> {
     let keys = [key(link.layout(), name)];
     link.call(&counter(), &keys, &[b"1"]).await.map(number).map_err(|error| error.to_string())
 }
 
 /// Waits until calls work again.
-async fn heals(link: &Link, name: &str) {
+async fn heals(link: &RedisClient, name: &str) {
     until("calls work again", SOON, || count(link, name)).await.expect("heals");
 }
 
 /// Publishes with a connection of the link, as scripts do.
-async fn publish(link: &Link, name: &str, text: &str) {
+async fn publish(link: &RedisClient, name: &str, text: &str) {
     let verb = if link.layout() == Layout::Cluster { "SPUBLISH" } else { "PUBLISH" };
     let mut command = redis::cmd(verb);
     command.arg(channel(link.layout(), name).as_str()).arg(text);
     link.ask(&key(link.layout(), name), command).await.expect("published");
 }
 
-async fn heard(hints: &mut Hints) -> Hint {
+async fn heard(hints: &mut ChannelEvents) -> ChannelEvent {
     timeout(SOON, hints.next()).await.expect("something is heard").expect("the link is there")
 }
 
 /// Publishes until it is heard: what is published while a subscription is interrupted is lost, and `Again` says so.
-async fn gets_through(link: &Link, hints: &mut Hints, name: &str, text: &str) {
+async fn gets_through(link: &RedisClient, hints: &mut ChannelEvents, name: &str, text: &str) {
     publish(link, name, text).await;
     loop {
         match heard(hints).await {
-            Hint::Again => publish(link, name, text).await,
+            ChannelEvent::Gap => publish(link, name, text).await,
             hint if hint == message(link, name, text) => return,
-            Hint::Message { .. } => {}
+            ChannelEvent::Message { .. } => {}
         }
     }
 }
 
-fn message(link: &Link, name: &str, text: &str) -> Hint {
-    Hint::Message { channel: channel(link.layout(), name).as_str().into(), text: text.into() }
+fn message(link: &RedisClient, name: &str, text: &str) -> ChannelEvent {
+    ChannelEvent::Message { channel: channel(link.layout(), name).as_str().into(), text: text.into() }
 }
 
-async fn subscribe(link: &Link, name: &str) {
+async fn subscribe(link: &RedisClient, name: &str) {
     let channel = channel(link.layout(), name);
     link.subscribe(&channel);
     link.subscribed(&channel).await.expect("subscribed");
 }
 
 /// Everything that must hold on every kind of Redis while nothing fails.
-async fn works(link: &Link) {
+async fn works(link: &RedisClient) {
     assert_eq!(count(link, "a").await, Ok(1));
     assert_eq!(count(link, "a").await, Ok(2));
     let mut calls = tokio::task::JoinSet::new();

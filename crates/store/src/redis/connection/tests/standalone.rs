@@ -52,7 +52,7 @@ async fn a_restart_is_survived_with_its_subscriptions() {
     count(&link, "a").await.expect("counts");
     server.kill_and_restart().expect("restarts");
     heals(&link, "b").await;
-    assert_eq!(heard(&mut hints).await, Hint::Again);
+    assert_eq!(heard(&mut hints).await, ChannelEvent::Gap);
     publish(&link, "a", "back").await;
     assert_eq!(heard(&mut hints).await, message(&link, "a", "back"));
     // Empty: what was counted is gone, and nothing was counted twice.
@@ -70,7 +70,7 @@ async fn an_end_of_the_connection_between_two_calls_is_not_noticed() {
         let killed: i64 = kill.query(&mut server_side).expect("kills");
         assert!(killed >= 1, "{killed}");
         until("the link knows", SOON, || {
-            let known = link.shared.primaries()[0].now_up().is_none();
+            let known = link.shared.primaries()[0].current_connection().is_none();
             std::future::ready(if known { Ok(()) } else { Err(String::new()) })
         })
         .await
@@ -136,14 +136,14 @@ async fn a_dead_server_is_told_fast_and_without_the_password() {
     }
     assert!(last.contains("redis://:***@127.0.0.1"), "{last}");
     assert!(!last.contains("hush"), "{last}");
-    let again = Link::open(&url.parse().expect("a url"), quick()).await.err().expect("is down");
+    let again = RedisClient::open(&url.parse().expect("a url"), quick()).await.err().expect("is down");
     assert!(again.to_string().contains(":***@") && !again.to_string().contains("hush"), "{again}");
 }
 
 #[tokio::test]
 async fn a_stopped_server_fails_calls_in_time_and_recovers() {
     let server = Redis::start().expect("redis");
-    let options = Options { answer_within: Duration::from_millis(1500), ..quick() };
+    let options = ConnectionOptions { response_timeout: Duration::from_millis(1500), ..quick() };
     let link = open(&server.url(), options).await;
     let mut hints = link.hints();
     subscribe(&link, "a").await;
@@ -169,7 +169,8 @@ async fn scripts_wait_before_the_gate_of_a_new_server() {
     let skew = Duration::from_millis(600);
     let server = Redis::start().expect("redis");
     let started = Instant::now();
-    let link = open(&server.url(), Options { max_clock_skew: skew, ..Options::default() }).await;
+    let link =
+        open(&server.url(), ConnectionOptions { max_clock_skew: skew, ..ConnectionOptions::default() }).await;
     assert!(started.elapsed() < skew);
     link.ask(&key(link.layout(), "a"), redis::cmd("PING")).await.expect("reads do not wait");
     assert!(started.elapsed() < skew);
@@ -198,7 +199,8 @@ async fn a_primary_that_became_a_replica_is_left_and_found_again() {
     let skew = Duration::from_millis(600);
     let server = Redis::start().expect("redis");
     let mut server_side = server.connect().expect("connects");
-    let link = open(&server.url(), Options { max_clock_skew: skew, ..Options::default() }).await;
+    let link =
+        open(&server.url(), ConnectionOptions { max_clock_skew: skew, ..ConnectionOptions::default() }).await;
     count(&link, "a").await.expect("counts");
     let mut follow = redis::cmd("REPLICAOF");
     follow.arg("127.0.0.1").arg(1).exec(&mut server_side).expect("follows nobody");

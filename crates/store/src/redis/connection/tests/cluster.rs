@@ -49,7 +49,7 @@ async fn a_cluster_works_and_heals() {
 }
 
 /// One slot goes from the first to the second primary, with calls in every phase.
-async fn a_slot_moves(servers: &RedisCluster, link: &Link) {
+async fn a_slot_moves(servers: &RedisCluster, link: &RedisClient) {
     let name = name_at(0);
     let slot = key(Layout::Cluster, &name).slot().to_string();
     let (from, to) = (cluster_command(servers, 0, &["MYID"]), cluster_command(servers, 1, &["MYID"]));
@@ -70,16 +70,18 @@ async fn a_slot_moves(servers: &RedisCluster, link: &Link) {
         cluster_command(servers, node, &["SETSLOT", &slot, "NODE", &to]);
     }
     assert_eq!(count(link, &name).await, Ok(4));
-    assert_eq!(heard(&mut hints).await, Hint::Again);
+    assert_eq!(heard(&mut hints).await, ChannelEvent::Gap);
     gets_through(link, &mut hints, &name, "moved").await;
 }
 
 /// The replica of the second primary takes over in order; no call is lost.
-async fn a_primary_steps_down(servers: &RedisCluster, link: &Link) {
+async fn a_primary_steps_down(servers: &RedisCluster, link: &RedisClient) {
     let name = name_at(1);
     assert_eq!(count(link, &name).await, Ok(1));
     let skew = Duration::from_millis(700);
-    let careful = open(&servers.url(), Options { max_clock_skew: skew, ..Options::default() }).await;
+    let careful =
+        open(&servers.url(), ConnectionOptions { max_clock_skew: skew, ..ConnectionOptions::default() })
+            .await;
     assert_eq!(count(&careful, &name).await, Ok(2));
     let before = Instant::now();
     cluster_command(servers, 4, &["FAILOVER"]);
@@ -97,7 +99,7 @@ async fn a_primary_steps_down(servers: &RedisCluster, link: &Link) {
     assert!(before.elapsed() >= skew, "the gate of the new primary: {:?}", before.elapsed());
 }
 
-async fn a_primary_dies(servers: &RedisCluster, link: &Link) {
+async fn a_primary_dies(servers: &RedisCluster, link: &RedisClient) {
     let name = name_at(2);
     let before = count(link, &name).await.expect("counts");
     let mut hints = link.hints();
@@ -107,11 +109,11 @@ async fn a_primary_dies(servers: &RedisCluster, link: &Link) {
     count(link, &name_at(0)).await.expect("the others serve");
     heals(link, &name).await;
     assert!(count(link, &name).await.expect("counts") > before);
-    assert_eq!(heard(&mut hints).await, Hint::Again);
+    assert_eq!(heard(&mut hints).await, ChannelEvent::Gap);
     gets_through(link, &mut hints, &name, "back").await;
 }
 
-async fn a_primary_hangs(servers: &RedisCluster, link: &Link) {
+async fn a_primary_hangs(servers: &RedisCluster, link: &RedisClient) {
     let (name, other) = (name_at(0), name_at(1));
     let mut hints = link.hints();
     // The first slot moved to another primary before.
@@ -125,6 +127,6 @@ async fn a_primary_hangs(servers: &RedisCluster, link: &Link) {
     heals(link, &name).await;
     servers.nodes[0].process().signal(Signal::CONT).expect("goes on");
     count(link, &name).await.expect("counts");
-    assert_eq!(heard(&mut hints).await, Hint::Again);
+    assert_eq!(heard(&mut hints).await, ChannelEvent::Gap);
     gets_through(link, &mut hints, &name, "back").await;
 }
