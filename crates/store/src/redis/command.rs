@@ -81,12 +81,12 @@ const fn code(command: &LockCommand) -> &'static str {
     match command {
         LockCommand::Acquire(_) => "acquire",
         LockCommand::Claim { .. } => "claim",
-        LockCommand::Keep { .. } => "renew_unclaimed",
+        LockCommand::Keep { .. } => "extend_unclaimed",
         LockCommand::Extend { .. } => "extend",
         LockCommand::Release { .. } => "release",
         LockCommand::Downgrade { .. } => "downgrade",
         LockCommand::Verify { .. } => "verify",
-        LockCommand::Inquire { .. } => "status",
+        LockCommand::Inquire { .. } => "query",
         LockCommand::Cancel { .. } => "cancel",
         LockCommand::HangUp { .. } => "disconnect",
         LockCommand::Break => "break",
@@ -99,7 +99,7 @@ const fn code(command: &LockCommand) -> &'static str {
 
 /// A change that one command made, as far as indexes, waiters and events depend on it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum LockChange {
+pub(super) enum ReportedChange {
     Granted {
         holder: Holder,
         token: Token,
@@ -107,7 +107,7 @@ pub(super) enum LockChange {
         /// No other holder of the same agent waits for this lock.
         last_wait: bool,
     },
-    Freed {
+    HoldEnded {
         holder: Holder,
         token: Token,
         reason: &'static str,
@@ -125,7 +125,7 @@ pub(super) enum LockChange {
     UpgradeLost {
         holder: Holder,
     },
-    Left {
+    WaitEnded {
         holder: Holder,
         request: RequestKey,
         reason: &'static str,
@@ -134,7 +134,7 @@ pub(super) enum LockChange {
     QueueFull,
 }
 
-impl LockChange {
+impl ReportedChange {
     /// Whether the holder got the lock or a place in the queue by this change.
     pub(super) fn is_entry_of(&self, entering: &Holder) -> bool {
         matches!(self, Self::Queued { holder } | Self::Granted { holder, .. } if holder == entering)
@@ -143,9 +143,11 @@ impl LockChange {
     pub(super) fn event(&self) -> Option<LockEventKind> {
         Some(match self {
             Self::Granted { holder, token, .. } => LockEventKind::Acquired(holder.clone(), *token),
-            Self::Freed { holder, token, reason, .. } => LockEventKind::Freed(holder.clone(), *token, reason),
+            Self::HoldEnded { holder, token, reason, .. } => {
+                LockEventKind::Freed(holder.clone(), *token, reason)
+            }
             Self::Queued { holder } => LockEventKind::Queued(holder.clone()),
-            Self::Left { holder, reason, .. } => LockEventKind::Left(holder.clone(), reason),
+            Self::WaitEnded { holder, reason, .. } => LockEventKind::Left(holder.clone(), reason),
             Self::QueueFull => LockEventKind::QueueFull,
             Self::UpgradeLost { .. } | Self::Claimed { .. } => return None,
         })
@@ -157,7 +159,7 @@ impl LockChange {
 pub(super) struct CommandReply {
     pub(super) now: Moment,
     pub(super) outcome: Outcome,
-    pub(super) changes: Vec<LockChange>,
+    pub(super) changes: Vec<ReportedChange>,
     /// For a sweep: when to visit the lock again, in Unix seconds; `None` if it is idle.
     pub(super) next_due: Option<String>,
     /// Zero in replies of the fast path, which only serves locks without waiters.
@@ -200,17 +202,17 @@ fn parse_outcome(parts: &[Value]) -> Result<Outcome, CorruptValue> {
         ("queue_full", [queue_length]) => {
             refused(LockRefusal::QueueFull { queue_length: number(queue_length)? })
         }
-        ("contention", [retry_at]) => refused(LockRefusal::Contention { retry_at: moment(retry_at)? }),
-        ("grant", [hold]) => Outcome::Kept(grant(hold)?),
+        ("circuit_open", [retry_at]) => refused(LockRefusal::Contention { retry_at: moment(retry_at)? }),
+        ("updated", [hold]) => Outcome::Kept(grant(hold)?),
         ("valid", [hold]) => Outcome::Valid(encoding::parse_hold(text(hold)?)?.held_by()),
         ("broken", holders) => Outcome::Broken(held_by(holders)?),
-        ("not_held", []) => Outcome::Lost,
-        ("ok", []) => Outcome::Done,
+        ("not_found", []) => Outcome::Lost,
+        ("done", []) => Outcome::Done,
         _ => return Err(corrupt()),
     })
 }
 
-fn parse_change(value: &Value) -> Result<LockChange, CorruptValue> {
+fn parse_change(value: &Value) -> Result<ReportedChange, CorruptValue> {
     let corrupt = || CorruptValue::new("a change of a lock", format!("{value:?}"));
     let [code, rest @ ..] = array(value)? else { return Err(corrupt()) };
     let holder = |agent: &Value, id: &Value| encoding::parse_holder(text(agent)?, text(id)?);
@@ -224,28 +226,28 @@ fn parse_change(value: &Value) -> Result<LockChange, CorruptValue> {
         encoding::parse_end(word).map(|end| end.word())
     };
     Ok(match (text(code)?, rest) {
-        ("granted", [agent, id, last_wait, fencing_token, requests]) => LockChange::Granted {
+        ("granted", [agent, id, last_wait, fencing_token, requests]) => ReportedChange::Granted {
             holder: holder(agent, id)?,
             last_wait: number(last_wait)? == 1,
             token: token(fencing_token)?,
             requests: text(requests)?.split(',').map(request).collect::<Result<_, _>>()?,
         },
-        ("freed", [agent, id, last_hold, fencing_token, end]) => LockChange::Freed {
+        ("hold_ended", [agent, id, last_hold, fencing_token, end]) => ReportedChange::HoldEnded {
             holder: holder(agent, id)?,
             last_hold: number(last_hold)? == 1,
             token: token(fencing_token)?,
             reason: reason(end)?,
         },
-        ("left", [agent, id, last_wait, key, end]) => LockChange::Left {
+        ("wait_ended", [agent, id, last_wait, key, end]) => ReportedChange::WaitEnded {
             holder: holder(agent, id)?,
             last_wait: number(last_wait)? == 1,
             request: request(text(key)?)?,
             reason: reason(end)?,
         },
-        ("queued", [agent, id]) => LockChange::Queued { holder: holder(agent, id)? },
-        ("claimed", [agent, id]) => LockChange::Claimed { holder: holder(agent, id)? },
-        ("upgrade_lost", [agent, id]) => LockChange::UpgradeLost { holder: holder(agent, id)? },
-        ("queue_full", []) => LockChange::QueueFull,
+        ("queued", [agent, id]) => ReportedChange::Queued { holder: holder(agent, id)? },
+        ("claimed", [agent, id]) => ReportedChange::Claimed { holder: holder(agent, id)? },
+        ("upgrade_lost", [agent, id]) => ReportedChange::UpgradeLost { holder: holder(agent, id)? },
+        ("queue_full", []) => ReportedChange::QueueFull,
         _ => return Err(corrupt()),
     })
 }

@@ -14,7 +14,7 @@ use ade_domain::lock::{Cycle, Deadlock, Entry, Holder, LockCommand, LockName, Ou
 use futures_util::future::try_join_all;
 use redis::Value;
 
-use super::command::LockChange;
+use super::command::ReportedChange;
 use super::{Inner, encoding, locked, reply};
 use crate::coordination::CoordinationError;
 
@@ -136,8 +136,8 @@ impl Inner {
         if reply.outcome == Outcome::Lost {
             return Ok(None);
         }
-        let freed_here = |name: &LockName, changes: &[LockChange]| {
-            let is_of_victim = |change: &LockChange| matches!(change, LockChange::Freed { holder: freed, .. } if *freed == holder);
+        let freed_here = |name: &LockName, changes: &[ReportedChange]| {
+            let is_of_victim = |change: &ReportedChange| matches!(change, ReportedChange::HoldEnded { holder: freed, .. } if *freed == holder);
             changes.iter().any(is_of_victim).then(|| name.clone())
         };
         let mut freed: BTreeSet<LockName> = freed_here(&edge.waits_for, &reply.changes).into_iter().collect();

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | lock | `n` | number of holders |
 //! | lock | `next` | no lease ends before this time |
-//! | lock | `h:DIGEST` | one hold: mode (`x`, `s`), token, acquired, expires, claimed, remember, priority, heartbeats |
+//! | lock | `h:DIGEST` | one hold: mode (`x`, `s`), token, acquired, expires, claimed, leave tombstone, priority, heartbeats |
 //! | lock | `r:DIGEST` | the keys of the requests that share this hold, separated by commas |
 //! | lock | `a:DIGEST` | lengths of agent id and holder id in bytes, then agent id, holder id (empty if equal) and purpose |
 //! | lock | `b:DIGEST` | the whole shared hold that an unclaimed upgrade replaces |
@@ -22,8 +22,8 @@
 //! | fence | `kept` | when the TTL of this key was last renewed |
 //! | fence | `crowd` | circuit breaker: start of the window, refusals within it, open until |
 //! | fence | `m:SERVER` | last heartbeat of a server that holds waiters open |
-//! | ended | `head`, `tail`, `#N` | ring buffer of ended requests: expiry and request key |
-//! | ended | `REQUEST` | expiry and reason of one ended request |
+//! | ended | `head`, `tail`, `#N` | tombstones of ended requests in a ring buffer: expiry and request key |
+//! | ended | `REQUEST` | expiry and reason of one tombstone |
 //! | agent profile | `profile` | JSON of the agent's profile |
 //! | agent profile | `registered_at`, `heard` | first registration and last heartbeat |
 //! | agent profile | `draining`, `named` | 1 if it accepts no new work; 1 if it was only named in a request |

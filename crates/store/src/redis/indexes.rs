@@ -8,7 +8,7 @@ use ade_domain::lock::{Acquire, Holder, LockName, Outcome, Standing};
 use ade_keyspace::RedisKey;
 use redis::Cmd;
 
-use super::command::{CommandReply, LockChange};
+use super::command::{CommandReply, ReportedChange};
 use super::keys::{self, AgentKeys, LockKeys};
 use super::{Inner, encoding, reply, scripts};
 use crate::coordination::CoordinationError;
@@ -20,16 +20,16 @@ impl Inner {
         &self,
         keys: &LockKeys,
         agent: Option<&str>,
-        changes: &[LockChange],
+        changes: &[ReportedChange],
     ) -> Result<Vec<(RedisKey, Cmd)>, CoordinationError> {
         let mut updates = Vec::new();
         let (lock, ttl) = (keys.lock(), scripts::index_ttl_ms(self.limits()));
         for (index, change) in changes.iter().enumerate() {
             let later = changes.get(index + 1..).unwrap_or_default();
-            let (LockChange::Granted { holder, .. }
-            | LockChange::Claimed { holder }
-            | LockChange::Freed { holder, .. }
-            | LockChange::Left { holder, .. }) = change
+            let (ReportedChange::Granted { holder, .. }
+            | ReportedChange::Claimed { holder }
+            | ReportedChange::HoldEnded { holder, .. }
+            | ReportedChange::WaitEnded { holder, .. }) = change
             else {
                 continue;
             };
@@ -38,7 +38,7 @@ impl Inner {
             }
             let agent_keys = self.agent_keys(holder.agent_id())?;
             match change {
-                LockChange::Granted { last_wait, .. } => {
+                ReportedChange::Granted { last_wait, .. } => {
                     updates.extend(add_to_index(&agent_keys.held_locks, lock, ttl));
                     if let Some(by_type) = keys.type_index.as_ref().filter(|_| self.is_cluster()) {
                         updates.extend(add_to_index(by_type, lock, ttl));
@@ -47,11 +47,13 @@ impl Inner {
                         updates.push(remove_from_index(&agent_keys.awaited_locks, lock));
                     }
                 }
-                LockChange::Claimed { .. } => updates.extend(add_to_index(&agent_keys.held_locks, lock, ttl)),
-                LockChange::Freed { last_hold: true, .. } => {
+                ReportedChange::Claimed { .. } => {
+                    updates.extend(add_to_index(&agent_keys.held_locks, lock, ttl))
+                }
+                ReportedChange::HoldEnded { last_hold: true, .. } => {
                     updates.push(remove_from_index(&agent_keys.held_locks, lock))
                 }
-                LockChange::Left { last_wait: true, .. } if !queues_later(later, holder) => {
+                ReportedChange::WaitEnded { last_wait: true, .. } if !queues_later(later, holder) => {
                     updates.push(remove_from_index(&agent_keys.awaited_locks, lock));
                 }
                 _ => {}
@@ -191,10 +193,10 @@ impl Inner {
 }
 
 /// Whether a holder of the same agent queues later in the same step.
-fn queues_later(later: &[LockChange], holder: &Holder) -> bool {
+fn queues_later(later: &[ReportedChange], holder: &Holder) -> bool {
     later
         .iter()
-        .any(|change| matches!(change, LockChange::Queued { holder: queued } if queued.agent_id() == holder.agent_id()))
+        .any(|change| matches!(change, ReportedChange::Queued { holder: queued } if queued.agent_id() == holder.agent_id()))
 }
 
 pub(super) fn add_to_index(index: &RedisKey, lock: &RedisKey, ttl_ms: u64) -> [(RedisKey, Cmd); 2] {

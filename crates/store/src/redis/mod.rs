@@ -49,7 +49,7 @@ pub use url::{InvalidUrl, RedisUrl};
 
 use crate::coordination::{CoordinationError, LockEvent, Subscriptions};
 use clock::StoreClock;
-use command::{CommandReply, LockChange};
+use command::{CommandReply, ReportedChange};
 use connection::{ConnectionOptions, RedisClient};
 use encoding::CorruptValue;
 use keys::{AgentKeys, GlobalKeys, KeyCache, LockKeys};
@@ -284,7 +284,7 @@ impl Inner {
         let (value, acks) = self.client.call_acked(script, keys, args, required, REPLICA_ACK_TIMEOUT).await?;
         let reply = CommandReply::parse(&value)?;
         // A grant that existed before was confirmed when it was made.
-        let is_new_grant = |change: &LockChange| matches!(change, LockChange::Granted { holder, .. } | LockChange::Claimed { holder } if Some(holder) == command.holder());
+        let is_new_grant = |change: &ReportedChange| matches!(change, ReportedChange::Granted { holder, .. } | ReportedChange::Claimed { holder } if Some(holder) == command.holder());
         if acks >= required || !reply.changes.iter().any(is_new_grant) {
             return Ok(reply);
         }
@@ -311,10 +311,10 @@ impl Inner {
         self.clock.observe(reply.now);
         for change in &reply.changes {
             match change {
-                LockChange::Granted { requests, .. } => {
+                ReportedChange::Granted { requests, .. } => {
                     requests.iter().for_each(|request| self.subscriptions.wake(*request));
                 }
-                LockChange::Left { request, .. } => self.subscriptions.wake(*request),
+                ReportedChange::WaitEnded { request, .. } => self.subscriptions.wake(*request),
                 _ => {}
             }
             if self.events.receiver_count() > 0
@@ -419,8 +419,8 @@ impl Inner {
         let mut outcome = reply.outcome;
         let mut deadlocks: Vec<Deadlock> = Vec::new();
         for change in &reply.changes {
-            if let LockChange::Queued { holder } | LockChange::UpgradeLost { holder } = change {
-                let is_last = matches!(change, LockChange::Queued { .. });
+            if let ReportedChange::Queued { holder } | ReportedChange::UpgradeLost { holder } = change {
+                let is_last = matches!(change, ReportedChange::Queued { .. });
                 let is_last = is_last && !superseded_own_wait(&reply.changes, holder);
                 match self.resolve_deadlocks(holder, name, is_last).await {
                     Ok(resolved) => deadlocks.extend(resolved),
@@ -477,8 +477,10 @@ fn holds_while_waiting(command: &LockCommand, reply: &CommandReply) -> bool {
 }
 
 /// Whether a newer request of the holder took the place of its older one.
-fn superseded_own_wait(changes: &[LockChange], holder: &Holder) -> bool {
-    changes.iter().any(|change| matches!(change, LockChange::Left { holder: left, .. } if left == holder))
+fn superseded_own_wait(changes: &[ReportedChange], holder: &Holder) -> bool {
+    changes
+        .iter()
+        .any(|change| matches!(change, ReportedChange::WaitEnded { holder: left, .. } if left == holder))
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

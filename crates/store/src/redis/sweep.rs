@@ -12,7 +12,7 @@ use futures_util::future::{join_all, try_join_all};
 use redis::{Cmd, Value};
 use tokio::time::Instant;
 
-use super::command::LockChange;
+use super::command::ReportedChange;
 use super::indexes::{add_to_index, registry_score, remove_from_index};
 use super::{Inner, keys, locked, reply, scripts};
 use crate::coordination::{CoordinationError, Counts};
@@ -167,7 +167,7 @@ impl Inner {
             self.compare_and_set_score(&self.keys.registry, key, score, next_due).await?;
         }
         for change in &reply.changes {
-            if let LockChange::UpgradeLost { holder } = change {
+            if let ReportedChange::UpgradeLost { holder } = change {
                 locked(&self.maintenance)
                     .deferred
                     .push(DeferredWork::FindDeadlocks(holder.clone(), name.clone()));

@@ -1,4 +1,5 @@
-//! What only a store on Redis can get wrong: indexes that lost something, replicas that are away, searches that read too much.
+//! Edge cases of the Redis backend: lost index entries, missing replicas, the cost of deadlock searches, and the
+//! expiry of counters.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use ade_testkit::Redis;
 async fn open(server: &Redis, min_replica_acks: u32) -> RedisCoordination {
     let options =
         redis::Options { min_replica_acks, max_clock_skew: Duration::ZERO, ..redis::Options::default() };
-    RedisCoordination::open(&server.url().parse().expect("a URL"), options).await.expect("connects")
+    RedisCoordination::open(&server.url().parse().expect("valid URL"), options).await.expect("connected")
 }
 
 fn holder(name: &str) -> Holder {
@@ -23,131 +24,131 @@ fn lock(name: &str) -> LockName {
     format!("resource:edge:{name}").parse().expect("a name")
 }
 
-fn wish(who: &str) -> Acquire {
+fn acquire(agent: &str) -> Acquire {
     Acquire {
-        holder: holder(who),
-        request: RequestKey::of(&holder(who), "request"),
+        holder: holder(agent),
+        request: RequestKey::of(&holder(agent), "first"),
         remember: false,
         mode: Mode::Exclusive,
         ttl_ms: 30_000,
         claimed: true,
-        wait: Some(Wait { ms: 30_000, served_by: Some("here".into()) }),
+        wait: Some(Wait { ms: 30_000, served_by: Some("server".into()) }),
         purpose: "".into(),
         priority: 0,
     }
 }
 
-/// Somebody asks for something else than before.
-fn another(who: &str) -> Acquire {
-    Acquire { request: RequestKey::of(&holder(who), "another"), ..wish(who) }
+/// The same with another request.
+fn second_acquire(agent: &str) -> Acquire {
+    Acquire { request: RequestKey::of(&holder(agent), "second"), ..acquire(agent) }
 }
 
 async fn send(store: &RedisCoordination, name: &str, command: LockCommand) -> Answer {
-    let answers = store.commands(vec![(lock(name), command)]).await.expect("answers");
-    answers.into_iter().next().expect("one answer")
+    let answers = store.commands(vec![(lock(name), command)]).await.expect("reply");
+    answers.into_iter().next().expect("one reply")
 }
 
-async fn hold(store: &RedisCoordination, name: &str, who: &str) -> Token {
-    match send(store, name, LockCommand::Acquire(wish(who))).await.outcome {
+async fn hold(store: &RedisCoordination, name: &str, agent: &str) -> Token {
+    match send(store, name, LockCommand::Acquire(acquire(agent))).await.outcome {
         Outcome::Standing(Standing::Held(grant)) => grant.token,
-        other => unreachable!("{who} does not hold {name}: {other:?}"),
+        other => unreachable!("{agent} does not hold {name}: {other:?}"),
     }
 }
 
-async fn queue(store: &RedisCoordination, name: &str, wish: Acquire) -> Answer {
-    send(store, name, LockCommand::Acquire(wish)).await
+async fn send_acquire(store: &RedisCoordination, name: &str, acquire: Acquire) -> Answer {
+    send(store, name, LockCommand::Acquire(acquire)).await
 }
 
-/// A command to the server itself, past the store.
-fn past<T: ::redis::FromRedisValue>(server: &Redis, command: &[&str]) -> T {
-    let mut link = server.connect().expect("connects");
+/// Sends a command directly to the server, bypassing the store.
+fn raw_command<T: ::redis::FromRedisValue>(server: &Redis, command: &[&str]) -> T {
+    let mut connection = server.connect().expect("connected");
     let (name, args) = command.split_first().expect("a command");
-    ::redis::cmd(name).arg(args).query(&mut link).expect("answers")
+    ::redis::cmd(name).arg(args).query(&mut connection).expect("reply")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cycle_is_found_although_the_indexes_of_what_is_held_are_lost() {
-    let server = Redis::start().expect("starts");
+async fn finds_deadlock_despite_lost_index_entries() {
+    let server = Redis::start().expect("server starts");
     let store = open(&server, 0).await;
-    for (name, who) in [("a", "ann"), ("b", "ben"), ("c", "cem")] {
-        hold(&store, name, who).await;
+    for (name, agent) in [("a", "ann"), ("b", "ben"), ("c", "cem")] {
+        hold(&store, name, agent).await;
     }
-    queue(&store, "c", another("ben")).await;
-    queue(&store, "a", another("cem")).await;
-    // Only whoever closes the cycle must be known to hold something that others want.
-    for who in ["ben", "cem"] {
-        let _: i64 = past(&server, &["DEL", &format!("ade:lock:index:agent:{who}")]);
+    send_acquire(&store, "c", second_acquire("ben")).await;
+    send_acquire(&store, "a", second_acquire("cem")).await;
+    // Only the index of the holder that closes the cycle must be intact.
+    for agent in ["ben", "cem"] {
+        let _: i64 = raw_command(&server, &["DEL", &format!("ade:lock:index:agent:{agent}")]);
     }
-    let closing = queue(&store, "b", another("ann")).await;
-    assert_eq!(closing.deadlocks.len(), 1, "{closing:?}");
-    assert_eq!(closing.deadlocks.iter().map(|found| found.cycle.len()).sum::<usize>(), 3);
+    let answer = send_acquire(&store, "b", second_acquire("ann")).await;
+    assert_eq!(answer.deadlocks.len(), 1, "{answer:?}");
+    assert_eq!(answer.deadlocks.iter().map(|found| found.cycle.len()).sum::<usize>(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_search_does_not_ask_for_every_waiter_of_a_long_queue() {
-    let server = Redis::start().expect("starts");
+async fn searches_long_queues_with_few_commands() {
+    let server = Redis::start().expect("server starts");
     let store = open(&server, 0).await;
     hold(&store, "hot", "keeper").await;
     for number in 0..200 {
-        queue(&store, "hot", wish(&format!("waiter-{number:03}"))).await;
+        send_acquire(&store, "hot", acquire(&format!("waiter-{number:03}"))).await;
     }
     hold(&store, "own", "ann").await;
-    for who in ["ben", "cem", "dee"] {
-        queue(&store, "own", wish(who)).await;
+    for agent in ["ben", "cem", "dee"] {
+        send_acquire(&store, "own", acquire(agent)).await;
     }
-    let _: () = past(&server, &["CONFIG", "RESETSTAT"]);
-    let answer = queue(&store, "hot", another("ann")).await;
+    let _: () = raw_command(&server, &["CONFIG", "RESETSTAT"]);
+    let answer = send_acquire(&store, "hot", second_acquire("ann")).await;
     assert!(
         matches!(answer.outcome, Outcome::Standing(Standing::Waiting { position: 201, .. })),
         "{answer:?}"
     );
-    let stats: String = past(&server, &["INFO", "commandstats"]);
+    let stats: String = raw_command(&server, &["INFO", "commandstats"]);
     let calls = |command: &str| {
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
         line.and_then(|line| line.split(',').next())
             .map_or(0, |calls| calls.parse::<u32>().expect("a number"))
     };
-    // Each of 200 agents once for what it waits for, and nobody twice; a few calls of the library.
+    // The awaited locks of each of the 200 agents are read once, with few calls of the library.
     assert!(calls("smembers") < 250, "{}", calls("smembers"));
     assert!(calls("fcall") < 20, "{}", calls("fcall"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grant_that_too_few_replicas_have_is_given_back_and_its_request_told() {
-    let server = Redis::start().expect("starts");
-    let (plain, strict) = (open(&server, 0).await, open(&server, 1).await);
+async fn cancels_grants_that_too_few_replicas_confirm() {
+    let server = Redis::start().expect("server starts");
+    let (lenient, strict) = (open(&server, 0).await, open(&server, 1).await);
     let unconfirmed = Outcome::Standing(Standing::Refused(LockRefusal::Unconfirmed { acks: 0, wanted: 1 }));
-    assert_eq!(queue(&strict, "a", wish("ann")).await.outcome, unconfirmed);
-    assert!(plain.look(lock("a")).await.expect("seen").holders.is_empty());
-    // The same for somebody who waited and was promoted: it is told, and does not stand at the end of the queue again.
-    let token = hold(&plain, "a", "ben").await;
-    queue(&strict, "a", wish("ann")).await;
-    send(&plain, "a", LockCommand::Release { holder: holder("ben"), token }).await;
-    assert_eq!(queue(&strict, "a", wish("ann")).await.outcome, unconfirmed);
-    let seen = plain.look(lock("a")).await.expect("seen");
-    assert!(seen.holders.is_empty() && seen.queue.is_empty(), "{seen:?}");
+    assert_eq!(send_acquire(&strict, "a", acquire("ann")).await.outcome, unconfirmed);
+    assert!(lenient.look(lock("a")).await.expect("reply").holders.is_empty());
+    // The same for a promoted waiter: it is notified and does not queue again.
+    let token = hold(&lenient, "a", "ben").await;
+    send_acquire(&strict, "a", acquire("ann")).await;
+    send(&lenient, "a", LockCommand::Release { holder: holder("ben"), token }).await;
+    assert_eq!(send_acquire(&strict, "a", acquire("ann")).await.outcome, unconfirmed);
+    let view = lenient.look(lock("a")).await.expect("reply");
+    assert!(view.holders.is_empty() && view.queue.is_empty(), "{view:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_counted_ends_by_itself_after_a_minute() {
-    let server = Redis::start().expect("starts");
+async fn rate_limit_counters_expire_after_a_minute() {
+    let server = Redis::start().expect("server starts");
     let store = open(&server, 0).await;
-    let count = async || store.count("tasks:create".to_owned(), "ann".to_owned(), 2).await.expect("answers");
-    let mut link = server.connect().expect("connects");
-    let mut ask = |verb: &str, key: &str, args: &[&str]| -> i64 {
-        ::redis::cmd(verb).arg(key).arg(args).query(&mut link).expect("answers")
+    let count = async || store.count("tasks:create".to_owned(), "ann".to_owned(), 2).await.expect("reply");
+    let mut connection = server.connect().expect("connected");
+    let mut send = |name: &str, key: &str, args: &[&str]| -> i64 {
+        ::redis::cmd(name).arg(key).arg(args).query(&mut connection).expect("reply")
     };
     let key = "ade:ratelimit:tasks:create:ann";
     assert_eq!(count().await.remaining, 1);
-    let (counted, ttl) = (ask("GET", key, &[]), ask("PTTL", key, &[]));
+    let (counted, ttl) = (send("GET", key, &[]), send("PTTL", key, &[]));
     assert_eq!(counted, 1);
     assert!((1..=60_000).contains(&ttl), "{ttl}");
-    // Towards the end of the minute: what comes later neither prolongs it nor is let in by it.
-    ask("PEXPIRE", key, &["30000"]);
+    // Near the end of the window: a later request neither extends it nor exceeds the limit.
+    send("PEXPIRE", key, &["30000"]);
     assert!(count().await.allowed);
     assert!(!count().await.allowed);
-    assert!((1..=30_000).contains(&ask("PTTL", key, &[])));
-    // A minute is long for a test: this is what Redis does at its end.
-    ask("UNLINK", key, &[]);
+    assert!((1..=30_000).contains(&send("PTTL", key, &[])));
+    // A minute is too long for a test; deleting the key is what its expiry does.
+    send("UNLINK", key, &[]);
     assert_eq!(count().await.remaining, 1);
 }

@@ -1,5 +1,5 @@
--- The commands, each equivalent to its counterpart in the `domain` crate, and the `step` function that runs one: it
--- writes the state, publishes the messages and builds the reply at the end.
+-- The commands, each equivalent to its counterpart in the `domain` crate, and `apply_command`, which runs one: it writes
+-- the state, publishes the messages and builds the reply at the end.
 
 local function first_request(hold) return hold.requests:match('^%x+') end
 local function has_request(hold, request) return hold and hold.requests:find(request, 1, true) ~= nil end
@@ -17,7 +17,7 @@ end
 
 local function grant_reply()
   local hold = hold_of(caller)
-  return hold and { 'grant', encode_hold(hold) } or { 'not_held' }
+  return hold and { 'updated', encode_hold(hold) } or { 'not_found' }
 end
 
 local function start_lease(hold, expires)
@@ -31,7 +31,7 @@ local function position(waiter) return call('ZRANK', QUEUE, waiter.member) + 1 e
 
 local function read_params()
   params = {
-    request = ARGV[8], mode = ARGV[9], ttl = tonumber(ARGV[10]), claimed = ARGV[11] == '1', remember = ARGV[12] == '1',
+    request = ARGV[8], mode = ARGV[9], ttl = tonumber(ARGV[10]), claimed = ARGV[11] == '1', leave_tombstone = ARGV[12] == '1',
     priority = ARGV[13], purpose = ARGV[14], wait = tonumber(ARGV[15]), served_by = ARGV[16] ~= '' and ARGV[16] or nil,
     fixed_fields = ARGV[17],
   }
@@ -42,7 +42,7 @@ local function grant_to_caller(previous)
   if not params.claimed then lease = claim_timeout_ms(not params.wait or params.served_by) end
   upgraded_from[caller] = not params.claimed and previous or false
   grant(caller, {
-    mode = params.mode, acquired = now, expires = now + lease * 1000, claimed = params.claimed, remember = params.remember,
+    mode = params.mode, acquired = now, expires = now + lease * 1000, claimed = params.claimed, leave_tombstone = params.leave_tombstone,
     priority = params.priority, heartbeats = 0, requests = params.request, agent = agent, holder = holder_id, purpose = params.purpose,
   })
   return held_reply(holds[caller])
@@ -52,14 +52,14 @@ end
 -- as long as the request wants.
 local function join_hold(hold)
   local _, commas = hold.requests:gsub(',', '')
-  if commas + 1 >= MAX_REQUESTS then
+  if commas + 1 >= MAX_REQUESTS_PER_HOLD then
     local oldest = first_request(hold)
     hold.requests = sub(hold.requests, #oldest + 2)
-    remember_end(oldest, 'superseded')
+    add_tombstone(oldest, 'superseded')
   end
   hold.requests = hold.requests .. ',' .. params.request
   hold.is_new = true
-  hold.remember = hold.remember or params.remember
+  hold.leave_tombstone = hold.leave_tombstone or params.leave_tombstone
   mark_dirty(caller)
   local expires = now + params.ttl * 1000
   if params.claimed and (not hold.claimed or expires > hold.expires) then
@@ -72,7 +72,7 @@ end
 local function refresh_wait(waiter)
   if params.wait then
     local deadline = now + params.wait * 1000
-    local is_longer = deadline > waiter.deadline + MIN_EXTENSION_MS * 1000
+    local is_longer = deadline > waiter.deadline + MIN_WAIT_EXTENSION_MS * 1000
     if is_longer or waiter.served_by ~= params.served_by then
       dequeue(waiter)
       waiter.fixed_fields, waiter.served_by = fixed_fields_of(waiter.member), params.served_by
@@ -91,7 +91,7 @@ local function enqueue_caller(score)
     who = caller, fixed_fields = params.fixed_fields, requested_at = iso(now), deadline = now + params.wait * 1000, served_by = params.served_by,
     upgrade = hold_of(caller) ~= nil or nil, score = score, agent_id = agent,
   }
-  if has_ended_requests() then call('HDEL', ENDED, params.request) end
+  if has_tombstones() then call('HDEL', ENDED, params.request) end
   enqueue(waiter)
   record_change('queued', agent, holder_id)
   add_message('queued:' .. agent)
@@ -106,7 +106,7 @@ local function supersede(older)
   return enqueue_caller(is_same_mode and older.score or next_score())
 end
 
-local function load_circuit()
+local function load_breaker()
   local text = call('HGET', FENCE, 'crowd')
   if not text then return 0, 0, 0 end
   local window_start, refusals, open_until = text:match('(%d+) (%d+) (%d+)')
@@ -114,12 +114,12 @@ local function load_circuit()
 end
 
 local function refuse_queue_full(window_start, refusals, open_until)
-  if refusals == 0 or window_start + CIRCUIT_WINDOW_MS * 1000 <= now then
+  if refusals == 0 or window_start + BREAKER_WINDOW_MS * 1000 <= now then
     window_start, refusals = now, 1
   else
     refusals = refusals + 1
   end
-  if refusals >= CIRCUIT_THRESHOLD then refusals, open_until = 0, now + CIRCUIT_OPEN_MS * 1000 end
+  if refusals >= BREAKER_THRESHOLD then refusals, open_until = 0, now + BREAKER_OPEN_MS * 1000 end
   call('HSET', FENCE, 'crowd', concat({ digits(window_start), refusals, digits(open_until) }, ' '))
   is_fence_dirty = true
   record_change('queue_full')
@@ -128,15 +128,15 @@ end
 
 local function refuse_held()
   local reply = { 'refused', queue_length }
-  for _, digest in ipairs(sorted_holds(function() return true end, MAX_REPORTED_HOLDERS + 1)) do
-    if digest ~= caller and #reply < MAX_REPORTED_HOLDERS + 2 then reply[#reply + 1] = encode_hold(holds[digest]) end
+  for _, digest in ipairs(sorted_holds(function() return true end, MAX_REFUSAL_HOLDERS + 1)) do
+    if digest ~= caller and #reply < MAX_REFUSAL_HOLDERS + 2 then reply[#reply + 1] = encode_hold(holds[digest]) end
   end
   return reply
 end
 
 local function acquire()
   read_params()
-  local ended = ended_reason(params.request)
+  local ended = tombstone_reason(params.request)
   if ended then return { 'ended', ended } end
   local hold = hold_of(caller)
   if hold then
@@ -159,8 +159,8 @@ local function acquire()
     if params.wait then return supersede(waiter) end
   end
   if queue_length == 0 and can_hold(params.mode, caller) then return grant_to_caller(nil) end
-  local window_start, refusals, open_until = load_circuit()
-  if open_until > now then return { 'contention', digits(open_until) } end
+  local window_start, refusals, open_until = load_breaker()
+  if open_until > now then return { 'circuit_open', digits(open_until) } end
   if not params.wait then return refuse_held() end
   if queue_length >= MAX_WAITERS then return refuse_queue_full(window_start, refusals, open_until) end
   return enqueue_caller(next_score())
@@ -182,7 +182,7 @@ end
 
 local function claim()
   local request, hold = ARGV[8], hold_won_by(ARGV[8])
-  if not hold then return { 'not_held' } end
+  if not hold then return { 'not_found' } end
   local expires = now + ARGV[9] * 1000
   -- A repeated claim must not restart its lease; a request that joined an older grant may need a longer one.
   local is_running = hold.claimed and (first_request(hold) == request or expires <= hold.expires)
@@ -193,9 +193,9 @@ local function claim()
   return grant_reply()
 end
 
-local function renew_unclaimed()
+local function extend_unclaimed()
   local hold = hold_won_by(ARGV[8])
-  if not hold then return { 'not_held' } end
+  if not hold then return { 'not_found' } end
   local expires = now + ARGV[9] * 1000
   if expires > hold.expires then
     hold.expires = expires
@@ -206,28 +206,28 @@ end
 
 local function extend()
   local hold = hold_with_token(ARGV[8])
-  if not hold then return { 'not_held' } end
+  if not hold then return { 'not_found' } end
   hold.expires = max(now + ARGV[9] * 1000, hold.expires)
   hold.heartbeats = hold.heartbeats + 1
   mark_dirty(caller)
-  return { 'grant', encode_hold(hold) }
+  return { 'updated', encode_hold(hold) }
 end
 
 local function release()
-  if not hold_with_token(ARGV[8]) then return { 'not_held' } end
+  if not hold_with_token(ARGV[8]) then return { 'not_found' } end
   end_hold(caller, holds[caller], 'released')
-  return { 'ok' }
+  return { 'done' }
 end
 
 local function downgrade()
   local hold = hold_with_token(ARGV[8])
-  if not hold then return { 'not_held' } end
+  if not hold then return { 'not_found' } end
   if hold.mode == 'x' then
     hold.mode, mode, upgraded_from[caller] = 's', 's', false
     added_sharers[#added_sharers + 1] = sharer_json(hold)
     mark_dirty(caller)
   end
-  return { 'grant', encode_hold(hold) }
+  return { 'updated', encode_hold(hold) }
 end
 
 local function verify()
@@ -237,21 +237,21 @@ local function verify()
       if hold and hold.token == ARGV[8] and hold.expires > now then return { 'valid', encode_hold(hold) } end
     end
   end
-  return { 'not_held' }
+  return { 'not_found' }
 end
 
-local function report_status()
-  local ended = ended_reason(ARGV[8])
+local function query()
+  local ended = tombstone_reason(ARGV[8])
   if ended then return { 'ended', ended } end
   local hold = hold_of_request(ARGV[8])
   if hold then return held_reply(hold) end
   local waiter = waiter_of(caller)
   if waiter and waiter.request == ARGV[8] then return { 'waiting', position(waiter), digits(waiter.deadline) } end
-  return { 'not_held' }
+  return { 'not_found' }
 end
 
 local function cancel()
-  local request, reason, begun = ARGV[8], ARGV[9], ARGV[10] == '1'
+  local request, reason, include_claimed = ARGV[8], ARGV[9], ARGV[10] == '1'
   local waiter = waiter_of(caller)
   if waiter and waiter.request ~= request then waiter = nil end
   local hold = not waiter and hold_won_by(request)
@@ -262,18 +262,18 @@ local function cancel()
       hold.requests = (',' .. hold.requests):gsub(',' .. request, '', 1):gsub('^,', '')
       hold.is_new = true
       mark_dirty(caller)
-    elseif not hold.claimed or begun or reason == 'cancelled' then
+    elseif not hold.claimed or include_claimed or reason == 'cancelled' then
       end_hold(caller, hold, reason)
     end
   end
-  if not ended_reason(request) then remember_end(request, reason) end
-  return { 'ok' }
+  if not tombstone_reason(request) then add_tombstone(request, reason) end
+  return { 'done' }
 end
 
 -- The caller disconnected from one server; another server may hold its request open by now.
 local function disconnect()
   local waiter = waiter_of(caller)
-  if waiter and waiter.request == ARGV[8] and waiter.served_by ~= ARGV[11] then return { 'ok' } end
+  if waiter and waiter.request == ARGV[8] and waiter.served_by ~= ARGV[11] then return { 'done' } end
   return cancel()
 end
 
@@ -289,17 +289,17 @@ end
 local function abort()
   local request, reason = ARGV[8], ARGV[9]
   local waiter = waiter_of(caller)
-  if request ~= '' and (not waiter or waiter.request ~= request) then return { 'not_held' } end
+  if request ~= '' and (not waiter or waiter.request ~= request) then return { 'not_found' } end
   if waiter then remove_waiter(waiter, reason) end
   local hold = hold_of(caller)
   if hold then
     end_hold(caller, hold, reason)
-    if not hold.remember then each_request(hold.requests, function(ended) remember_end(ended, reason) end) end
+    if not hold.leave_tombstone then each_request(hold.requests, function(ended) add_tombstone(ended, reason) end) end
   end
-  return { 'ok' }
+  return { 'done' }
 end
 
-local function no_op() return { 'ok' } end
+local function no_op() return { 'done' } end
 
 -- The fence lives for a day after its last change. Its TTL is renewed at most once per FENCE_RENEW_INTERVAL_MS, not
 -- with every grant.
@@ -423,9 +423,9 @@ local function write_indexes()
         if is_last then call('SREM', WAITFOR, LOCK) end
       end
     elseif changed_agent == agent then
-      if kind == 'freed' then
+      if kind == 'hold_ended' then
         if is_last then call('SREM', BY_AGENT, LOCK) end
-      elseif kind == 'left' then
+      elseif kind == 'wait_ended' then
         if is_last then call('SREM', WAITFOR, LOCK) end
       elseif kind == 'claimed' then
         -- A holder that another call promoted adds its own index entry, before it asks for anything else.
@@ -455,10 +455,9 @@ local function write_indexes()
 end
 
 local COMMANDS = {
-  acquire = acquire, claim = claim, renew_unclaimed = renew_unclaimed, extend = extend, release = release,
-  downgrade = downgrade, verify = verify,
-  status = report_status, cancel = cancel, disconnect = disconnect, ['break'] = break_holds, abort = abort, server_heartbeat = no_op,
-  tick = no_op, sweep = no_op,
+  acquire = acquire, claim = claim, extend_unclaimed = extend_unclaimed, extend = extend, release = release,
+  downgrade = downgrade, verify = verify, query = query, cancel = cancel, disconnect = disconnect,
+  ['break'] = break_holds, abort = abort, server_heartbeat = no_op, tick = no_op, sweep = no_op,
 }
 
 local function apply_command(keys, args)

@@ -1,7 +1,7 @@
--- Fast paths for the three most frequent steps: acquiring a free lock that has no waiters and no ended requests,
--- extending a lock with one holder and no waiters, and releasing such a lock if its request need not be remembered. The
--- general code gives the same result at twice the cost; the differential tests cover both. A function returns nil if
--- its preconditions do not hold.
+-- Fast paths for the three most frequent steps: acquiring a free lock that has no waiters and no tombstones, extending a
+-- lock with one holder and no waiters, and releasing such a lock if its request leaves no tombstone. The general code
+-- gives the same result at twice the cost; the differential tests cover both. A function returns nil if its
+-- preconditions do not hold.
 
 local function fast_acquire(keys, args)
   local call = redis.call
@@ -51,9 +51,9 @@ local function fast_release(keys, args)
   local lock, digest = keys[1], args[4]
   local fields = call('HMGET', lock, 'n', 'queue_length', 'h:' .. digest, 'b:' .. digest)
   if fields[1] ~= '1' or fields[2] ~= '0' or not fields[3] or fields[4] then return nil end
-  local token, expires, is_remembered = fields[3]:match('^%a (%d+) %d+ (%d+) %d (%d)')
+  local token, expires, leaves_tombstone = fields[3]:match('^%a (%d+) %d+ (%d+) %d (%d)')
   read_clock(call)
-  if token ~= args[8] or is_remembered ~= '0' or tonumber(expires) <= now then return nil end
+  if token ~= args[8] or leaves_tombstone ~= '0' or tonumber(expires) <= now then return nil end
   call('DEL', lock)
   if keys[7] then
     call('ZREM', keys[7], lock)
@@ -61,7 +61,7 @@ local function fast_release(keys, args)
     if keys[10] then call('SREM', keys[10], lock) end
   end
   call(args[1] == '' and 'PUBLISH' or 'SPUBLISH', args[7], 'released:' .. args[5])
-  return { now_text, { 'ok' }, { { 'freed', args[5], args[6], 1, token, 'released' } }, '' }
+  return { now_text, { 'done' }, { { 'hold_ended', args[5], args[6], 1, token, 'released' } }, '' }
 end
 
 local function fast_extend(keys, args)
@@ -85,5 +85,5 @@ local function fast_extend(keys, args)
     call('PEXPIRE', keys[8], INDEX_TTL_MS)
     if keys[10] then call('PEXPIRE', keys[10], INDEX_TTL_MS) end
   end
-  return { now_text, { 'grant', numbers .. ' ' .. fields[5] .. ' ' .. fields[6] }, {}, '' }
+  return { now_text, { 'updated', numbers .. ' ' .. fields[5] .. ' ' .. fields[6] }, {}, '' }
 end

@@ -59,10 +59,10 @@ local function fixed_fields_of(member) return member:match('^{(.*),"requested_at
 local function remove_waiter(waiter, reason)
   local code = reason_code(reason)
   if waiter.remember or code == 'cancelled' or code == 'deadlock' or code == 'superseded' then
-    remember_end(waiter.request, reason)
+    add_tombstone(waiter.request, reason)
   end
   local last_wait = dequeue(waiter) and 1 or 0
-  record_change('left', waiter.agent_id, waiter.holder_id, last_wait, waiter.request, code)
+  record_change('wait_ended', waiter.agent_id, waiter.holder_id, last_wait, waiter.request, code)
   add_message('left:' .. waiter.agent_id)
 end
 
@@ -84,7 +84,7 @@ local function grant(digest, hold, promoted)
   if hold.mode == 's' then added_sharers[#added_sharers + 1] = sharer_json(hold) end
   holds[digest], mode, hold.is_new = hold, hold.mode, true
   lower_next_expiry(hold.expires)
-  forget_ends(hold.requests)
+  remove_tombstones(hold.requests)
   mark_dirty(digest)
   record_change('granted', hold.agent, hold.holder, last_wait, hold.token, hold.requests)
   add_message((promoted and 'promoted:' or 'acquired:') .. hold.agent)
@@ -112,7 +112,7 @@ local function end_hold(digest, hold, reason)
   if holder_count == 0 then next_expiry, mode = nil, nil end
   mark_dirty(digest)
   if hold.mode == 's' then removed_sharers[#removed_sharers + 1] = sharer_json(hold) end
-  record_change('freed', hold.agent, hold.holder, is_last_hold_of(hold.agent) and 1 or 0, hold.token, code)
+  record_change('hold_ended', hold.agent, hold.holder, is_last_hold_of(hold.agent) and 1 or 0, hold.token, code)
   add_message((code == 'expired' or code == 'unclaimed') and 'expired' or 'released:' .. hold.agent)
   if queue_length > 0 then
     local waiter = waiter_of(digest)
@@ -124,12 +124,12 @@ local function end_hold(digest, hold, reason)
       record_change('upgrade_lost', waiter.agent_id, waiter.holder_id)
     end
   end
-  if hold.remember then each_request(hold.requests, function(request) remember_end(request, reason) end) end
+  if hold.leave_tombstone then each_request(hold.requests, function(request) add_tombstone(request, reason) end) end
   if previous then
     if RESTORES_SHARED[code] and previous.expires > now then
       grant(digest, previous)
-    elseif previous.remember then
-      each_request(previous.requests, function(request) remember_end(request, reason) end)
+    elseif previous.leave_tombstone then
+      each_request(previous.requests, function(request) add_tombstone(request, reason) end)
     end
   end
 end
@@ -203,7 +203,7 @@ local function record_server_heartbeat(server)
   end
 end
 
-local function claim_timeout_ms(is_served) return is_served and SERVED_CLAIM_TIMEOUT_MS or TICKET_CLAIM_TIMEOUT_MS end
+local function claim_timeout_ms(is_served) return is_served and LONG_POLL_CLAIM_TIMEOUT_MS or TICKET_CLAIM_TIMEOUT_MS end
 
 -- Grants the lock to waiters from the head of the queue while they can hold it, and drops waiters whose server timed
 -- out.
@@ -226,7 +226,7 @@ local function promote()
       if held then upgraded_from[waiter.who] = held end
       grant(waiter.who, {
         mode = requested, acquired = now, expires = now + claim_timeout_ms(waiter.served_by) * 1000, claimed = false,
-        remember = waiter.remember, priority = waiter.priority, heartbeats = 0, requests = waiter.request,
+        leave_tombstone = waiter.remember, priority = waiter.priority, heartbeats = 0, requests = waiter.request,
         agent = waiter.agent_id, holder = waiter.holder_id == waiter.agent_id and '' or waiter.holder_id, purpose = waiter.purpose,
       }, waiter)
     end

@@ -51,7 +51,7 @@ end
 -- fields compactly.
 local function encode_numbers(hold)
   return concat({
-    hold.mode, hold.token, digits(hold.acquired), digits(hold.expires), hold.claimed and 1 or 0, hold.remember and 1 or 0,
+    hold.mode, hold.token, digits(hold.acquired), digits(hold.expires), hold.claimed and 1 or 0, hold.leave_tombstone and 1 or 0,
     hold.priority, hold.heartbeats,
   }, ' ')
 end
@@ -65,12 +65,12 @@ local function encode_hold(hold)
 end
 
 local function decode_hold(text)
-  local mode, token, acquired, expires, claimed, remember, priority, heartbeats, requests, agent_len, holder_len, at =
+  local mode, token, acquired, expires, claimed, leave_tombstone, priority, heartbeats, requests, agent_len, holder_len, at =
     text:match('^(%a) (%d+) (%d+) (%d+) (%d) (%d) (%-?%d+) (%d+) ([%x,]+) (%d+) (%d+) ()')
   agent_len, holder_len = tonumber(agent_len), tonumber(holder_len)
   return {
     mode = mode, token = token, acquired = tonumber(acquired), expires = tonumber(expires), claimed = claimed == '1',
-    remember = remember == '1', priority = priority, heartbeats = tonumber(heartbeats), requests = requests,
+    leave_tombstone = leave_tombstone == '1', priority = priority, heartbeats = tonumber(heartbeats), requests = requests,
     agent = sub(text, at, at + agent_len - 1), holder = sub(text, at + agent_len, at + agent_len + holder_len - 1),
     purpose = sub(text, at + agent_len + holder_len),
   }
@@ -91,9 +91,9 @@ local holds, upgraded_from, had_upgraded_from, dirty, is_dirty
 local holder_count, mode, next_expiry, queue_length
 local was_held, stored_queue_length, stored_mode, has_read_all
 local changes, messages, added_sharers, removed_sharers
--- The last token and queue score; whether any ended request is stored; the parameters of an acquire; the earliest time
+-- The last token and queue score; whether there are tombstones; the parameters of an acquire; the earliest time
 -- at which a server times out unless it sends a heartbeat.
-local fence, is_fence_dirty, has_ended, params, next_server_timeout
+local fence, is_fence_dirty, tombstones_exist, params, next_server_timeout
 -- The earliest deadline of a waiter; nil if unknown.
 local first_deadline
 
@@ -117,7 +117,7 @@ local function reset(keys, args)
   holder_count, mode, next_expiry, queue_length = 0, nil, nil, 0
   was_held, stored_queue_length, stored_mode, has_read_all = false, 0, nil, false
   changes, messages, added_sharers, removed_sharers = {}, {}, {}, {}
-  fence, is_fence_dirty, has_ended, params, next_server_timeout = nil, false, nil, nil, nil
+  fence, is_fence_dirty, tombstones_exist, params, next_server_timeout = nil, false, nil, nil, nil
   first_deadline = nil
 end
 
@@ -187,15 +187,15 @@ local function next_score()
   return loaded.score
 end
 
--- Ended requests are stored as a ring buffer of request keys in order of their end, plus one field per request with its
--- reason.
-local function has_ended_requests()
-  if has_ended == nil then has_ended = call('EXISTS', ENDED) == 1 end
-  return has_ended
+-- Tombstones of ended requests: a ring buffer of request keys in order of their end, plus one field per request with
+-- its reason.
+local function has_tombstones()
+  if tombstones_exist == nil then tombstones_exist = call('EXISTS', ENDED) == 1 end
+  return tombstones_exist
 end
 
-local function ended_reason(request)
-  if not has_ended_requests() then return nil end
+local function tombstone_reason(request)
+  if not has_tombstones() then return nil end
   local found = call('HGET', ENDED, request)
   if not found then return nil end
   local at = found:find(' ', 1, true)
@@ -203,10 +203,10 @@ local function ended_reason(request)
   return sub(found, at + 1)
 end
 
-local NOT_REMEMBERED = { timed_out = true, refused = true, server_silent = true, hung_up = true }
-local function remember_end(request, reason)
-  if NOT_REMEMBERED[reason] then return end
-  local expiry = now + ENDED_TTL_MS * 1000
+local NO_TOMBSTONE = { timed_out = true, refused = true, server_silent = true, hung_up = true }
+local function add_tombstone(request, reason)
+  if NO_TOMBSTONE[reason] then return end
+  local expiry = now + TOMBSTONE_TTL_MS * 1000
   local bounds = call('HMGET', ENDED, 'head', 'tail')
   local head, tail = tonumber(bounds[1] or 1), tonumber(bounds[2] or 0) + 1
   for _ = 1, BATCH_SIZE do
@@ -214,7 +214,7 @@ local function remember_end(request, reason)
     local oldest = call('HGET', ENDED, '#' .. head)
     local at = oldest:find(' ', 1, true)
     local expiry_text, oldest_request = sub(oldest, 1, at - 1), sub(oldest, at + 1)
-    if tail - head < MAX_ENDED and tonumber(expiry_text) > now then break end
+    if tail - head < MAX_TOMBSTONES and tonumber(expiry_text) > now then break end
     local stored = call('HGET', ENDED, oldest_request)
     if stored and sub(stored, 1, at) == expiry_text .. ' ' then call('HDEL', ENDED, '#' .. head, oldest_request)
     else call('HDEL', ENDED, '#' .. head) end
@@ -222,17 +222,17 @@ local function remember_end(request, reason)
   end
   local text = digits(expiry)
   call('HSET', ENDED, 'head', head, 'tail', tail, '#' .. tail, text .. ' ' .. request, request, text .. ' ' .. reason)
-  call('PEXPIRE', ENDED, ENDED_TTL_MS)
-  has_ended = true
+  call('PEXPIRE', ENDED, TOMBSTONE_TTL_MS)
+  tombstones_exist = true
 end
 
 local function each_request(requests, visit)
   for request in requests:gmatch('%x+') do visit(request) end
 end
 
--- A request that holds or waits again has not ended.
-local function forget_ends(requests)
-  if has_ended_requests() then
+-- A request that holds or waits again has no tombstone.
+local function remove_tombstones(requests)
+  if has_tombstones() then
     each_request(requests, function(request) call('HDEL', ENDED, request) end)
   end
 end

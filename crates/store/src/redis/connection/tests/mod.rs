@@ -1,6 +1,6 @@
-//! The link against real servers.
+//! The client against real servers.
 //!
-//! Tests wait for what servers do, never for time to pass, except where the passing of time is what is tested.
+//! Tests wait for events of the servers, never for time to pass, except where time is what is tested.
 
 mod cluster;
 mod sentinel;
@@ -17,132 +17,131 @@ use tokio::time::timeout;
 use super::{ChannelEvent, ChannelEvents, ConnectionOptions, RedisClient, Script};
 use crate::redis::url::RedisUrl;
 
-/// Long enough for a failover on a busy machine: sentinels that all voted for themselves try again after ten seconds, and those that
-/// were not woken in time trust their clock again after thirty.
-const SOON: Duration = Duration::from_secs(60);
+/// Long enough for a failover on a busy machine: sentinels retry a split vote after ten seconds, and a sentinel that
+/// was not scheduled in time leaves its tilt mode after thirty.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// As the scripts of the port begin.
+/// The check at the start of every function of the library.
 const GUARD: &str = "if ARGV[1] ~= '' and redis.call('CLUSTER','MYID') ~= ARGV[1] then \
     return redis.error_reply('ANOTHERPRIMARY') end ";
 
-/// Counts up, with its second argument as the step.
-fn counter() -> Script {
+/// Increments by its second argument.
+fn increment_script() -> Script {
     Script::new(format!("{GUARD} return redis.call('INCRBY', KEYS[1], ARGV[2])"))
 }
 
 fn key(layout: Layout, name: &str) -> RedisKey {
-    lock::task(&TaskId::new(name).expect("an id")).in_layout(layout)
+    lock::task(&TaskId::new(name).expect("valid id")).in_layout(layout)
 }
 
 fn channel(layout: Layout, name: &str) -> ChannelName {
-    lock::task_channel(&TaskId::new(name).expect("an id")).in_layout(layout)
+    lock::task_channel(&TaskId::new(name).expect("valid id")).in_layout(layout)
 }
 
-fn quick() -> ConnectionOptions {
+fn short_skew() -> ConnectionOptions {
     ConnectionOptions { max_clock_skew: Duration::from_millis(20), ..ConnectionOptions::default() }
 }
 
 async fn open(url: &str, options: ConnectionOptions) -> RedisClient {
-    let url: RedisUrl = url.parse().expect("a url");
-    RedisClient::open(&url, options).await.expect("opens")
+    let url: RedisUrl = url.parse().expect("valid URL");
+    RedisClient::open(&url, options).await.expect("opened")
 }
 
 fn number(value: Value) -> i64 {
     i64::from_redis_value(value).expect("a number")
 }
 
-/// One step of the counter.
-async fn count(link: &RedisClient, name: &str) -> Result<i64, String> {
-    let keys = [key(link.layout(), name)];
-    link.call(&counter(), &keys, &[b"1"]).await.map(number).map_err(|error| error.to_string())
+async fn increment(client: &RedisClient, name: &str) -> Result<i64, String> {
+    let keys = [key(client.layout(), name)];
+    client.call(&increment_script(), &keys, &[b"1"]).await.map(number).map_err(|error| error.to_string())
 }
 
-/// Waits until calls work again.
-async fn heals(link: &RedisClient, name: &str) {
-    until("calls work again", SOON, || count(link, name)).await.expect("heals");
+/// Waits until calls succeed again.
+async fn wait_until_healthy(client: &RedisClient, name: &str) {
+    until("calls succeed", TEST_TIMEOUT, || increment(client, name)).await.expect("recovered");
 }
 
-/// Publishes with a connection of the link, as scripts do.
-async fn publish(link: &RedisClient, name: &str, text: &str) {
-    let verb = if link.layout() == Layout::Cluster { "SPUBLISH" } else { "PUBLISH" };
-    let mut command = redis::cmd(verb);
-    command.arg(channel(link.layout(), name).as_str()).arg(text);
-    link.ask(&key(link.layout(), name), command).await.expect("published");
+/// Publishes over a connection of the client, as scripts do.
+async fn publish(client: &RedisClient, name: &str, text: &str) {
+    let command = if client.layout() == Layout::Cluster { "SPUBLISH" } else { "PUBLISH" };
+    let mut command = redis::cmd(command);
+    command.arg(channel(client.layout(), name).as_str()).arg(text);
+    client.query(&key(client.layout(), name), command).await.expect("published");
 }
 
-async fn heard(hints: &mut ChannelEvents) -> ChannelEvent {
-    timeout(SOON, hints.next()).await.expect("something is heard").expect("the link is there")
+async fn next_event(events: &mut ChannelEvents) -> ChannelEvent {
+    timeout(TEST_TIMEOUT, events.next()).await.expect("event in time").expect("client exists")
 }
 
-/// Publishes until it is heard: what is published while a subscription is interrupted is lost, and `Again` says so.
-async fn gets_through(link: &RedisClient, hints: &mut ChannelEvents, name: &str, text: &str) {
-    publish(link, name, text).await;
+/// Publishes until the message arrives: a message during an interruption is lost, which a gap event reports.
+async fn expect_delivery(client: &RedisClient, events: &mut ChannelEvents, name: &str, text: &str) {
+    publish(client, name, text).await;
     loop {
-        match heard(hints).await {
-            ChannelEvent::Gap => publish(link, name, text).await,
-            hint if hint == message(link, name, text) => return,
+        match next_event(events).await {
+            ChannelEvent::Gap => publish(client, name, text).await,
+            event if event == message(client, name, text) => return,
             ChannelEvent::Message { .. } => {}
         }
     }
 }
 
-fn message(link: &RedisClient, name: &str, text: &str) -> ChannelEvent {
-    ChannelEvent::Message { channel: channel(link.layout(), name).as_str().into(), text: text.into() }
+fn message(client: &RedisClient, name: &str, text: &str) -> ChannelEvent {
+    ChannelEvent::Message { channel: channel(client.layout(), name).as_str().into(), text: text.into() }
 }
 
-async fn subscribe(link: &RedisClient, name: &str) {
-    let channel = channel(link.layout(), name);
-    link.subscribe(&channel);
-    link.subscribed(&channel).await.expect("subscribed");
+async fn subscribe(client: &RedisClient, name: &str) {
+    let channel = channel(client.layout(), name);
+    client.subscribe(&channel);
+    client.confirm_subscription(&channel).await.expect("subscribed");
 }
 
-/// Everything that must hold on every kind of Redis while nothing fails.
-async fn works(link: &RedisClient) {
-    assert_eq!(count(link, "a").await, Ok(1));
-    assert_eq!(count(link, "a").await, Ok(2));
+/// Behaviour that every kind of Redis must have while nothing fails.
+async fn check_basic_behaviour(client: &RedisClient) {
+    assert_eq!(increment(client, "a").await, Ok(1));
+    assert_eq!(increment(client, "a").await, Ok(2));
     let mut calls = tokio::task::JoinSet::new();
     for name in 0..100 {
-        let link = link.clone();
+        let client = client.clone();
         calls.spawn(async move {
             let name = format!("many-{}", name % 25);
-            count(&link, &name).await.expect("counts")
+            increment(&client, &name).await.expect("incremented")
         });
     }
     let mut counts = calls.join_all().await;
     counts.sort_unstable();
     assert_eq!(counts.iter().filter(|count| **count == 4).count(), 25);
-    let layout = link.layout();
+    let layout = client.layout();
     let get = |name: &str| {
         let key = key(layout, name);
         let mut get = redis::cmd("GET");
         get.arg(key.as_str());
         (key, get)
     };
-    let mut questions: Vec<_> = (0..25).map(|number| get(&format!("many-{number}"))).collect();
-    questions.push((key(layout, "a"), redis::cmd("NONSENSE")));
-    let mut answers = link.ask_all(questions).await;
-    let refused = answers.pop().expect("an answer").expect_err("refused").to_string();
+    let mut commands: Vec<_> = (0..25).map(|number| get(&format!("many-{number}"))).collect();
+    commands.push((key(layout, "a"), redis::cmd("NONSENSE")));
+    let mut replies = client.query_all(commands).await;
+    let refused = replies.pop().expect("reply").expect_err("refused").to_string();
     assert!(refused.contains("unknown command"), "{refused}");
-    for answer in answers {
-        assert_eq!(String::from_redis_value(answer.expect("an answer")), Ok("4".to_owned()));
+    for reply in replies {
+        assert_eq!(String::from_redis_value(reply.expect("reply")), Ok("4".to_owned()));
     }
-    let sizes = link.each_primary(redis::cmd("DBSIZE")).await.expect("sizes");
+    let sizes = client.query_primaries(redis::cmd("DBSIZE")).await.expect("sizes");
     assert_eq!(sizes.into_iter().map(number).sum::<i64>(), 26);
 
-    link.each_primary(redis::cmd("SCRIPT").arg("FLUSH").take()).await.expect("flushed");
-    assert_eq!(count(link, "a").await, Ok(3));
+    client.query_primaries(redis::cmd("SCRIPT").arg("FLUSH").take()).await.expect("flushed");
+    assert_eq!(increment(client, "a").await, Ok(3));
 
-    let mut hints = link.hints();
-    subscribe(link, "a").await;
-    subscribe(link, "b").await;
-    publish(link, "a", "one").await;
-    assert_eq!(heard(&mut hints).await, message(link, "a", "one"));
-    link.unsubscribe(&channel(layout, "a"));
-    subscribe(link, "a").await;
-    publish(link, "b", "two").await;
-    publish(link, "a", "three").await;
-    let mut two = [heard(&mut hints).await, heard(&mut hints).await];
-    // Different servers of a cluster may be heard in any order.
-    two.sort_by_key(|hint| format!("{hint:?}"));
-    assert_eq!(two, [message(link, "a", "three"), message(link, "b", "two")]);
+    let mut events = client.channel_events();
+    subscribe(client, "a").await;
+    subscribe(client, "b").await;
+    publish(client, "a", "one").await;
+    assert_eq!(next_event(&mut events).await, message(client, "a", "one"));
+    client.unsubscribe(&channel(layout, "a"));
+    subscribe(client, "a").await;
+    publish(client, "b", "two").await;
+    publish(client, "a", "three").await;
+    let mut received = [next_event(&mut events).await, next_event(&mut events).await];
+    // Messages from different servers of a cluster may arrive in any order.
+    received.sort_by_key(|event| format!("{event:?}"));
+    assert_eq!(received, [message(client, "a", "three"), message(client, "b", "two")]);
 }
