@@ -40,18 +40,18 @@ impl Inner {
             match change {
                 ReportedChange::Granted { last_wait, .. } => {
                     updates.extend(add_to_index(&agent_keys.held_locks, lock, ttl));
-                    if let Some(by_type) = keys.type_index.as_ref().filter(|_| self.is_cluster()) {
-                        updates.extend(add_to_index(by_type, lock, ttl));
+                    if let Some(type_index) = keys.type_index.as_ref().filter(|_| self.is_cluster()) {
+                        updates.extend(add_to_index(type_index, lock, ttl));
                     }
                     if *last_wait && !queues_later(later, holder) {
                         updates.push(remove_from_index(&agent_keys.awaited_locks, lock));
                     }
                 }
                 ReportedChange::Claimed { .. } => {
-                    updates.extend(add_to_index(&agent_keys.held_locks, lock, ttl))
+                    updates.extend(add_to_index(&agent_keys.held_locks, lock, ttl));
                 }
                 ReportedChange::HoldEnded { last_hold: true, .. } => {
-                    updates.push(remove_from_index(&agent_keys.held_locks, lock))
+                    updates.push(remove_from_index(&agent_keys.held_locks, lock));
                 }
                 ReportedChange::WaitEnded { last_wait: true, .. } if !queues_later(later, holder) => {
                     updates.push(remove_from_index(&agent_keys.awaited_locks, lock));
@@ -73,8 +73,9 @@ impl Inner {
         for (name, holder) in held {
             let keys = self.lock_keys(name)?;
             entries.extend(add_to_index(&self.agent_keys(holder.agent_id())?.held_locks, keys.lock(), ttl));
-            entries
-                .extend(keys.type_index.iter().flat_map(|by_type| add_to_index(by_type, keys.lock(), ttl)));
+            entries.extend(
+                keys.type_index.iter().flat_map(|type_index| add_to_index(type_index, keys.lock(), ttl)),
+            );
             let mut exists = redis::cmd("HEXISTS");
             exists.arg(keys.lock().as_str()).arg(format!("h:{}", encoding::holder_digest(holder)));
             checks.push((keys.lock().clone(), exists));
@@ -94,8 +95,8 @@ impl Inner {
         if !snapshot.is_held_by(agent) {
             removals.push(remove_from_index(&self.agent_keys(agent)?.held_locks, keys.lock()));
         }
-        if let Some(by_type) = keys.type_index.as_ref().filter(|_| snapshot.holds.is_empty()) {
-            removals.push(remove_from_index(by_type, keys.lock()));
+        if let Some(type_index) = keys.type_index.as_ref().filter(|_| snapshot.holds.is_empty()) {
+            removals.push(remove_from_index(type_index, keys.lock()));
         }
         self.query_all(removals).await.map(drop)
     }

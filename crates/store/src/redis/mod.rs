@@ -284,7 +284,12 @@ impl Inner {
         let (value, acks) = self.client.call_acked(script, keys, args, required, REPLICA_ACK_TIMEOUT).await?;
         let reply = CommandReply::parse(&value)?;
         // A grant that existed before was confirmed when it was made.
-        let is_new_grant = |change: &ReportedChange| matches!(change, ReportedChange::Granted { holder, .. } | ReportedChange::Claimed { holder } if Some(holder) == command.holder());
+        let is_new_grant = |change: &ReportedChange| match change {
+            ReportedChange::Granted { holder, .. } | ReportedChange::Claimed { holder } => {
+                Some(holder) == command.holder()
+            }
+            _ => false,
+        };
         if acks >= required || !reply.changes.iter().any(is_new_grant) {
             return Ok(reply);
         }
@@ -361,7 +366,7 @@ impl Inner {
         for (index, (name, command)) in commands.iter().enumerate() {
             by_lock.entry(name).or_default().push((index, command));
         }
-        let mut answers = Vec::with_capacity(commands.len());
+        let mut replies = Vec::with_capacity(commands.len());
         let may_deadlock =
             |(_, command): &(LockName, LockCommand)| matches!(command, LockCommand::Acquire(_));
         let max_concurrent =
@@ -376,7 +381,7 @@ impl Inner {
             let batch = batch.into_iter().map(|(name, commands)| self.run_in_order(name, commands));
             for result in join_all(batch).await {
                 match result {
-                    Ok(batch) => answers.extend(batch),
+                    Ok(batch) => replies.extend(batch),
                     Err(error) => failed = Some(error),
                 }
             }
@@ -385,8 +390,8 @@ impl Inner {
         if let Some(error) = failed {
             return Err(error);
         }
-        answers.sort_by_key(|(index, _)| *index);
-        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+        replies.sort_by_key(|(index, _)| *index);
+        Ok(replies.into_iter().map(|(_, reply)| reply).collect())
     }
 
     async fn run_in_order(
@@ -394,11 +399,11 @@ impl Inner {
         name: &LockName,
         commands: Vec<(usize, &LockCommand)>,
     ) -> Result<Vec<(usize, Answer)>, CoordinationError> {
-        let mut answers = Vec::with_capacity(commands.len());
+        let mut replies = Vec::with_capacity(commands.len());
         for (index, command) in commands {
-            answers.push((index, self.run_command(name, command).await?));
+            replies.push((index, self.run_command(name, command).await?));
         }
-        Ok(answers)
+        Ok(replies)
     }
 
     /// Registers for the lock's channel if it is subscribed already. Returns whether all later changes will be

@@ -114,7 +114,7 @@ impl Inner {
         for work in deferred {
             let result = match &work {
                 DeferredWork::Inspect(name) => self.inspect_lock(name).await,
-                DeferredWork::FindDeadlocks(holder, name) => self.find_deadlocks(holder, name).await,
+                DeferredWork::FindDeadlocks(holder, name) => self.resolve_and_report(holder, name).await,
             };
             if let Err(error) = result {
                 tracing::debug!(%error, "cannot search for deadlocks; retrying later");
@@ -203,7 +203,7 @@ impl Inner {
     }
 
     /// Resolves the deadlocks through a holder and reports them even if a later step fails.
-    async fn find_deadlocks(&self, holder: &Holder, name: &LockName) -> Result<(), CoordinationError> {
+    async fn resolve_and_report(&self, holder: &Holder, name: &LockName) -> Result<(), CoordinationError> {
         let resolved = self.resolve_deadlocks(holder, name, false).await?;
         locked(&self.maintenance).unreported_deadlocks.extend(resolved);
         Ok(())
@@ -256,7 +256,7 @@ impl Inner {
             }
             if self.claim_check(agent, snapshot.now).await? {
                 searched += 1;
-                self.find_deadlocks_around(agent, snapshot.now).await?;
+                self.resolve_reachable_deadlocks(agent, snapshot.now).await?;
             }
         }
         Ok(())
@@ -264,7 +264,7 @@ impl Inner {
 
     /// Resolves every deadlock that is reachable from an agent's waits. The agents met on the way are searched by
     /// this too, and need no search of their own soon.
-    async fn find_deadlocks_around(&self, agent: &str, now: Moment) -> Result<(), CoordinationError> {
+    async fn resolve_reachable_deadlocks(&self, agent: &str, now: Moment) -> Result<(), CoordinationError> {
         let (table, agents, is_complete) = self.reachable_from(agent).await?;
         let mut resolved = Vec::new();
         let is_clear = self.resolve_suspected(&table, &mut resolved).await;
@@ -396,8 +396,8 @@ impl Inner {
     async fn expire_agent(&self, agent: &str, score: &str) -> Result<(), CoordinationError> {
         for (name, holder, request) in self.tickets_of(agent).await? {
             let command = LockCommand::Cancel { holder, request, why: End::AgentOffline, begun: false };
-            let answer = self.run_command(&name, &command).await?;
-            locked(&self.maintenance).unreported_deadlocks.extend(answer.deadlocks);
+            let reply = self.run_command(&name, &command).await?;
+            locked(&self.maintenance).unreported_deadlocks.extend(reply.deadlocks);
         }
         let keys = self.agent_keys(agent)?;
         let agent_keys = [keys.profile.clone(), keys.capacity.clone()];
@@ -419,8 +419,9 @@ impl Inner {
         let names = self.index_members(&self.agent_keys(agent)?.awaited_locks).await?;
         let mut waits = Vec::new();
         for (name, snapshot) in names.iter().zip(self.read_locks(&names, usize::MAX).await?) {
-            let of_agent = snapshot.waiters.into_iter().filter(|waiter| waiter.holder.agent_id() == agent);
-            waits.extend(of_agent.map(|waiter| (name.clone(), waiter.holder.clone(), waiter)));
+            let agent_waiters =
+                snapshot.waiters.into_iter().filter(|waiter| waiter.holder.agent_id() == agent);
+            waits.extend(agent_waiters.map(|waiter| (name.clone(), waiter.holder.clone(), waiter)));
         }
         Ok(waits)
     }

@@ -317,8 +317,8 @@ async fn folder_copied_at_any_moment_contains_all_replies() {
 }
 
 async fn grant(backend: &EmbeddedCoordination, name: &str, acquire: Acquire) -> ade_domain::lock::Grant {
-    let answers = backend.commands(vec![(lock(name), LockCommand::Acquire(acquire))]).await.expect("reply");
-    match &answers[0].outcome {
+    let replies = backend.commands(vec![(lock(name), LockCommand::Acquire(acquire))]).await.expect("reply");
+    match &replies[0].outcome {
         Outcome::Standing(Standing::Held(grant)) => grant.clone(),
         other => panic!("not granted: {other:?}"),
     }
@@ -381,8 +381,8 @@ async fn open_circuit_breaker_survives_a_snapshot() {
         grant(&backend, &format!("task:{n}"), acquire("ann", "1", Mode::Exclusive)).await;
     }
     for _ in 0..2 {
-        let answers = backend.commands(vec![command("late")]).await.expect("reply");
-        let outcome = &answers[0].outcome;
+        let replies = backend.commands(vec![command("late")]).await.expect("reply");
+        let outcome = &replies[0].outcome;
         assert!(
             matches!(outcome, Outcome::Standing(Standing::Refused(LockRefusal::Contention { .. }))),
             "{outcome:?}"

@@ -44,8 +44,8 @@ fn second_acquire(agent: &str) -> Acquire {
 }
 
 async fn send(store: &RedisCoordination, name: &str, command: LockCommand) -> Answer {
-    let answers = store.commands(vec![(lock(name), command)]).await.expect("reply");
-    answers.into_iter().next().expect("one reply")
+    let replies = store.commands(vec![(lock(name), command)]).await.expect("reply");
+    replies.into_iter().next().expect("one reply")
 }
 
 async fn hold(store: &RedisCoordination, name: &str, agent: &str) -> Token {
@@ -79,9 +79,9 @@ async fn finds_deadlock_despite_lost_index_entries() {
     for agent in ["ben", "cem"] {
         let _: i64 = raw_command(&server, &["DEL", &format!("ade:lock:index:agent:{agent}")]);
     }
-    let answer = send_acquire(&store, "b", second_acquire("ann")).await;
-    assert_eq!(answer.deadlocks.len(), 1, "{answer:?}");
-    assert_eq!(answer.deadlocks.iter().map(|found| found.cycle.len()).sum::<usize>(), 3);
+    let reply = send_acquire(&store, "b", second_acquire("ann")).await;
+    assert_eq!(reply.deadlocks.len(), 1, "{reply:?}");
+    assert_eq!(reply.deadlocks.iter().map(|found| found.cycle.len()).sum::<usize>(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -97,11 +97,8 @@ async fn searches_long_queues_with_few_commands() {
         send_acquire(&store, "own", acquire(agent)).await;
     }
     let _: () = raw_command(&server, &["CONFIG", "RESETSTAT"]);
-    let answer = send_acquire(&store, "hot", second_acquire("ann")).await;
-    assert!(
-        matches!(answer.outcome, Outcome::Standing(Standing::Waiting { position: 201, .. })),
-        "{answer:?}"
-    );
+    let reply = send_acquire(&store, "hot", second_acquire("ann")).await;
+    assert!(matches!(reply.outcome, Outcome::Standing(Standing::Waiting { position: 201, .. })), "{reply:?}");
     let stats: String = raw_command(&server, &["INFO", "commandstats"]);
     let calls = |command: &str| {
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));

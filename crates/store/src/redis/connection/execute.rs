@@ -157,7 +157,7 @@ impl ClientState {
                     };
                     let until = Instant::now() + within + self.connector.options.response_timeout;
                     let sent = send(&mut dedicated.connection, &command, asking.is_some());
-                    // A caller that gives active drops this connection, and the server stops blocking.
+                    // A caller that gives up drops this connection, and the server stops blocking.
                     let reply = self.await_reply(&node, &active, until, sent).await?;
                     active.put_back(dedicated);
                     deadline = Instant::now() + self.connector.options.response_timeout;
@@ -227,7 +227,7 @@ impl ClientState {
             last_error = one_line(&RedisError::from(error));
             now = Instant::now();
         }
-        Err(self.unavailable(&format!("gave active after {:?}: {last_error}", started.elapsed())))
+        Err(self.unavailable(&format!("gave up after {:?}: {last_error}", started.elapsed())))
     }
 
     fn refused(&self, address: &Address, error: ServerError) -> CoordinationError {

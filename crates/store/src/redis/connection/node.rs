@@ -192,7 +192,7 @@ impl Node {
             let downtime = previous_outage.as_ref().map_or(Duration::ZERO, |outage| outage.since.elapsed());
             match (is_other, previous_outage) {
                 (true, _) => {
-                    tracing::warn!(%address, ?downtime, "connected to a restarted or new Redis primary")
+                    tracing::warn!(%address, ?downtime, "connected to a restarted or new Redis primary");
                 }
                 (false, Some(_)) => tracing::info!(%address, ?downtime, "reconnected to Redis"),
                 (false, None) => tracing::debug!(%address, "connected to Redis"),
@@ -225,7 +225,7 @@ impl Node {
         self.state.send_replace(State::Disconnected(Some(outage)));
     }
 
-    /// The connection ended by itself. The server may well be active, so the next call connects at once.
+    /// The connection ended by itself. The server may well be up, so the next call connects at once.
     fn disconnected(&self, generation: u64) {
         self.disconnect(generation, None);
     }
@@ -284,7 +284,7 @@ impl Node {
         Ok((self.dedicated(active, deadline).await?, permit))
     }
 
-    /// A dedicated connection to the server of `active`. On an error nothing was sent, and the server is looked active
+    /// A dedicated connection to the server of `active`. On an error nothing was sent, and the server is looked up
     /// again.
     pub(super) async fn dedicated(
         &self,
