@@ -1,4 +1,5 @@
-//! What time it is by Redis' clock, without asking: the last time it told, and what passed here since.
+//! Estimates the time of the Redis server without a round trip: the last time it reported, plus the time elapsed
+//! since.
 
 use std::sync::Mutex;
 
@@ -7,33 +8,32 @@ use tokio::time::Instant;
 
 use super::locked;
 
-/// An estimate that never runs back by itself.
 #[derive(Debug, Default)]
 pub(super) struct StoreClock {
-    heard: Mutex<Option<(Moment, Instant)>>,
+    last_observed: Mutex<Option<(Moment, Instant)>>,
 }
 
 impl StoreClock {
-    /// Redis said that it is this late, a moment ago. An answer that was long on its way does not set the clock back, a
-    /// Redis whose clock is behind does.
-    pub(super) fn heard(&self, now: Moment) {
-        /// Answers take less than this; what is farther behind is another clock.
-        const LATE_MS: u64 = 2_000;
-        let mut heard = locked(&self.heard);
-        let here = Instant::now();
-        let known = heard.map(|known| after(known, here));
-        if known.is_none_or(|known| now >= known || known.ms_since(now) > LATE_MS) {
-            *heard = Some((now, here));
+    /// Takes over a time that Redis just reported. A reply that was delayed must not set the clock back, but a server
+    /// whose clock is behind must.
+    pub(super) fn observe(&self, now: Moment) {
+        /// Replies take less than this; a time further behind comes from another clock.
+        const MAX_DELAY_MS: u64 = 2_000;
+        let mut last = locked(&self.last_observed);
+        let local_now = Instant::now();
+        let estimate = last.map(|observed| advance(observed, local_now));
+        if estimate.is_none_or(|estimate| now >= estimate || estimate.ms_since(now) > MAX_DELAY_MS) {
+            *last = Some((now, local_now));
         }
     }
 
     pub(super) fn now(&self) -> Moment {
-        let heard = *locked(&self.heard);
-        heard.map_or_else(Moment::default, |known| after(known, Instant::now()))
+        let last = *locked(&self.last_observed);
+        last.map_or_else(Moment::default, |observed| advance(observed, Instant::now()))
     }
 }
 
-fn after((moment, at): (Moment, Instant), here: Instant) -> Moment {
-    let passed = u64::try_from(here.duration_since(at).as_micros()).unwrap_or(u64::MAX);
-    Moment::from_micros(moment.micros().saturating_add(passed))
+fn advance((moment, at): (Moment, Instant), local_now: Instant) -> Moment {
+    let elapsed = u64::try_from(local_now.duration_since(at).as_micros()).unwrap_or(u64::MAX);
+    Moment::from_micros(moment.micros().saturating_add(elapsed))
 }

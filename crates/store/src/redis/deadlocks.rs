@@ -1,8 +1,9 @@
-//! Deadlocks across slots: what matters of the wait-for graph is read, `domain` searches it, and a
-//! cycle counts only if a second reading, begun when the first was over, shows the same waits and the same grants.
+//! Deadlocks across slots. The relevant part of the wait-for graph is read, the `domain` crate searches it, and a
+//! cycle counts only if a second read, started after the first one finished, shows the same waits and the same
+//! grants.
 //!
-//! Then all its edges stood at one moment, and a cycle of waits does not open by itself. The victim's own wait is checked
-//! once more inside the script that ends it.
+//! Then all edges existed at one moment, and a cycle of waits does not dissolve by itself. The script that aborts the
+//! victim checks its wait once more.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,212 +14,221 @@ use ade_domain::lock::{Cycle, Deadlock, Entry, Holder, LockCommand, LockName, Ou
 use futures_util::future::try_join_all;
 use redis::Value;
 
-use super::step::Changed;
-use super::{Inner, encoding, foreign, locked, step};
+use super::command::ReportedChange;
+use super::{Inner, encoding, locked, reply};
 use crate::coordination::CoordinationError;
 
-/// Searches for one holder before it is left to the next round.
-const MOST_SEARCHES: usize = 10;
+/// Searches for one holder before the rest is left to the next sweep.
+const MAX_SEARCHES: usize = 10;
 
-/// What one search came to.
-enum Search {
-    /// There is no cycle.
-    Free,
-    /// There was one, and it opened by itself.
-    Again,
-    /// Somebody gave way.
-    Ended(Deadlock),
+enum SearchResult {
+    NoCycle,
+    /// The cycle was gone at the second read.
+    Vanished,
+    /// A victim was aborted.
+    Resolved(Deadlock),
 }
 
 impl Inner {
-    /// Ends every cycle through this holder, which waits for `name`; `is_last`: behind everybody else there.
-    pub(super) async fn end_deadlocks(
+    /// Resolves every deadlock through this holder, which waits for `name`. `is_last`: nobody waits behind it.
+    pub(super) async fn resolve_deadlocks(
         &self,
         through: &Holder,
         name: &LockName,
         is_last: bool,
     ) -> Result<Vec<Deadlock>, CoordinationError> {
-        let mut ended = Vec::new();
-        if !self.rules().deadlock_detection {
-            return Ok(ended);
+        let mut resolved = Vec::new();
+        if !self.limits().deadlock_detection {
+            return Ok(resolved);
         }
-        for _ in 0..MOST_SEARCHES {
-            match self.end_one(through, name, is_last).await {
-                Ok(Search::Free) => return Ok(ended),
-                Ok(Search::Again) => {}
-                Ok(Search::Ended(deadlock)) => ended.push(deadlock),
+        for _ in 0..MAX_SEARCHES {
+            match self.resolve_next(through, name, is_last).await {
+                Ok(SearchResult::NoCycle) => return Ok(resolved),
+                Ok(SearchResult::Vanished) => {}
+                Ok(SearchResult::Resolved(deadlock)) => resolved.push(deadlock),
                 Err(error) => {
-                    // Who gave way has given way: the next sweep tells of it.
-                    locked(&self.rounds).untold.extend(ended);
+                    // Resolved deadlocks must be reported despite the error.
+                    locked(&self.maintenance).unreported_deadlocks.extend(resolved);
                     return Err(error);
                 }
             }
         }
-        tracing::warn!(holder = %through, "cycles of waiting holders keep forming; the rest is left to the next round");
-        Ok(ended)
+        tracing::warn!(holder = %through, "new deadlocks keep forming; the next sweep continues");
+        Ok(resolved)
     }
 
-    /// Ends the cycles among those whom an agent's waits lead to, as one reading shows them. Whether nobody is suspected any
-    /// more whom a closer look did not clear.
-    pub(super) async fn end_suspected(
+    /// Resolves the deadlocks that one read of the graph shows. Returns whether every suspected cycle was resolved.
+    pub(super) async fn resolve_suspected(
         &self,
         table: &Table,
-        ended: &mut Vec<Deadlock>,
+        resolved: &mut Vec<Deadlock>,
     ) -> Result<bool, CoordinationError> {
         let mut is_clear = true;
         let waiting = table.all_waiting().map(|(holder, _)| holder);
         for holder in graph::suspects(table, waiting) {
             let Some(cycle) = graph::cycle_through(table, holder) else { continue };
-            match self.end_found(table, cycle).await? {
-                Search::Ended(deadlock) => ended.push(deadlock),
-                Search::Free | Search::Again => is_clear = false,
+            match self.resolve_cycle(table, cycle).await? {
+                SearchResult::Resolved(deadlock) => resolved.push(deadlock),
+                SearchResult::NoCycle | SearchResult::Vanished => is_clear = false,
             }
         }
         Ok(is_clear)
     }
 
-    async fn end_one(
+    async fn resolve_next(
         &self,
         through: &Holder,
         name: &LockName,
         is_last: bool,
-    ) -> Result<Search, CoordinationError> {
+    ) -> Result<SearchResult, CoordinationError> {
         let Some((first, cycle)) = self.find_cycle(through, name, is_last).await? else {
-            return Ok(Search::Free);
+            return Ok(SearchResult::NoCycle);
         };
-        self.end_found(&first, cycle).await
+        self.resolve_cycle(&first, cycle).await
     }
 
-    /// Ends a cycle that was found in a reading, if a second one shows the same.
-    async fn end_found(&self, first: &Table, cycle: Cycle) -> Result<Search, CoordinationError> {
-        let Some(second) = self.read_again(first, &cycle).await? else { return Ok(Search::Again) };
-        Ok(self.abort_one(second, cycle).await?.map_or(Search::Again, Search::Ended))
+    /// Resolves a cycle if a second read confirms it.
+    async fn resolve_cycle(&self, first: &Table, cycle: Cycle) -> Result<SearchResult, CoordinationError> {
+        let Some(second) = self.reread(first, &cycle).await? else { return Ok(SearchResult::Vanished) };
+        Ok(self.abort_victim(second, cycle).await?.map_or(SearchResult::Vanished, SearchResult::Resolved))
     }
 
-    /// Lets happen what is due at the locks of a cycle, and reads them again with all that its holders hold. `None` if
-    /// anything is not as it was.
-    async fn read_again(&self, first: &Table, cycle: &Cycle) -> Result<Option<Table>, CoordinationError> {
-        let own: BTreeSet<LockName> = cycle.iter().map(|edge| edge.waits_for.clone()).collect();
-        try_join_all(own.iter().map(|name| self.step(name, &LockCommand::Tick))).await?;
+    /// Ends what is over at the locks of a cycle, and reads them again with everything that its holders hold. Returns
+    /// `None` if the cycle changed.
+    async fn reread(&self, first: &Table, cycle: &Cycle) -> Result<Option<Table>, CoordinationError> {
+        let in_cycle: BTreeSet<LockName> = cycle.iter().map(|edge| edge.waits_for.clone()).collect();
+        try_join_all(in_cycle.iter().map(|name| self.apply(name, &LockCommand::Tick))).await?;
         let held = try_join_all(cycle.iter().map(|edge| self.held_by(&edge.holder))).await?;
         let held: BTreeSet<LockName> =
-            held.into_iter().flatten().filter(|name| !own.contains(name)).collect();
-        let mut second = Table::new(self.rules().clone());
-        // Of what else they hold only the grants matter: they say who is the youngest.
-        for (names, most) in [(own, usize::MAX), (held, 0)] {
+            held.into_iter().flatten().filter(|name| !in_cycle.contains(name)).collect();
+        let mut second = Table::new(self.limits().clone());
+        // Of the other locks only the grants matter: they determine the youngest holder.
+        for (names, max_waiters) in [(in_cycle, usize::MAX), (held, 0)] {
             let names: Vec<LockName> = names.into_iter().collect();
-            for (name, seen) in names.iter().zip(self.see_all(&names, most).await?) {
-                seen.changes().for_each(|change| second.apply(&Entry::Lock(name.clone(), change)));
+            for (name, snapshot) in names.iter().zip(self.read_locks(&names, max_waiters).await?) {
+                snapshot.changes().for_each(|change| second.apply(&Entry::Lock(name.clone(), change)));
             }
         }
-        Ok(stands(first, &second, cycle).then_some(second))
+        Ok(is_unchanged(first, &second, cycle).then_some(second))
     }
 
-    /// Ends the wait and the holds of whoever gives way; `None` if it stopped waiting meanwhile.
-    async fn abort_one(&self, mut seen: Table, cycle: Cycle) -> Result<Option<Deadlock>, CoordinationError> {
+    /// Aborts the wait and the holds of the victim. Returns `None` if it does not wait any more.
+    async fn abort_victim(
+        &self,
+        mut table: Table,
+        cycle: Cycle,
+    ) -> Result<Option<Deadlock>, CoordinationError> {
         let now = self.clock.now();
-        let ages = try_join_all(cycle.iter().map(|edge| self.age(&edge.holder))).await?;
+        let ages = try_join_all(cycle.iter().map(|edge| self.victim_age(&edge.holder))).await?;
         for (edge, age) in cycle.iter().zip(ages) {
             if let Some((since, until)) = age {
-                seen.apply(&Entry::Aged { holder: edge.holder.clone(), since, until });
+                table.apply(&Entry::Aged { holder: edge.holder.clone(), since, until });
             }
         }
-        let Some(Candidate { holder, oldest_grant, .. }) = seen.victim(&cycle, now) else { return Ok(None) };
+        let Some(Candidate { holder, oldest_grant, .. }) = table.victim(&cycle, now) else { return Ok(None) };
         let Some(edge) = cycle.iter().find(|edge| edge.holder == holder).cloned() else { return Ok(None) };
         let cycle = Arc::new(cycle);
         let abort = |waits_by| LockCommand::Abort { holder: holder.clone(), waits_by, cycle: cycle.clone() };
         if let Some(since) = oldest_grant {
-            self.keep_age(&holder, since, now).await?;
+            self.record_victim_age(&holder, since, now).await?;
         }
-        let said = self.step(&edge.waits_for, &abort(Some(edge.request))).await?;
-        if said.outcome == Outcome::Lost {
+        let reply = self.apply(&edge.waits_for, &abort(Some(edge.request))).await?;
+        if reply.outcome == Outcome::Lost {
             return Ok(None);
         }
-        let freed_here = |name: &LockName, changed: &[Changed]| {
-            let of_victim =
-                |change: &Changed| matches!(change, Changed::Freed { holder: of, .. } if *of == holder);
-            changed.iter().any(of_victim).then(|| name.clone())
+        let freed_here = |name: &LockName, changes: &[ReportedChange]| {
+            let is_of_victim = |change: &ReportedChange| matches!(change, ReportedChange::HoldEnded { holder: freed, .. } if *freed == holder);
+            changes.iter().any(is_of_victim).then(|| name.clone())
         };
-        let mut freed: BTreeSet<LockName> = freed_here(&edge.waits_for, &said.changed).into_iter().collect();
-        // Its wait has ended, and that is told whatever happens to the rest.
-        let mut others = self.all_of_holder(&holder).await.unwrap_or_else(|error| {
-            tracing::warn!(%holder, %error, "the locks of a deadlock's victim cannot be found; they end with their leases");
+        let mut freed: BTreeSet<LockName> = freed_here(&edge.waits_for, &reply.changes).into_iter().collect();
+        // Its wait has ended; the deadlock is reported even if the rest fails.
+        let mut others = self.locks_of(&holder).await.unwrap_or_else(|error| {
+            tracing::warn!(%holder, %error, "cannot find the locks of a deadlock victim; they end with their leases");
             BTreeSet::new()
         });
         others.remove(&edge.waits_for);
         for name in others {
-            // What cannot be reached ends with its lease.
-            match self.step(&name, &abort(None)).await {
-                Ok(said) => freed.extend(freed_here(&name, &said.changed)),
+            // A hold that cannot be freed ends with its lease.
+            match self.apply(&name, &abort(None)).await {
+                Ok(reply) => freed.extend(freed_here(&name, &reply.changes)),
                 Err(error) => {
-                    tracing::warn!(lock = %name, %error, "a lock of a deadlock's victim cannot be freed");
+                    tracing::warn!(lock = %name, %error, "cannot free a lock of a deadlock victim; it ends with its lease");
                 }
             }
         }
         Ok(Some(Deadlock { cycle, victim: holder, freed: freed.into_iter().collect() }))
     }
 
-    /// Since when a holder counts as old, and until when, if it gave way before.
-    async fn age(&self, holder: &Holder) -> Result<Option<(Moment, Moment)>, CoordinationError> {
-        let mut ask = redis::cmd("HGET");
-        ask.arg(self.keys.ages.as_str()).arg(encoding::who(holder));
-        let value = self.ask(&self.keys.ages, ask).await?;
+    /// Since when a victim counts as old, and until when that applies.
+    async fn victim_age(&self, holder: &Holder) -> Result<Option<(Moment, Moment)>, CoordinationError> {
+        let mut get = redis::cmd("HGET");
+        get.arg(self.keys.victim_ages.as_str()).arg(encoding::holder_digest(holder));
+        let value = self.query(&self.keys.victim_ages, get).await?;
         if value == Value::Nil {
             return Ok(None);
         }
-        let text = step::text(&value).map_err(foreign)?;
+        let text = reply::text(&value)?;
         let (since, until) = text.split_once(' ').unwrap_or_default();
-        Ok(encoding::moment(since).zip(encoding::moment(until)))
+        Ok(encoding::parse_moment(since).zip(encoding::parse_moment(until)))
     }
 
-    async fn keep_age(&self, holder: &Holder, since: Moment, now: Moment) -> Result<(), CoordinationError> {
-        let repeat_ms = self.rules().repeat_ms;
+    async fn record_victim_age(
+        &self,
+        holder: &Holder,
+        since: Moment,
+        now: Moment,
+    ) -> Result<(), CoordinationError> {
+        let repeat_ms = self.limits().repeat_ms;
         let (mut set, mut expire) = (redis::cmd("HSET"), redis::cmd("PEXPIRE"));
         let age = format!("{} {}", since.micros(), now.plus_ms(repeat_ms).micros());
-        set.arg(self.keys.ages.as_str()).arg(encoding::who(holder)).arg(age);
-        expire.arg(self.keys.ages.as_str()).arg(repeat_ms);
-        let key = &self.keys.ages;
-        self.ask_each(vec![(key.clone(), set), (key.clone(), expire)]).await?;
-        locked(&self.aged).insert(encoding::who(holder));
+        set.arg(self.keys.victim_ages.as_str()).arg(encoding::holder_digest(holder)).arg(age);
+        expire.arg(self.keys.victim_ages.as_str()).arg(repeat_ms);
+        let key = &self.keys.victim_ages;
+        self.query_all(vec![(key.clone(), set), (key.clone(), expire)]).await?;
+        locked(&self.victims).insert(encoding::holder_digest(holder));
         Ok(())
     }
 
-    /// A holder that got what it wanted and gave it back counts as old as it is again.
-    pub(super) async fn forget_age(&self, holder: &Holder) {
-        if locked(&self.aged).is_empty() || !locked(&self.aged).remove(&encoding::who(holder)) {
+    /// A holder that released a lock regularly gets its real age back.
+    pub(super) async fn forget_victim_age(&self, holder: &Holder) {
+        if locked(&self.victims).is_empty() || !locked(&self.victims).remove(&encoding::holder_digest(holder))
+        {
             return;
         }
-        let mut forget = redis::cmd("HDEL");
-        forget.arg(self.keys.ages.as_str()).arg(encoding::who(holder));
-        if let Err(error) = self.ask(&self.keys.ages, forget).await {
-            tracing::warn!(%error, "the age of a holder cannot be forgotten; it ends by itself");
+        let mut delete = redis::cmd("HDEL");
+        delete.arg(self.keys.victim_ages.as_str()).arg(encoding::holder_digest(holder));
+        if let Err(error) = self.query(&self.keys.victim_ages, delete).await {
+            tracing::warn!(%error, "cannot delete the age of a deadlock victim; it expires by itself");
         }
     }
 
-    /// Learns who gave way lately, wherever that was decided, and forgets those for whom it does not count any more.
-    pub(super) async fn learn_ages(&self) -> Result<(), CoordinationError> {
-        let mut ask = redis::cmd("HGETALL");
-        ask.arg(self.keys.ages.as_str());
-        let ages = super::locks::texts(&self.ask(&self.keys.ages, ask).await?)?;
+    /// Loads the current victims, also those of other servers, and deletes expired entries.
+    pub(super) async fn refresh_victim_ages(&self) -> Result<(), CoordinationError> {
+        let mut get = redis::cmd("HGETALL");
+        get.arg(self.keys.victim_ages.as_str());
+        let ages = reply::texts(&self.query(&self.keys.victim_ages, get).await?)?;
         let now = self.clock.now();
-        let counts = |age: &str| {
-            let until = age.split_once(' ').and_then(|(_, until)| encoding::moment(until));
+        let is_current = |age: &str| {
+            let until = age.split_once(' ').and_then(|(_, until)| encoding::parse_moment(until));
             until.is_some_and(|until| until > now)
         };
-        let (count, over): (Vec<_>, Vec<_>) =
-            ages.as_chunks::<2>().0.iter().partition(|[_, age]| counts(age));
-        *locked(&self.aged) = count.into_iter().map(|[who, _]| who.clone()).collect();
-        if !over.is_empty() {
-            let mut forget = redis::cmd("HDEL");
-            forget.arg(self.keys.ages.as_str()).arg(over.iter().map(|[who, _]| who).collect::<Vec<_>>());
-            self.ask(&self.keys.ages, forget).await?;
+        let (current, expired): (Vec<_>, Vec<_>) =
+            ages.as_chunks::<2>().0.iter().partition(|[_, age]| is_current(age));
+        *locked(&self.victims) = current.into_iter().map(|[digest, _]| digest.clone()).collect();
+        if !expired.is_empty() {
+            let mut delete = redis::cmd("HDEL");
+            delete
+                .arg(self.keys.victim_ages.as_str())
+                .arg(expired.iter().map(|[digest, _]| digest).collect::<Vec<_>>());
+            self.query(&self.keys.victim_ages, delete).await?;
         }
         Ok(())
     }
 }
 
-/// Whether every edge of a cycle is the same in both readings: the same wait at the same place, behind the same grant.
-fn stands(first: &Table, second: &Table, cycle: &Cycle) -> bool {
+/// Whether every edge of a cycle is the same in both reads: the same wait at the same position, behind the same
+/// grant.
+fn is_unchanged(first: &Table, second: &Table, cycle: &Cycle) -> bool {
     let wait = |table: &Table, name: &LockName, holder: &Holder| {
         let waiter = table.lock(name)?.wait_of(holder)?;
         Some((waiter.request, waiter.score))
@@ -226,7 +236,7 @@ fn stands(first: &Table, second: &Table, cycle: &Cycle) -> bool {
     let token =
         |table: &Table, name: &LockName, holder: &Holder| Some(table.lock(name)?.hold_of(holder)?.token);
     let next = cycle.iter().skip(1).chain(cycle.first());
-    // Whoever is next holds the lock, or waits just before.
+    // The next holder of the cycle holds the lock or waits just ahead.
     let blocks = |name: &LockName, holder: &Holder, next: &Holder| {
         let Some(lock) = second.lock(name) else { return false };
         let ahead = lock.wait_and_ahead(holder).map(|(_, ahead)| ahead).unwrap_or_default();

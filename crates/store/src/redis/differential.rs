@@ -1,8 +1,8 @@
-//! The scripts against the machine: random commands to one lock, each at the moment at which Redis carried it out, give
-//! the same outcome, the same events, the same state to the last field, and indexes that fit it.
+//! Model-based test: random commands to one lock give the same outcome, the same events and the same state in the
+//! scripts as in the state machine of the `domain` crate, and consistent indexes.
 //!
-//! Time is Redis' own. The windows of the rules are milliseconds wide, so that leases, waits, claims, marks and memories
-//! end between any two commands.
+//! Each command runs in the model at the time that Redis reports. The timeouts are a few milliseconds long, so that
+//! leases, waits, claims, server heartbeats and tombstones expire between any two commands.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,27 +16,28 @@ use ade_testkit::effort::{rounds, seed};
 use ade_testkit::{Dice, Redis, RedisCluster, RedisSentinel};
 use redis::Value;
 
-use super::step::{list, plain, text};
+use super::command::ReportedChange;
+use super::reply::{array, flatten, text};
 use super::{Inner, Options, RedisCoordination, encoding};
 use crate::coordination::LockEventKind;
 
 const AGENTS: [&str; 9] = ["ann", "ben", "cid", "d\u{0}\"e", "eve", "fay", "gus", "hal", "ida"];
-/// Commands to one lock before the next one is tried.
-const STEPS: usize = 60;
+/// Commands per lock.
+const COMMANDS_PER_LOCK: usize = 60;
 
-/// Many at once, few in a batch: what is due takes several steps.
-fn wide() -> LockLimits {
+/// Many holders and waiters but small batches: expiry takes several commands.
+fn wide_limits() -> LockLimits {
     LockLimits {
         max_queue: 20,
         max_holders: 30,
         batch: 2,
         max_repeats: 1_000,
         crowded_after: 100,
-        ..narrow()
+        ..narrow_limits()
     }
 }
 
-fn narrow() -> LockLimits {
+fn narrow_limits() -> LockLimits {
     LockLimits {
         max_queue: 4,
         max_holders: 3,
@@ -54,19 +55,19 @@ fn narrow() -> LockLimits {
     }
 }
 
-/// One lock, and what happened to it.
-struct Trial<'a> {
+/// One lock in Redis and its model.
+struct LockUnderTest<'a> {
     inner: &'a Inner,
     name: LockName,
-    machine: Lock,
+    model: Lock,
     tokens: Vec<Token>,
     requests: u64,
 }
 
-impl Trial<'_> {
-    fn holder(&self, dice: &mut Dice) -> Holder {
-        let few = self.inner.rules().max_holders <= 3;
-        match AGENTS[dice.below(if few { 4 } else { 9 }) as usize] {
+impl LockUnderTest<'_> {
+    fn random_holder(&self, dice: &mut Dice) -> Holder {
+        let agents = if self.inner.limits().max_holders <= 3 { 4 } else { 9 };
+        match AGENTS[dice.below(agents) as usize] {
             "ann" if one_in(dice, 2) => Holder::new("ann", Some("a:{2}/ü")),
             agent => Holder::new(agent, None),
         }
@@ -74,39 +75,39 @@ impl Trial<'_> {
     }
 
     /// Mostly one that the lock knows.
-    fn request(&mut self, holder: &Holder, dice: &mut Dice) -> RequestKey {
+    fn random_request(&mut self, holder: &Holder, dice: &mut Dice) -> RequestKey {
         self.requests += u64::from(one_in(dice, 3));
         RequestKey::of(holder, &(self.requests.saturating_sub(dice.below(3))).to_string())
     }
 
-    fn token(&self, dice: &mut Dice) -> Token {
-        let known = dice.below(self.tokens.len().max(1) as u64) as usize;
-        match self.machine.holds().get(dice.below(3) as usize) {
+    fn random_token(&self, dice: &mut Dice) -> Token {
+        let index = dice.below(self.tokens.len().max(1) as u64) as usize;
+        match self.model.holds().get(dice.below(3) as usize) {
             Some(hold) if !one_in(dice, 6) => hold.token,
-            _ => self.tokens.get(known).copied().unwrap_or_default(),
+            _ => self.tokens.get(index).copied().unwrap_or_default(),
         }
     }
 
-    fn command(&mut self, dice: &mut Dice) -> LockCommand {
+    fn random_command(&mut self, dice: &mut Dice) -> LockCommand {
         let ms = [1, 4, 15, 1_000][dice.below(4) as usize];
-        // Whoever is at the lock already is the more interesting one.
-        let known: Vec<Holder> = self.machine.holds().iter().map(|hold| hold.holder.clone()).collect();
-        let holder = match known.get(dice.below(4) as usize) {
+        // Current holders are more interesting than others.
+        let holders: Vec<Holder> = self.model.holds().iter().map(|hold| hold.holder.clone()).collect();
+        let holder = match holders.get(dice.below(4) as usize) {
             Some(holder) => holder.clone(),
-            None => self.holder(dice),
+            None => self.random_holder(dice),
         };
-        let request = self.request(&holder, dice);
-        let server: Arc<str> = ["one", "two"][dice.below(2) as usize].into();
-        let token = self.token(dice);
+        let request = self.random_request(&holder, dice);
+        let server: Arc<str> = ["server-1", "server-2"][dice.below(2) as usize].into();
+        let token = self.random_token(dice);
         match dice.below(24) {
             0..=8 => {
-                let holder = self.holder(dice);
+                let holder = self.random_holder(dice);
                 let wait = (!one_in(dice, 4)).then(|| Wait {
                     ms: [2, 10, 500, 2_500][dice.below(4) as usize],
                     served_by: (!one_in(dice, 3)).then_some(server),
                 });
                 LockCommand::Acquire(Acquire {
-                    request: self.request(&holder, dice),
+                    request: self.random_request(&holder, dice),
                     holder,
                     remember: one_in(dice, 2),
                     mode: if one_in(dice, 2) { Mode::Shared } else { Mode::Exclusive },
@@ -145,46 +146,46 @@ impl Trial<'_> {
         }
     }
 
-    async fn step(&mut self, dice: &mut Dice) -> String {
-        let command = self.command(dice);
-        let rules = self.inner.rules().clone();
-        let said = self.inner.step(&self.name, &command).await.expect("answers");
-        let step = self.machine.step(&command, said.now, &rules);
-        let what = format!("{} {command:?}", said.now);
-        assert_eq!(said.outcome, step.outcome, "{what}");
-        let happened: Vec<LockEventKind> = step.changes.iter().filter_map(LockEventKind::of).collect();
-        let told: Vec<LockEventKind> = said.changed.iter().filter_map(super::step::Changed::event).collect();
-        assert_eq!(sorted(&told), sorted(&happened), "{what}");
+    async fn run_random_command(&mut self, dice: &mut Dice) -> String {
+        let command = self.random_command(dice);
+        let limits = self.inner.limits().clone();
+        let reply = self.inner.apply(&self.name, &command).await.expect("reply");
+        let step = self.model.step(&command, reply.now, &limits);
+        let context = format!("{} {command:?}", reply.now);
+        assert_eq!(reply.outcome, step.outcome, "{context}");
+        let expected: Vec<LockEventKind> = step.changes.iter().filter_map(LockEventKind::of).collect();
+        let events: Vec<LockEventKind> = reply.changes.iter().filter_map(ReportedChange::event).collect();
+        assert_eq!(sorted(&events), sorted(&expected), "{context}");
         self.tokens.extend(
-            self.machine
+            self.model
                 .holds()
                 .iter()
                 .map(|hold| hold.token)
                 .filter(|token| !self.tokens.contains(token))
                 .collect::<Vec<_>>(),
         );
-        let of_redis = self.read().await;
-        // What ended while we were reading may be gone; Redis ends keys by the millisecond.
-        self.inner.ask_time().await.expect("answers");
-        let lately = self.inner.clock.now().plus_ms(1);
-        let kept = |change: &Change| !matches!(change, Change::Gone { until, .. } if *until <= lately);
-        let of_redis: Vec<Change> = of_redis.into_iter().filter(kept).collect();
-        let of_machine: Vec<Change> = self.machine.changes().filter(kept).collect();
-        assert_eq!(sorted(&of_redis), sorted(&of_machine), "{what}");
-        self.check_indexes(&what).await;
-        what
+        let stored = self.read_state().await;
+        // What expired during the read may be gone; Redis expires keys by the millisecond.
+        self.inner.sync_clock().await.expect("reply");
+        let read_at = self.inner.clock.now().plus_ms(1);
+        let is_current = |change: &Change| !matches!(change, Change::Gone { until, .. } if *until <= read_at);
+        let stored: Vec<Change> = stored.into_iter().filter(is_current).collect();
+        let expected: Vec<Change> = self.model.changes().filter(is_current).collect();
+        assert_eq!(sorted(&stored), sorted(&expected), "{context}");
+        self.check_indexes(&context).await;
+        context
     }
 
-    /// Everything that Redis keeps of the lock, as the changes that make it.
-    async fn read(&self) -> Vec<Change> {
-        let seen = self.inner.see(&self.name, usize::MAX).await.expect("answers");
+    /// The whole state of the lock in Redis, as changes that produce it from an empty lock.
+    async fn read_state(&self) -> Vec<Change> {
+        let snapshot = self.inner.read_lock(&self.name, usize::MAX).await.expect("reply");
         let keys = self.inner.lock_keys(&self.name).expect("built");
-        let [.., fence, ended] = &keys.own;
-        let mut changes: Vec<Change> = seen.changes().collect();
+        let [.., fence, ended] = &keys.script_keys;
+        let mut changes: Vec<Change> = snapshot.changes().collect();
         let (mut token, mut score) = (Token::default(), Default::default());
         for [name, value] in self.fields(fence).await {
             let numbers: Vec<u64> = value.split(' ').filter_map(|number| number.parse().ok()).collect();
-            let moment = |at: usize| ade_domain::Moment::from_micros(numbers[at]);
+            let moment = |index: usize| ade_domain::Moment::from_micros(numbers[index]);
             match name.as_str() {
                 "token" => token = Token::shown(numbers[0]),
                 "score" => score = ade_domain::lock::Score::from_millis(value.parse().expect("a number")),
@@ -195,8 +196,8 @@ impl Trial<'_> {
                 }),
                 "name" => assert_eq!(value, self.name.as_str()),
                 "kept" => {}
-                mark => {
-                    let server = mark.strip_prefix("m:").expect("a mark").into();
+                heartbeat => {
+                    let server = heartbeat.strip_prefix("m:").expect("a server heartbeat").into();
                     changes.push(Change::Marked { server, at: moment(0) });
                 }
             }
@@ -205,8 +206,10 @@ impl Trial<'_> {
         for [name, value] in self.fields(ended).await {
             if let Ok(request) = name.parse::<RequestKey>() {
                 let (until, why) = value.split_once(' ').expect("a time and an end");
-                let (until, why) =
-                    (encoding::moment(until).expect("a time"), encoding::end(why).expect("an end"));
+                let (until, why) = (
+                    encoding::parse_moment(until).expect("a time"),
+                    encoding::parse_end(why).expect("an end"),
+                );
                 changes.push(Change::Gone { request, why, until });
             }
         }
@@ -214,97 +217,109 @@ impl Trial<'_> {
     }
 
     async fn fields(&self, key: &ade_keyspace::RedisKey) -> Vec<[String; 2]> {
-        let mut ask = redis::cmd("HGETALL");
-        ask.arg(key.as_str());
-        let value = plain(self.inner.link.ask(key, ask).await.expect("answers"));
-        let (pairs, _) = list(&value).expect("a list").as_chunks::<2>();
+        let mut get = redis::cmd("HGETALL");
+        get.arg(key.as_str());
+        let value = flatten(self.inner.client.query(key, get).await.expect("reply"));
+        let (pairs, _) = array(&value).expect("an array").as_chunks::<2>();
         pairs
             .iter()
             .map(|[a, b]| [text(a).expect("text").to_owned(), text(b).expect("text").to_owned()])
             .collect()
     }
 
-    /// An index names the lock if its agent holds it or waits for it; the registry if anybody does.
-    async fn check_indexes(&self, what: &str) {
-        let (lock, keys) = (&self.machine, self.inner.lock_keys(&self.name).expect("built"));
+    /// An agent index has the lock if the agent holds it or waits for it, the registry if anybody does.
+    async fn check_indexes(&self, context: &str) {
+        let (lock, keys) = (&self.model, self.inner.lock_keys(&self.name).expect("built"));
         for agent in AGENTS {
-            let of_agent = self.inner.agent_keys(agent).expect("built");
-            let holds = lock.holds().iter().any(|hold| hold.holder.agent_id() == agent);
-            let waits = lock.waiters().any(|waiter| waiter.holder.agent_id() == agent);
-            assert_eq!(self.is_in(&of_agent.by_agent, &keys).await, holds, "{agent} holds, {what}");
-            assert_eq!(self.is_in(&of_agent.waitfor, &keys).await, waits, "{agent} waits, {what}");
+            let agent_keys = self.inner.agent_keys(agent).expect("built");
+            let is_holding = lock.holds().iter().any(|hold| hold.holder.agent_id() == agent);
+            let is_waiting = lock.waiters().any(|waiter| waiter.holder.agent_id() == agent);
+            assert_eq!(
+                self.is_member(&agent_keys.held_locks, &keys).await,
+                is_holding,
+                "{agent} holds, {context}"
+            );
+            assert_eq!(
+                self.is_member(&agent_keys.awaited_locks, &keys).await,
+                is_waiting,
+                "{agent} waits, {context}"
+            );
         }
         let mut score = redis::cmd("ZSCORE");
         score.arg(self.inner.keys.registry.as_str()).arg(keys.lock().as_str());
-        let listed =
-            self.inner.link.ask(&self.inner.keys.registry, score).await.expect("answers") != Value::Nil;
-        let used = lock.mode().is_some() || lock.queue_length() > 0;
-        assert!(listed == used || (self.inner.in_cluster() && listed), "registry, {what}");
+        let is_registered =
+            self.inner.client.query(&self.inner.keys.registry, score).await.expect("reply") != Value::Nil;
+        let is_used = lock.mode().is_some() || lock.queue_length() > 0;
+        assert!(
+            is_registered == is_used || (self.inner.is_cluster() && is_registered),
+            "registry, {context}"
+        );
     }
 
-    async fn is_in(&self, index: &ade_keyspace::RedisKey, keys: &super::LockKeys) -> bool {
-        let mut ask = redis::cmd("SISMEMBER");
-        ask.arg(index.as_str()).arg(keys.lock().as_str());
-        let answer = self.inner.link.ask(index, ask).await.expect("answers");
-        answer == Value::Int(1) || answer == Value::Boolean(true)
+    async fn is_member(&self, index: &ade_keyspace::RedisKey, keys: &super::LockKeys) -> bool {
+        let mut contains = redis::cmd("SISMEMBER");
+        contains.arg(index.as_str()).arg(keys.lock().as_str());
+        let reply = self.inner.client.query(index, contains).await.expect("reply");
+        reply == Value::Int(1) || reply == Value::Boolean(true)
     }
 }
 
-fn one_in(dice: &mut Dice, many: u64) -> bool {
-    dice.below(many) == 0
+fn one_in(dice: &mut Dice, sides: u64) -> bool {
+    dice.below(sides) == 0
 }
 
-fn sorted<T: std::fmt::Debug>(all: &[T]) -> BTreeSet<String> {
-    all.iter().map(|one| format!("{one:?}")).collect()
+fn sorted<T: std::fmt::Debug>(items: &[T]) -> BTreeSet<String> {
+    items.iter().map(|item| format!("{item:?}")).collect()
 }
 
-async fn compare(url: &str, rules: LockLimits, locks: u64) {
-    let options = Options { rules, max_clock_skew: Duration::ZERO, ..Options::default() };
-    let backend = RedisCoordination::open(&url.parse().expect("a URL"), options).await.expect("connects");
+async fn compare_with_model(url: &str, limits: LockLimits, locks: u64) {
+    let options = Options { rules: limits, max_clock_skew: Duration::ZERO, ..Options::default() };
+    let backend =
+        RedisCoordination::open(&url.parse().expect("valid URL"), options).await.expect("connected");
     let seed = seed();
-    let mut outcomes = 0;
+    let mut commands = 0;
     for number in 0..locks {
         let mut dice = Dice::new(seed, number);
         let kind = if number % 4 == 0 { "task" } else { "resource:type" };
-        let mut trial = Trial {
+        let mut lock = LockUnderTest {
             inner: &backend.inner,
-            name: format!("{kind}:{number}{{%}}{}", backend.inner.rules().batch).parse().expect("valid"),
-            machine: Lock::default(),
+            name: format!("{kind}:{number}{{%}}{}", backend.inner.limits().batch).parse().expect("valid"),
+            model: Lock::default(),
             tokens: Vec::new(),
             requests: 0,
         };
-        let mut told = Vec::new();
-        for _ in 0..STEPS {
-            let before = told.join("\n");
-            let step = std::panic::AssertUnwindSafe(trial.step(&mut dice));
+        let mut history = Vec::new();
+        for _ in 0..COMMANDS_PER_LOCK {
+            let before = history.join("\n");
+            let step = std::panic::AssertUnwindSafe(lock.run_random_command(&mut dice));
             match futures_util::FutureExt::catch_unwind(step).await {
-                Ok(what) => told.push(what),
+                Ok(command) => history.push(command),
                 Err(panic) => {
                     eprintln!("lock {number} of seed {seed}, after\n{before}");
                     std::panic::resume_unwind(panic);
                 }
             }
-            outcomes += 1;
+            commands += 1;
         }
     }
-    println!("{outcomes} commands on {url}: the scripts and the machine agree");
+    println!("{commands} commands on {url}: the scripts agree with the model");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_scripts_are_the_machine() {
-    let server = Redis::start().expect("starts");
-    compare(&server.url(), narrow(), rounds(50, 5_000)).await;
-    compare(&server.url(), wide(), rounds(20, 2_000)).await;
+async fn scripts_match_the_model() {
+    let server = Redis::start().expect("server starts");
+    compare_with_model(&server.url(), narrow_limits(), rounds(50, 5_000)).await;
+    compare_with_model(&server.url(), wide_limits(), rounds(20, 2_000)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_scripts_are_the_machine_on_a_cluster() {
-    let cluster = RedisCluster::start().expect("starts");
-    compare(&cluster.url(), narrow(), rounds(30, 2_000)).await;
+async fn scripts_match_the_model_on_a_cluster() {
+    let cluster = RedisCluster::start().expect("server starts");
+    compare_with_model(&cluster.url(), narrow_limits(), rounds(30, 2_000)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_scripts_are_the_machine_behind_sentinel() {
-    let sentinel = RedisSentinel::start().expect("starts");
-    compare(&sentinel.url(), narrow(), rounds(10, 500)).await;
+async fn scripts_match_the_model_behind_sentinel() {
+    let sentinel = RedisSentinel::start().expect("server starts");
+    compare_with_model(&sentinel.url(), narrow_limits(), rounds(10, 500)).await;
 }

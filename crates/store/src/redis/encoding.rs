@@ -1,6 +1,34 @@
-//! How holds, waiters and ends stand in Redis, and how they are read back. The scripts write the same forms.
+//! How holds, waiters and reasons are encoded in Redis, and how they are read back. The scripts write the same forms.
 //!
-//! What cannot be read is an error that names it, never a guess: somebody else wrote into our keys.
+//! A value that cannot be read is an error that names it, never a guess.
+//!
+//! DIGEST is a digest of agent id and holder id; times are Unix microseconds unless stated otherwise. The fields that the
+//! key catalog inherits (`holder_agent_id`, `mode`, `holders`, …) are documented there; these are our own:
+//!
+//! | Key | Field | Value |
+//! |---|---|---|
+//! | lock | `n` | number of holders |
+//! | lock | `next` | no lease ends before this time |
+//! | lock | `h:DIGEST` | one hold: mode (`x`, `s`), token, acquired, expires, claimed, leave tombstone, priority, heartbeats |
+//! | lock | `r:DIGEST` | the keys of the requests that share this hold, separated by commas |
+//! | lock | `a:DIGEST` | lengths of agent id and holder id in bytes, then agent id, holder id (empty if equal) and purpose |
+//! | lock | `b:DIGEST` | the whole shared hold that an unclaimed upgrade replaces |
+//! | queue | member | JSON of one waiter; `mode` and `who` (DIGEST) come first, at positions that the scripts rely on |
+//! | waiting | `DIGEST` | the queue member of this holder |
+//! | waiting | `a:AGENT` | how many holders of this agent wait |
+//! | deadline | member DIGEST | scored by the deadline of the wait |
+//! | fence | `token`, `score` | last fencing token and last queue score, both only increase |
+//! | fence | `name` | the lock's name |
+//! | fence | `kept` | when the TTL of this key was last renewed |
+//! | fence | `crowd` | circuit breaker: start of the window, refusals within it, open until |
+//! | fence | `m:SERVER` | last heartbeat of a server that holds waiters open |
+//! | ended | `head`, `tail`, `#N` | tombstones of ended requests in a ring buffer: expiry and request key |
+//! | ended | `REQUEST` | expiry and reason of one tombstone |
+//! | agent profile | `profile` | JSON of the agent's profile |
+//! | agent profile | `registered_at`, `heard` | first registration and last heartbeat |
+//! | agent profile | `draining`, `named` | 1 if it accepts no new work; 1 if it was only named in a request |
+//! | agent capacity | `t:TASK`, `q:TASK` | expiry of a claimed or queued task in Unix milliseconds |
+//! | ages | `DIGEST` | age of a deadlock victim: since when, and until when that counts |
 
 use std::sync::Arc;
 
@@ -10,41 +38,51 @@ use ade_domain::lock::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Something in our keys that we did not write.
+use crate::coordination::CoordinationError;
+
+/// A value in one of our keys that ade did not write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("redis holds {what} that ade did not write: {text}; look at it with ade keys explain, and remove it")]
-pub(super) struct Foreign {
-    what: &'static str,
-    text: String,
+#[error(
+    "corrupt value in Redis: expected {expected}, found {found}. ade did not write it: remove it. `ade keys explain` says what a key holds"
+)]
+pub(super) struct CorruptValue {
+    expected: &'static str,
+    found: String,
 }
 
-impl Foreign {
-    pub(super) fn new(what: &'static str, text: impl Into<String>) -> Self {
-        Self { what, text: text.into() }
+impl CorruptValue {
+    pub(super) fn new(expected: &'static str, found: impl Into<String>) -> Self {
+        Self { expected, found: found.into() }
     }
 }
 
-/// What a holder is known by in the fields of a lock.
-pub(super) fn who(holder: &Holder) -> String {
+impl From<CorruptValue> for CoordinationError {
+    fn from(error: CorruptValue) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Identifies a holder in the fields of a lock.
+pub(super) fn holder_digest(holder: &Holder) -> String {
     format!("{:032x}", digest(&[holder.agent_id(), holder.holder_id()]))
 }
 
-/// The holder's id where it is not the agent's; empty otherwise.
-pub(super) fn holder_id(holder: &Holder) -> &str {
+/// The holder id, or empty if it equals the agent id.
+pub(super) fn explicit_holder_id(holder: &Holder) -> &str {
     if holder.holder_id() == holder.agent_id() { "" } else { holder.holder_id() }
 }
 
-pub(super) fn holder(agent: &str, id: &str) -> Result<Holder, Foreign> {
+pub(super) fn parse_holder(agent: &str, id: &str) -> Result<Holder, CorruptValue> {
     let id = Some(id).filter(|id| !id.is_empty());
-    Holder::new(agent, id).map_err(|error| Foreign::new("a holder", error.to_string()))
+    Holder::new(agent, id).map_err(|error| CorruptValue::new("a holder", error.to_string()))
 }
 
-/// A hold as the scripts write it: numbers, then agent, holder and purpose, told apart by their lengths.
-pub(super) fn hold(text: &str) -> Result<Hold, Foreign> {
-    read_hold(text).ok_or_else(|| Foreign::new("a grant", text))
+/// Parses the fields `h:`, `r:` and `a:` of a hold, separated by spaces.
+pub(super) fn parse_hold(text: &str) -> Result<Hold, CorruptValue> {
+    try_parse_hold(text).ok_or_else(|| CorruptValue::new("a hold", text))
 }
 
-fn read_hold(text: &str) -> Option<Hold> {
+fn try_parse_hold(text: &str) -> Option<Hold> {
     let mut parts = text.splitn(12, ' ');
     let mut next = || parts.next();
     let mode = match next()? {
@@ -53,16 +91,16 @@ fn read_hold(text: &str) -> Option<Hold> {
         _ => return None,
     };
     let token = Token::shown(next()?.parse().ok()?);
-    let (acquired_at, expires_at) = (moment(next()?)?, moment(next()?)?);
+    let (acquired_at, expires_at) = (parse_moment(next()?)?, parse_moment(next()?)?);
     let (claimed, remember) = (next()? == "1", next()? == "1");
     let (priority, heartbeat_count) = (next()?.parse().ok()?, next()?.parse().ok()?);
     let requests = next()?.split(',').map(str::parse).collect::<Result<Vec<RequestKey>, _>>().ok()?;
-    let (agent_bytes, holder_bytes): (usize, usize) = (next()?.parse().ok()?, next()?.parse().ok()?);
+    let (agent_len, holder_len): (usize, usize) = (next()?.parse().ok()?, next()?.parse().ok()?);
     let names = next()?;
-    let (agent, rest) = names.split_at_checked(agent_bytes)?;
-    let (id, purpose) = rest.split_at_checked(holder_bytes)?;
+    let (agent, rest) = names.split_at_checked(agent_len)?;
+    let (id, purpose) = rest.split_at_checked(holder_len)?;
     Some(Hold {
-        holder: holder(agent, id).ok()?,
+        holder: parse_holder(agent, id).ok()?,
         requests,
         mode,
         token,
@@ -77,14 +115,15 @@ fn read_hold(text: &str) -> Option<Hold> {
     })
 }
 
-pub(super) fn moment(text: &str) -> Option<Moment> {
+pub(super) fn parse_moment(text: &str) -> Option<Moment> {
     text.parse().ok().map(Moment::from_micros)
 }
 
-/// What stays the same of a waiter, as JSON without its braces. Mode and digest come first: the scripts look there.
-pub(super) fn card(wish: &Acquire, wait_ms: u64) -> String {
+/// The part of a waiter that never changes, as JSON without its braces. Mode and digest come first: the scripts read them
+/// by position.
+pub(super) fn fixed_waiter_fields(acquire: &Acquire, wait_ms: u64) -> String {
     #[derive(Serialize)]
-    struct Card<'a> {
+    struct FixedFields<'a> {
         mode: Mode,
         who: String,
         agent_id: &'a str,
@@ -95,24 +134,24 @@ pub(super) fn card(wish: &Acquire, wait_ms: u64) -> String {
         remember: bool,
         purpose: &'a str,
     }
-    let card = Card {
-        mode: wish.mode,
-        who: who(&wish.holder),
-        agent_id: wish.holder.agent_id(),
-        holder_id: wish.holder.holder_id(),
-        priority: wish.priority,
+    let fields = FixedFields {
+        mode: acquire.mode,
+        who: holder_digest(&acquire.holder),
+        agent_id: acquire.holder.agent_id(),
+        holder_id: acquire.holder.holder_id(),
+        priority: acquire.priority,
         max_wait_seconds: wait_ms.div_ceil(1000),
-        request: wish.request,
-        remember: wish.remember,
-        purpose: &wish.purpose,
+        request: acquire.request,
+        remember: acquire.remember,
+        purpose: &acquire.purpose,
     };
-    // Strings and numbers alone: there is nothing in it that JSON could not say.
-    let text = serde_json::to_string(&card).unwrap_or_default();
+    // Strings and numbers only, so serialization cannot fail.
+    let text = serde_json::to_string(&fields).unwrap_or_default();
     text.trim_start_matches('{').strip_suffix('}').unwrap_or_default().to_owned()
 }
 
-/// A member of a queue, with its score.
-pub(super) fn waiter(member: &str, score: f64) -> Result<Waiter, Foreign> {
+/// Parses a member of a queue.
+pub(super) fn parse_waiter(member: &str, score: f64) -> Result<Waiter, CorruptValue> {
     #[derive(Deserialize)]
     struct Member {
         mode: Mode,
@@ -128,29 +167,30 @@ pub(super) fn waiter(member: &str, score: f64) -> Result<Waiter, Foreign> {
         #[serde(default)]
         upgrade: bool,
     }
-    let foreign = || Foreign::new("a waiter", member);
-    let read: Member = serde_json::from_str(member).map_err(|_| foreign())?;
-    let score = if read.upgrade { score + AHEAD } else { score };
+    let corrupt = || CorruptValue::new("a waiter", member);
+    let parsed: Member = serde_json::from_str(member).map_err(|_| corrupt())?;
+    let score = if parsed.upgrade { score + UPGRADE_OFFSET } else { score };
     Ok(Waiter {
-        holder: holder(&read.agent_id, &read.holder_id)?,
-        request: read.request,
-        mode: read.mode,
+        holder: parse_holder(&parsed.agent_id, &parsed.holder_id)?,
+        request: parsed.request,
+        mode: parsed.mode,
         score: Score::from_millis(score),
-        upgrade: read.upgrade,
-        priority: read.priority,
-        purpose: read.purpose,
-        requested_at: read.requested_at.into(),
-        deadline: moment(&read.deadline).ok_or_else(foreign)?,
-        served_by: read.served_by,
-        remember: read.remember,
+        upgrade: parsed.upgrade,
+        priority: parsed.priority,
+        purpose: parsed.purpose,
+        requested_at: parsed.requested_at.into(),
+        deadline: parse_moment(&parsed.deadline).ok_or_else(corrupt)?,
+        served_by: parsed.served_by,
+        remember: parsed.remember,
     })
 }
 
-/// By how much the score of an upgrading holder lies below its time: ahead of everybody, and exact.
-const AHEAD: f64 = 2_199_023_255_552.0;
+/// Subtracted from the score of an upgrading holder, so that it goes ahead of all other waiters. 2^41, which is exact in a
+/// double.
+const UPGRADE_OFFSET: f64 = 2_199_023_255_552.0;
 
-/// An end as text: its word, and the cycle of a deadlock.
-pub(super) fn write_end(end: &End) -> String {
+/// A reason as text, followed by the cycle if it is a deadlock.
+pub(super) fn format_end(end: &End) -> String {
     match end {
         End::Deadlock(cycle) => {
             let cycle = serde_json::to_string(cycle.as_ref()).unwrap_or_default();
@@ -160,10 +200,11 @@ pub(super) fn write_end(end: &End) -> String {
     }
 }
 
-pub(super) fn end(text: &str) -> Result<End, Foreign> {
+pub(super) fn parse_end(text: &str) -> Result<End, CorruptValue> {
     if let Some(cycle) = text.strip_prefix("deadlock ") {
-        let cycle: Cycle = serde_json::from_str(cycle).map_err(|_| Foreign::new("a cycle", cycle))?;
+        let cycle: Cycle =
+            serde_json::from_str(cycle).map_err(|_| CorruptValue::new("the cycle of a deadlock", cycle))?;
         return Ok(End::Deadlock(Arc::new(cycle)));
     }
-    End::of_word(text).ok_or_else(|| Foreign::new("an end", text))
+    End::of_word(text).ok_or_else(|| CorruptValue::new("the reason of an end", text))
 }

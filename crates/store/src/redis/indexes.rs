@@ -1,55 +1,60 @@
-//! What lies in other slots than the lock: the registry, which says when a lock must be looked at, the indexes by agent and by
-//! type, and the names that are too long for a key. Outside a cluster the function writes most of them itself.
+//! Data about a lock outside its slot: the registry with the time of the next visit, the indexes by agent and by
+//! type, and names that are too long for a key. Outside a cluster the script writes most of it itself.
 //!
-//! Nothing here decides who holds a lock. An entry too many does no harm; one too few is found again by the sweep.
+//! Nothing here decides who holds a lock. A stale entry is harmless; the sweep restores a missing one.
 
 use ade_domain::Moment;
 use ade_domain::lock::{Acquire, Holder, LockName, Outcome, Standing};
 use ade_keyspace::RedisKey;
 use redis::Cmd;
 
+use super::command::{CommandReply, ReportedChange};
 use super::keys::{self, AgentKeys, LockKeys};
-use super::step::{self, Changed, Said};
-use super::{Inner, encoding, foreign};
+use super::{Inner, encoding, reply, scripts};
 use crate::coordination::CoordinationError;
 
 impl Inner {
-    /// What the function left to us: on a cluster every index, elsewhere those of agents other than the caller's.
+    /// Index updates that the script could not make: all on a cluster, otherwise those of agents other than the
+    /// caller's.
     pub(super) fn index_updates(
         &self,
         keys: &LockKeys,
         agent: Option<&str>,
-        changed: &[Changed],
+        changes: &[ReportedChange],
     ) -> Result<Vec<(RedisKey, Cmd)>, CoordinationError> {
         let mut updates = Vec::new();
-        let (lock, ttl) = (keys.lock(), step::index_ms(self.rules()));
-        for (number, change) in changed.iter().enumerate() {
-            let later = changed.get(number + 1..).unwrap_or_default();
-            let (Changed::Granted { holder, .. }
-            | Changed::Claimed { holder }
-            | Changed::Freed { holder, .. }
-            | Changed::Left { holder, .. }) = change
+        let (lock, ttl) = (keys.lock(), scripts::index_ttl_ms(self.limits()));
+        for (index, change) in changes.iter().enumerate() {
+            let later = changes.get(index + 1..).unwrap_or_default();
+            let (ReportedChange::Granted { holder, .. }
+            | ReportedChange::Claimed { holder }
+            | ReportedChange::HoldEnded { holder, .. }
+            | ReportedChange::WaitEnded { holder, .. }) = change
             else {
                 continue;
             };
-            if !self.in_cluster() && agent == Some(holder.agent_id()) {
+            if !self.is_cluster() && agent == Some(holder.agent_id()) {
                 continue;
             }
-            let of = self.agent_keys(holder.agent_id())?;
+            let agent_keys = self.agent_keys(holder.agent_id())?;
             match change {
-                Changed::Granted { last_wait, .. } => {
-                    updates.extend(add_to_index(&of.by_agent, lock, ttl));
-                    if let Some(by_type) = keys.by_type.as_ref().filter(|_| self.in_cluster()) {
-                        updates.extend(add_to_index(by_type, lock, ttl));
+                ReportedChange::Granted { last_wait, .. } => {
+                    updates.extend(add_to_index(&agent_keys.held_locks, lock, ttl));
+                    if let Some(type_index) = keys.type_index.as_ref().filter(|_| self.is_cluster()) {
+                        updates.extend(add_to_index(type_index, lock, ttl));
                     }
-                    if *last_wait && !queues_again(later, holder) {
-                        updates.push(remove_from_index(&of.waitfor, lock));
+                    if *last_wait && !queues_later(later, holder) {
+                        updates.push(remove_from_index(&agent_keys.awaited_locks, lock));
                     }
                 }
-                Changed::Claimed { .. } => updates.extend(add_to_index(&of.by_agent, lock, ttl)),
-                Changed::Freed { last_hold: true, .. } => updates.push(remove_from_index(&of.by_agent, lock)),
-                Changed::Left { last_wait: true, .. } if !queues_again(later, holder) => {
-                    updates.push(remove_from_index(&of.waitfor, lock));
+                ReportedChange::Claimed { .. } => {
+                    updates.extend(add_to_index(&agent_keys.held_locks, lock, ttl));
+                }
+                ReportedChange::HoldEnded { last_hold: true, .. } => {
+                    updates.push(remove_from_index(&agent_keys.held_locks, lock));
+                }
+                ReportedChange::WaitEnded { last_wait: true, .. } if !queues_later(later, holder) => {
+                    updates.push(remove_from_index(&agent_keys.awaited_locks, lock));
                 }
                 _ => {}
             }
@@ -57,125 +62,142 @@ impl Inner {
         Ok(updates)
     }
 
-    /// Agents are found to hold these locks for as long again, and the locks by their types. Who gives one back at the same
-    /// time may have been first: what is not held any more leaves its index again.
-    pub(super) async fn list_held(&self, held: &[(LockName, Holder)]) -> Result<(), CoordinationError> {
-        let ttl = step::index_ms(self.rules());
-        let (mut entries, mut questions) = (Vec::new(), Vec::with_capacity(held.len()));
+    /// Adds locks to the indexes of their holders and types, or renews the entries. A concurrent release may already
+    /// have removed them, so entries of locks that are no longer held are removed again.
+    pub(super) async fn index_held_locks(
+        &self,
+        held: &[(LockName, Holder)],
+    ) -> Result<(), CoordinationError> {
+        let ttl = scripts::index_ttl_ms(self.limits());
+        let (mut entries, mut checks) = (Vec::new(), Vec::with_capacity(held.len()));
         for (name, holder) in held {
             let keys = self.lock_keys(name)?;
-            entries.extend(add_to_index(&self.agent_keys(holder.agent_id())?.by_agent, keys.lock(), ttl));
-            entries.extend(keys.by_type.iter().flat_map(|by_type| add_to_index(by_type, keys.lock(), ttl)));
-            let mut ask = redis::cmd("HEXISTS");
-            ask.arg(keys.lock().as_str()).arg(format!("h:{}", encoding::who(holder)));
-            questions.push((keys.lock().clone(), ask));
+            entries.extend(add_to_index(&self.agent_keys(holder.agent_id())?.held_locks, keys.lock(), ttl));
+            entries.extend(
+                keys.type_index.iter().flat_map(|type_index| add_to_index(type_index, keys.lock(), ttl)),
+            );
+            let mut exists = redis::cmd("HEXISTS");
+            exists.arg(keys.lock().as_str()).arg(format!("h:{}", encoding::holder_digest(holder)));
+            checks.push((keys.lock().clone(), exists));
         }
-        self.ask_each(entries).await?;
-        for ((name, holder), answer) in held.iter().zip(self.ask_each(questions).await?) {
-            if step::number(&answer).map_err(foreign)? == 0 {
-                self.unlist(name, holder.agent_id()).await?;
+        self.query_all(entries).await?;
+        for ((name, holder), is_held) in held.iter().zip(self.query_all(checks).await?) {
+            if reply::number(&is_held)? == 0 {
+                self.unindex_lock(name, holder.agent_id()).await?;
             }
         }
         Ok(())
     }
 
-    async fn unlist(&self, name: &LockName, agent: &str) -> Result<(), CoordinationError> {
-        let (seen, keys) = (self.see(name, 0).await?, self.lock_keys(name)?);
-        let mut gone = Vec::new();
-        if !seen.is_held_by(agent) {
-            gone.push(remove_from_index(&self.agent_keys(agent)?.by_agent, keys.lock()));
+    async fn unindex_lock(&self, name: &LockName, agent: &str) -> Result<(), CoordinationError> {
+        let (snapshot, keys) = (self.read_lock(name, 0).await?, self.lock_keys(name)?);
+        let mut removals = Vec::new();
+        if !snapshot.is_held_by(agent) {
+            removals.push(remove_from_index(&self.agent_keys(agent)?.held_locks, keys.lock()));
         }
-        if let Some(by_type) = keys.by_type.as_ref().filter(|_| seen.holds.is_empty()) {
-            gone.push(remove_from_index(by_type, keys.lock()));
+        if let Some(type_index) = keys.type_index.as_ref().filter(|_| snapshot.holds.is_empty()) {
+            removals.push(remove_from_index(type_index, keys.lock()));
         }
-        self.ask_each(gone).await.map(drop)
+        self.query_all(removals).await.map(drop)
     }
 
-    /// What must be known before a lock is taken or waited for: on a cluster that the sweep has to look at it, and that
-    /// its holder waits for it; everywhere its name, if its key does not tell it. A stale entry does no harm.
-    pub(super) async fn announce(
+    /// Writes what must be in place before a lock is acquired or waited for: the name, if the key has a hash instead
+    /// of it; on a cluster also the registry entry and the wait of the agent. A stale entry is harmless.
+    pub(super) async fn announce_acquire(
         &self,
         name: &LockName,
         keys: &LockKeys,
         agent: Option<&AgentKeys>,
-        wish: &Acquire,
+        acquire: &Acquire,
     ) -> Result<(), CoordinationError> {
-        let mut first = Vec::new();
-        if keys::is_long(name, keys) {
-            first.push(self.remember_name(name, keys));
+        let mut updates = Vec::new();
+        if keys::has_hashed_name(name, keys) {
+            updates.push(self.store_name(name, keys));
         }
-        if self.in_cluster() {
-            if let (Some(wait), Some(agent)) = (&wish.wait, agent) {
-                first.extend(add_to_index(&agent.waitfor, keys.lock(), step::QUEUE_MS.max(wait.ms + 5_000)));
+        if self.is_cluster() {
+            if let (Some(wait), Some(agent)) = (&acquire.wait, agent) {
+                updates.extend(add_to_index(
+                    &agent.awaited_locks,
+                    keys.lock(),
+                    scripts::MIN_QUEUE_TTL_MS.max(wait.ms + 5_000),
+                ));
             }
-            let due = self.clock.now().plus_ms(self.first_look_ms(wish));
-            self.enlist(keys.lock(), due).await?;
+            let due = self.clock.now().plus_ms(self.first_due_in_ms(acquire));
+            self.add_to_registry(keys.lock(), due).await?;
         }
-        if !first.is_empty() {
-            for answer in self.link.ask_all(first).await {
-                answer?;
+        if !updates.is_empty() {
+            for result in self.client.query_all(updates).await {
+                result?;
             }
         }
         Ok(())
     }
 
-    fn remember_name(&self, name: &LockName, keys: &LockKeys) -> (RedisKey, Cmd) {
-        let mut remember = redis::cmd("HSET");
-        remember.arg(self.keys.names.as_str()).arg(keys.lock().as_str()).arg(name.as_str());
-        (self.keys.names.clone(), remember)
+    fn store_name(&self, name: &LockName, keys: &LockKeys) -> (RedisKey, Cmd) {
+        let mut store = redis::cmd("HSET");
+        store.arg(self.keys.lock_names.as_str()).arg(keys.lock().as_str()).arg(name.as_str());
+        (self.keys.lock_names.clone(), store)
     }
 
-    /// What was announced and did not come about is taken back: on a cluster that the agent waits, if none of its holders
-    /// does. A name is written again, because the sweep may have forgotten it before the lock was in the registry.
-    pub(super) async fn announced(
+    /// Undoes announcements that did not come true: on a cluster the wait, if no holder of the agent waits. Stores
+    /// the name again, because the sweep may have deleted it before the lock was in the registry.
+    pub(super) async fn finish_announcement(
         &self,
         name: &LockName,
         keys: &LockKeys,
         agent: Option<&AgentKeys>,
-        wish: &Acquire,
-        said: &Said,
+        acquire: &Acquire,
+        reply: &CommandReply,
     ) -> Result<(), CoordinationError> {
-        if keys::is_long(name, keys) && !said.changed.is_empty() {
-            let (key, remember) = self.remember_name(name, keys);
-            self.ask(&key, remember).await?;
+        if keys::has_hashed_name(name, keys) && !reply.changes.is_empty() {
+            let (key, store) = self.store_name(name, keys);
+            self.query(&key, store).await?;
         }
-        let waits = matches!(said.outcome, Outcome::Standing(Standing::Waiting { .. }));
-        let (true, Some(agent), Some(_), false) = (self.in_cluster(), agent, &wish.wait, waits) else {
+        let is_waiting = matches!(reply.outcome, Outcome::Standing(Standing::Waiting { .. }));
+        let (true, Some(agent), Some(_), false) = (self.is_cluster(), agent, &acquire.wait, is_waiting)
+        else {
             return Ok(());
         };
-        let mut others = redis::cmd("HEXISTS");
-        others.arg(keys.waiting().as_str()).arg(format!("a:{}", wish.holder.agent_id()));
-        let others = self.ask(keys.waiting(), others).await?;
-        if step::number(&others).map_err(foreign)? == 0 {
-            let (key, remove) = remove_from_index(&agent.waitfor, keys.lock());
-            self.ask(&key, remove).await?;
+        let mut exists = redis::cmd("HEXISTS");
+        exists.arg(keys.waiting().as_str()).arg(format!("a:{}", acquire.holder.agent_id()));
+        let has_waiters = self.query(keys.waiting(), exists).await?;
+        if reply::number(&has_waiters)? == 0 {
+            let (key, remove) = remove_from_index(&agent.awaited_locks, keys.lock());
+            self.query(&key, remove).await?;
         }
         Ok(())
     }
 
-    /// When something may be due at the earliest.
-    fn first_look_ms(&self, wish: &Acquire) -> u64 {
-        let rules = self.rules();
-        let claim = rules.served_claim_ms.min(rules.ticket_claim_ms).min(rules.server_silence_ms);
-        match &wish.wait {
-            Some(wait) => wish.ttl_ms.min(claim).min(wait.ms),
-            None if !wish.claimed => wish.ttl_ms.min(claim),
-            None => wish.ttl_ms,
+    /// The earliest time at which something can be due.
+    fn first_due_in_ms(&self, acquire: &Acquire) -> u64 {
+        let limits = self.limits();
+        let claim = limits.served_claim_ms.min(limits.ticket_claim_ms).min(limits.server_silence_ms);
+        match &acquire.wait {
+            Some(wait) => acquire.ttl_ms.min(claim).min(wait.ms),
+            None if !acquire.claimed => acquire.ttl_ms.min(claim),
+            None => acquire.ttl_ms,
         }
     }
 
-    pub(super) async fn enlist(&self, lock: &RedisKey, due: Moment) -> Result<(), CoordinationError> {
-        let args = [lock.as_str().to_owned(), seconds(due)];
+    pub(super) async fn add_to_registry(
+        &self,
+        lock: &RedisKey,
+        due: Moment,
+    ) -> Result<(), CoordinationError> {
+        let args = [lock.as_str().to_owned(), registry_score(due)];
         let args: Vec<&[u8]> = args.iter().map(String::as_bytes).collect();
-        self.link.call(&self.scripts.enlist, std::slice::from_ref(&self.keys.registry), &args).await.map(drop)
+        self.client
+            .call(&self.scripts.add_to_registry, std::slice::from_ref(&self.keys.registry), &args)
+            .await
+            .map(drop)
     }
 }
 
-/// Whether somebody of the same agent queued later in the same step.
-fn queues_again(later: &[Changed], holder: &Holder) -> bool {
+/// Whether a holder of the same agent queues later in the same step.
+fn queues_later(later: &[ReportedChange], holder: &Holder) -> bool {
     later
         .iter()
-        .any(|change| matches!(change, Changed::Queued { holder: of } if of.agent_id() == holder.agent_id()))
+        .any(|change| matches!(change, ReportedChange::Queued { holder: queued } if queued.agent_id() == holder.agent_id()))
 }
 
 pub(super) fn add_to_index(index: &RedisKey, lock: &RedisKey, ttl_ms: u64) -> [(RedisKey, Cmd); 2] {
@@ -191,8 +213,8 @@ pub(super) fn remove_from_index(index: &RedisKey, lock: &RedisKey) -> (RedisKey,
     (index.clone(), remove)
 }
 
-/// A moment as a score of the registry.
-pub(super) fn seconds(moment: Moment) -> String {
+/// A time as a score of the registry: Unix seconds.
+pub(super) fn registry_score(moment: Moment) -> String {
     let micros = moment.micros();
     format!("{}.{:03}", micros / 1_000_000, micros / 1_000 % 1_000)
 }

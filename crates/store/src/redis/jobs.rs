@@ -1,10 +1,10 @@
-//! Calls that wake workers, on Redis: lists that they wait at, a sorted set of what is due later, and a key for each lock of a job.
+//! Wake-ups for workers and job locks on Redis: lists that workers block on, a sorted set of scheduled wake-ups, and
+//! one key per job lock.
 //!
-//! Whoever waits has a connection for itself, because a connection that blocks answers nobody else; it is taken from and
-//! given back to those of the link, so waiting again costs no new one, and dropped if the waiter goes away. It waits in
-//! slices: a server that hangs is noticed, and the primary is followed. On a cluster all queues and the schedule share
-//! a slot, which a handful of hints can afford: so one command waits at several queues, and a call moves from the
-//! schedule to its queue in one step.
+//! A blocking command needs a connection of its own. Idle ones are pooled, so waiting again reuses a connection, and
+//! the connection is dropped if the waiter goes away. A wait is split into slices to notice a server that hangs and
+//! to follow a failover. On a cluster all queues and the schedule share one slot: one command can wait on several
+//! queues, and one script moves a wake-up from the schedule to its queue.
 
 use std::time::Duration;
 
@@ -14,63 +14,65 @@ use redis::Value;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 
-use super::encoding::Foreign;
-use super::{RedisCoordination, foreign, keys, step};
+use super::encoding::CorruptValue;
+use super::{RedisCoordination, keys, reply};
 use crate::coordination::{
     CoordinationError, Job, Jobs, LONGEST_WAIT, Moved, Reply, WakeAt, WakeUp, checked_lock, job_named,
     queue_named, queues_named,
 };
 
-/// Waiters with a connection at the same time; further ones wait until one of those is done.
-pub(super) const MOST_LISTENERS: usize = 64;
-/// The longest that one command blocks.
-const SLICE: Duration = Duration::from_secs(5);
-/// Redis waits for ever if it is told to wait for nothing.
-const SHORTEST_SLICE: Duration = Duration::from_millis(1);
+/// Waiters that block at the same time; further ones wait for a free slot.
+pub(super) const MAX_BLOCKING_WAITS: usize = 64;
+const MAX_WAIT_SLICE: Duration = Duration::from_secs(5);
+/// A timeout of zero would block forever.
+const MIN_WAIT_SLICE: Duration = Duration::from_millis(1);
 
-/// A call as it stands in Redis.
+/// The JSON of a wake-up in Redis.
 #[derive(Debug, Serialize, Deserialize)]
-struct Written {
+struct Payload {
     #[serde(rename = "type")]
     queue: String,
     target: String,
 }
 
-fn write(queue: QueueName, about: String) -> Result<String, CoordinationError> {
-    let call = Written { queue: queue.as_written().to_owned(), target: about };
-    serde_json::to_string(&call)
-        .map_err(|error| CoordinationError(format!("a call cannot be written down: {error}")))
+fn encode_payload(queue: QueueName, about: String) -> Result<String, CoordinationError> {
+    let payload = Payload { queue: queue.as_written().to_owned(), target: about };
+    serde_json::to_string(&payload)
+        .map_err(|error| CoordinationError(format!("cannot serialize a wake-up: {error}")))
 }
 
-/// A call that was taken from one of the queues; what somebody else put there is told as it stands.
-fn read(value: &Value, queues: &[(QueueName, RedisKey)]) -> Result<Option<Job>, Foreign> {
+/// Parses the reply of BRPOP. A payload that ade did not write is passed on unchanged.
+fn parse_wake_up(value: &Value, queues: &[(QueueName, RedisKey)]) -> Result<Option<Job>, CorruptValue> {
     if *value == Value::Nil {
         return Ok(None);
     }
-    let [key, text] = step::list(value)? else {
-        return Err(Foreign::new("no call", format!("{value:?}")));
+    let [key, text] = reply::array(value)? else {
+        return Err(CorruptValue::new("a wake-up", format!("{value:?}")));
     };
-    let (key, text) = (step::text(key)?, step::text(text)?);
-    let (queue, _) =
-        queues.iter().find(|(_, known)| known.as_str() == key).ok_or_else(|| Foreign::new("a queue", key))?;
-    let about = serde_json::from_str(text).map_or_else(|_| text.to_owned(), |call: Written| call.target);
+    let (key, text) = (reply::text(key)?, reply::text(text)?);
+    let (queue, _) = queues
+        .iter()
+        .find(|(_, known)| known.as_str() == key)
+        .ok_or_else(|| CorruptValue::new("a known queue", key))?;
+    let about =
+        serde_json::from_str(text).map_or_else(|_| text.to_owned(), |payload: Payload| payload.target);
     Ok(Some(Job { queue: queue.as_written().to_owned(), about }))
 }
 
-/// When a call is made, as the script reads it: in Unix seconds, at once if there is nothing, or never.
-fn spelled(when: WakeAt) -> String {
+/// The time argument of the script: Unix seconds, empty for now, or `cancel`.
+fn time_argument(when: WakeAt) -> String {
     match when {
         WakeAt::Now => String::new(),
         WakeAt::At(at) => {
             let ms = at.micros().div_ceil(1000);
             format!("{}.{:03}", ms / 1000, ms % 1000)
         }
-        WakeAt::NotAnyMore => "never".to_owned(),
+        WakeAt::NotAnyMore => "cancel".to_owned(),
     }
 }
 
 impl RedisCoordination {
-    /// What is scheduled, then every queue in the order of the catalog.
+    /// The schedule, then every queue in catalog order.
     fn schedule_and_queues(&self) -> Vec<RedisKey> {
         let inner = &self.inner;
         let queues = QueueName::all().iter().map(|name| keys::queue(*name, inner.layout()));
@@ -82,19 +84,19 @@ impl Jobs for RedisCoordination {
     fn call(&self, calls: Vec<WakeUp>) -> Reply<'_, usize> {
         Box::pin(async move {
             let inner = &self.inner;
-            let mut words = Vec::with_capacity(3 * calls.len());
+            let mut wake_ups = Vec::with_capacity(3 * calls.len());
             for call in calls {
                 let queue = queue_named(&call.queue)?;
-                words.push(queue.as_written().to_owned());
-                words.push(spelled(call.when));
-                words.push(write(queue, call.about)?);
+                wake_ups.push(queue.as_written().to_owned());
+                wake_ups.push(time_argument(call.when));
+                wake_ups.push(encode_payload(queue, call.about)?);
             }
             let keys = self.schedule_and_queues();
             let names = QueueName::all();
             let names = names.iter().map(|name| name.as_written().as_bytes());
-            let args: Vec<&[u8]> = names.chain(words.iter().map(String::as_bytes)).collect();
-            let answer = inner.link.call(&inner.scripts.call, &keys, &args).await?;
-            step::number(&answer).map_err(foreign)
+            let args: Vec<&[u8]> = names.chain(wake_ups.iter().map(String::as_bytes)).collect();
+            let value = inner.client.call(&inner.scripts.enqueue_wake_ups, &keys, &args).await?;
+            Ok(reply::number(&value)?)
         })
     }
 
@@ -107,18 +109,18 @@ impl Jobs for RedisCoordination {
             let Some((_, first)) = queues.first() else { return Ok(None) };
             let at_most = at_most.min(LONGEST_WAIT);
             let deadline = Instant::now() + at_most;
-            let Ok(listener) = timeout(at_most, inner.listeners.acquire()).await else { return Ok(None) };
-            let _listener = listener.map_err(|error| CoordinationError(error.to_string()))?;
+            let Ok(slot) = timeout(at_most, inner.blocking_slots.acquire()).await else { return Ok(None) };
+            let _slot = slot.map_err(|error| CoordinationError(error.to_string()))?;
             loop {
                 let left = deadline.saturating_duration_since(Instant::now());
-                let slice = left.clamp(SHORTEST_SLICE, SLICE);
+                let slice = left.clamp(MIN_WAIT_SLICE, MAX_WAIT_SLICE);
                 let mut pop = redis::cmd("BRPOP");
                 for (_, key) in &queues {
                     pop.arg(key.as_str());
                 }
                 pop.arg(format!("{:.3}", slice.as_secs_f64()));
-                let value = step::plain(inner.link.ask_waiting(first, pop, slice).await?);
-                let job = read(&value, &queues).map_err(foreign)?;
+                let value = reply::flatten(inner.client.query_blocking(first, pop, slice).await?);
+                let job = parse_wake_up(&value, &queues)?;
                 if job.is_some() || left <= slice {
                     return Ok(job);
                 }
@@ -132,22 +134,22 @@ impl Jobs for RedisCoordination {
             let keys = self.schedule_and_queues();
             let names = QueueName::all();
             let args: Vec<&[u8]> = names.iter().map(|name| name.as_written().as_bytes()).collect();
-            let answer = inner.link.call(&inner.scripts.wake_scheduled, &keys, &args).await?;
-            let [now, moved, strays, next] = step::list(&answer).map_err(foreign)? else {
-                return Err(foreign(Foreign::new("no answer", format!("{answer:?}"))));
+            let value = inner.client.call(&inner.scripts.move_due_wake_ups, &keys, &args).await?;
+            let [now, moved, dropped, next] = reply::array(&value)? else {
+                return Err(CorruptValue::new("moved wake-ups", format!("{value:?}")).into());
             };
-            let now = step::moment(now).map_err(foreign)?;
-            inner.clock.heard(now);
-            let strays = step::number(strays).map_err(foreign)?;
-            if strays > 0 {
-                tracing::warn!(strays, "scheduled calls named no queue that is known, and were dropped");
+            let now = reply::moment(now)?;
+            inner.clock.observe(now);
+            let dropped = reply::number(dropped)?;
+            if dropped > 0 {
+                tracing::warn!(dropped, "dropped scheduled wake-ups of unknown queues");
             }
             let next = match next {
                 Value::Nil => None,
-                next => Some(step::moment(next).map_err(foreign)?),
+                next => Some(reply::moment(next)?),
             };
             let next_in = next.map(|at| Duration::from_millis(at.ms_since(now)));
-            Ok(Moved { calls: step::number(moved).map_err(foreign)?, next_in })
+            Ok(Moved { calls: reply::number(moved)?, next_in })
         })
     }
 
@@ -158,8 +160,8 @@ impl Jobs for RedisCoordination {
             let keys = [keys::job_lock(&id, inner.layout())];
             let ttl = ttl.as_millis().to_string();
             let args = [holder.as_bytes(), ttl.as_bytes()];
-            let answer = inner.link.call(&inner.scripts.lock_job, &keys, &args).await?;
-            Ok(step::number(&answer).map_err(foreign)? == 1)
+            let value = inner.client.call(&inner.scripts.lock_job, &keys, &args).await?;
+            Ok(reply::number(&value)? == 1)
         })
     }
 
@@ -167,8 +169,8 @@ impl Jobs for RedisCoordination {
         Box::pin(async move {
             let inner = &self.inner;
             let keys = [keys::job_lock(&job_named(&job_id)?, inner.layout())];
-            let answer = inner.link.call(&inner.scripts.unlock_job, &keys, &[holder.as_bytes()]).await?;
-            Ok(step::number(&answer).map_err(foreign)? == 1)
+            let value = inner.client.call(&inner.scripts.unlock_job, &keys, &[holder.as_bytes()]).await?;
+            Ok(reply::number(&value)? == 1)
         })
     }
 }

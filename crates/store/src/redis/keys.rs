@@ -1,4 +1,5 @@
-//! The keys of a lock, from its name and back. Every key comes from a builder of the catalog.
+//! The Redis keys of locks, agents and jobs, and the way back from a lock's key to its name. Every key comes from a
+//! builder of the key catalog, never from string formatting.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -14,19 +15,19 @@ use ade_keyspace::{ChannelName, IdentifierError, Layout, RedisKey};
 use super::locked;
 use crate::coordination::CoordinationError;
 
-/// Every key that belongs to one lock, all in one slot.
+/// The keys of one lock, all in one slot.
 #[derive(Debug, Clone)]
 pub(super) struct LockKeys {
-    /// lock, queue, waiting, deadline, fence, ended: the order in which the scripts expect them.
-    pub(super) own: [RedisKey; 6],
+    /// Lock, queue, waiting, deadline, fence, ended: the order that the scripts expect.
+    pub(super) script_keys: [RedisKey; 6],
     pub(super) channel: ChannelName,
-    /// The index of locks on resources of its type.
-    pub(super) by_type: Option<RedisKey>,
+    /// The index of locks on resources of the same type.
+    pub(super) type_index: Option<RedisKey>,
 }
 
 impl LockKeys {
-    pub(super) fn of(name: &LockName, layout: Layout) -> Result<Self, CoordinationError> {
-        Self::build(name, layout).map_err(unspeakable)
+    pub(super) fn new(name: &LockName, layout: Layout) -> Result<Self, CoordinationError> {
+        Self::build(name, layout).map_err(invalid_identifier)
     }
 
     fn build(name: &LockName, layout: Layout) -> Result<Self, IdentifierError> {
@@ -35,25 +36,25 @@ impl LockKeys {
             resource_waiting, task, task_channel, task_deadline, task_ended, task_fence, task_queue,
             task_waiting,
         };
-        if let Some((of_type, id)) = name.resource() {
-            let (of_type, id) = (ids::ResourceType::new(of_type)?, ids::ResourceId::new(id)?);
-            let (of_type, id) = (&of_type, &id);
+        if let Some((resource_type, id)) = name.resource() {
+            let (resource_type, id) = (ids::ResourceType::new(resource_type)?, ids::ResourceId::new(id)?);
+            let (resource_type, id) = (&resource_type, &id);
             return Ok(Self {
-                own: [
-                    resource(of_type, id).in_layout(layout),
-                    resource_queue(of_type, id).in_layout(layout),
-                    resource_waiting(of_type, id).in_layout(layout),
-                    resource_deadline(of_type, id).in_layout(layout),
-                    resource_fence(of_type, id).in_layout(layout),
-                    resource_ended(of_type, id).in_layout(layout),
+                script_keys: [
+                    resource(resource_type, id).in_layout(layout),
+                    resource_queue(resource_type, id).in_layout(layout),
+                    resource_waiting(resource_type, id).in_layout(layout),
+                    resource_deadline(resource_type, id).in_layout(layout),
+                    resource_fence(resource_type, id).in_layout(layout),
+                    resource_ended(resource_type, id).in_layout(layout),
                 ],
-                channel: resource_channel(of_type, id).in_layout(layout),
-                by_type: Some(keys::lock::by_resource_type(of_type).in_layout(layout)),
+                channel: resource_channel(resource_type, id).in_layout(layout),
+                type_index: Some(keys::lock::by_resource_type(resource_type).in_layout(layout)),
             });
         }
         let id = &ids::TaskId::new(name.id())?;
         Ok(Self {
-            own: [
+            script_keys: [
                 task(id).in_layout(layout),
                 task_queue(id).in_layout(layout),
                 task_waiting(id).in_layout(layout),
@@ -62,66 +63,65 @@ impl LockKeys {
                 task_ended(id).in_layout(layout),
             ],
             channel: task_channel(id).in_layout(layout),
-            by_type: None,
+            type_index: None,
         })
     }
 
     pub(super) const fn lock(&self) -> &RedisKey {
-        let [lock, ..] = &self.own;
+        let [lock, ..] = &self.script_keys;
         lock
     }
 
     pub(super) const fn queue(&self) -> &RedisKey {
-        let [_, queue, ..] = &self.own;
+        let [_, queue, ..] = &self.script_keys;
         queue
     }
 
     pub(super) const fn waiting(&self) -> &RedisKey {
-        let [_, _, waiting, ..] = &self.own;
+        let [_, _, waiting, ..] = &self.script_keys;
         waiting
     }
 }
 
-/// The keys of one agent, all in one slot.
 #[derive(Debug, Clone)]
 pub(super) struct AgentKeys {
-    pub(super) by_agent: RedisKey,
-    pub(super) waitfor: RedisKey,
-    pub(super) check: RedisKey,
+    pub(super) held_locks: RedisKey,
+    pub(super) awaited_locks: RedisKey,
+    pub(super) deadlock_check: RedisKey,
     pub(super) profile: RedisKey,
     pub(super) capacity: RedisKey,
-    pub(super) rate: RedisKey,
+    pub(super) acquire_rate: RedisKey,
 }
 
 impl AgentKeys {
-    pub(super) fn of(agent_id: &str, layout: Layout) -> Result<Self, CoordinationError> {
-        let id = &ids::AgentId::new(agent_id).map_err(unspeakable)?;
+    pub(super) fn new(agent_id: &str, layout: Layout) -> Result<Self, CoordinationError> {
+        let id = &ids::AgentId::new(agent_id).map_err(invalid_identifier)?;
         Ok(Self {
-            by_agent: keys::lock::by_agent(id).in_layout(layout),
-            waitfor: keys::lock::waitfor(id).in_layout(layout),
-            check: keys::lock::deadlock_check(id).in_layout(layout),
+            held_locks: keys::lock::by_agent(id).in_layout(layout),
+            awaited_locks: keys::lock::waitfor(id).in_layout(layout),
+            deadlock_check: keys::lock::deadlock_check(id).in_layout(layout),
             profile: keys::agent::profile(id).in_layout(layout),
             capacity: keys::lock::agent_capacity(id).in_layout(layout),
-            rate: keys::ratelimit::lock_acquire(id).in_layout(layout),
+            acquire_rate: keys::ratelimit::lock_acquire(id).in_layout(layout),
         })
     }
 }
 
-/// Keys that were built lately: building them takes longer than sending them.
+/// Caches built keys, because building them takes longer than sending them.
 #[derive(Debug)]
-pub(super) struct Built<N, K> {
+pub(super) struct KeyCache<N, K> {
     keys: Mutex<HashMap<N, Arc<K>>>,
 }
 
-impl<N, K> Default for Built<N, K> {
+impl<N, K> Default for KeyCache<N, K> {
     fn default() -> Self {
         Self { keys: Mutex::default() }
     }
 }
 
-impl<N: Eq + Hash, K> Built<N, K> {
-    /// More are not kept; when there are as many, all are forgotten.
-    const MOST: usize = 20_000;
+impl<N: Eq + Hash, K> KeyCache<N, K> {
+    /// When it is full the whole cache is cleared.
+    const MAX_ENTRIES: usize = 20_000;
 
     pub(super) fn get<Q>(
         &self,
@@ -137,7 +137,7 @@ impl<N: Eq + Hash, K> Built<N, K> {
         }
         let built = Arc::new(build()?);
         let mut keys = locked(&self.keys);
-        if keys.len() >= Self::MOST {
+        if keys.len() >= Self::MAX_ENTRIES {
             keys.clear();
         }
         keys.insert(name.to_owned(), Arc::clone(&built));
@@ -145,88 +145,84 @@ impl<N: Eq + Hash, K> Built<N, K> {
     }
 }
 
-/// Keys that there is one of.
+/// Keys that exist once.
 #[derive(Debug, Clone)]
-pub(super) struct SingleKeys {
+pub(super) struct GlobalKeys {
     pub(super) registry: RedisKey,
-    pub(super) names: RedisKey,
-    pub(super) ages: RedisKey,
+    pub(super) lock_names: RedisKey,
+    pub(super) victim_ages: RedisKey,
     pub(super) agents: RedisKey,
-    pub(super) alive: RedisKey,
-    pub(super) named: RedisKey,
+    pub(super) alive_agents: RedisKey,
+    pub(super) named_agents: RedisKey,
     pub(super) scheduled: RedisKey,
 }
 
-impl SingleKeys {
-    pub(super) fn of(layout: Layout) -> Self {
+impl GlobalKeys {
+    pub(super) fn new(layout: Layout) -> Self {
         Self {
             registry: keys::lock::registry().in_layout(layout),
-            names: keys::lock::names().in_layout(layout),
-            ages: keys::lock::ages().in_layout(layout),
+            lock_names: keys::lock::names().in_layout(layout),
+            victim_ages: keys::lock::ages().in_layout(layout),
             agents: keys::agent::index().in_layout(layout),
-            alive: keys::agent::alive().in_layout(layout),
-            named: keys::agent::named().in_layout(layout),
+            alive_agents: keys::agent::alive().in_layout(layout),
+            named_agents: keys::agent::named().in_layout(layout),
             scheduled: keys::job::scheduled().writable().in_layout(layout),
         }
     }
 }
 
-pub(super) fn by_type(of_type: &str, layout: Layout) -> Result<RedisKey, CoordinationError> {
-    let of_type = ids::ResourceType::new(of_type).map_err(unspeakable)?;
-    Ok(keys::lock::by_resource_type(&of_type).in_layout(layout))
+pub(super) fn type_index(resource_type: &str, layout: Layout) -> Result<RedisKey, CoordinationError> {
+    let resource_type = ids::ResourceType::new(resource_type).map_err(invalid_identifier)?;
+    Ok(keys::lock::by_resource_type(&resource_type).in_layout(layout))
 }
 
 pub(super) fn request(key: RequestKey, layout: Layout) -> Result<RedisKey, CoordinationError> {
-    let id = ids::RequestKey::new(&key.to_string()).map_err(unspeakable)?;
+    let id = ids::RequestKey::new(&key.to_string()).map_err(invalid_identifier)?;
     Ok(keys::lock::request(&id).in_layout(layout))
 }
 
 pub(super) fn endpoint_rate(
     endpoint: &str,
-    who: &str,
+    caller: &str,
     layout: Layout,
 ) -> Result<RedisKey, CoordinationError> {
-    let endpoint = ids::Endpoint::new(endpoint).map_err(unspeakable)?;
-    let who = ids::UserId::new(who).map_err(unspeakable)?;
-    Ok(keys::ratelimit::endpoint(&endpoint, &who).in_layout(layout))
+    let endpoint = ids::Endpoint::new(endpoint).map_err(invalid_identifier)?;
+    let caller = ids::UserId::new(caller).map_err(invalid_identifier)?;
+    Ok(keys::ratelimit::endpoint(&endpoint, &caller).in_layout(layout))
 }
 
-/// The queue of calls to the workers of one kind.
 pub(super) fn queue(name: ids::QueueName, layout: Layout) -> RedisKey {
     keys::job::queue(&name).writable().in_layout(layout)
 }
 
-/// The lock of a job.
 pub(super) fn job_lock(id: &ids::JobId, layout: Layout) -> RedisKey {
     keys::job::lock(id).in_layout(layout)
 }
 
-/// Names are never empty, and that is the only thing a builder refuses.
+/// A builder rejects only empty identifiers, and names are never empty.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn unspeakable(error: IdentifierError) -> CoordinationError {
-    CoordinationError(format!("no key can be made: {error}"))
+fn invalid_identifier(error: IdentifierError) -> CoordinationError {
+    CoordinationError(format!("cannot build a Redis key: {error}"))
 }
 
-/// What a lock's key says of its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Named {
-    /// All of it.
-    Name(LockName),
-    /// A name that is too long for a key: only `lock.names` knows it.
-    Long,
-    /// It is not the key of a lock.
+pub(super) enum ParsedLockKey {
+    Lock(LockName),
+    /// The name is too long for a key, which has a hash instead. `lock.names` stores the name.
+    Hashed,
     NotALock,
 }
 
-/// The name behind the key of a lock.
-pub(super) fn name_of(key: &str) -> Named {
-    /// The two entries of the catalog that a lock's own key may belong to: looking through all of them takes long.
+pub(super) fn parse_lock_key(key: &str) -> ParsedLockKey {
+    /// Only the two catalog entries of lock keys: searching the whole catalog is slow.
     static LOCKS: LazyLock<Option<Catalog>> = LazyLock::new(|| {
         let mut catalog = ade_keyspace::catalogs().iter().find(|catalog| catalog.name == "ade")?.clone();
         catalog.entries.retain(|entry| matches!(entry.name.as_str(), "lock.task" | "lock.resource"));
         Some(catalog)
     });
-    let Some(found) = LOCKS.as_ref().and_then(|catalog| catalog.find(key)) else { return Named::NotALock };
+    let Some(found) = LOCKS.as_ref().and_then(|catalog| catalog.find(key)) else {
+        return ParsedLockKey::NotALock;
+    };
     let mut name =
         if found.ids.len() == 1 { LockKind::Task.word() } else { LockKind::Resource.word() }.to_owned();
     for id in found.ids {
@@ -235,17 +231,17 @@ pub(super) fn name_of(key: &str) -> Named {
                 name.push(':');
                 name.push_str(&text);
             }
-            Some(Identifier::Hashed { .. }) => return Named::Long,
-            None => return Named::NotALock,
+            Some(Identifier::Hashed { .. }) => return ParsedLockKey::Hashed,
+            None => return ParsedLockKey::NotALock,
         }
     }
-    name.parse().map_or(Named::NotALock, Named::Name)
+    name.parse().map_or(ParsedLockKey::NotALock, ParsedLockKey::Lock)
 }
 
-/// Whether the key of this lock does not tell its name.
-pub(super) fn is_long(name: &LockName, keys: &LockKeys) -> bool {
-    // Encoding makes a name longer, hashing makes it shorter: only a name with a long part can be hashed.
-    name.as_str().len() > 40 && name_of(keys.lock().as_str()) == Named::Long
+/// Whether the key of this lock has a hash instead of its name.
+pub(super) fn has_hashed_name(name: &LockName, keys: &LockKeys) -> bool {
+    // Encoding lengthens a name and hashing shortens it, so only a name with a long part can be hashed.
+    name.as_str().len() > 40 && parse_lock_key(keys.lock().as_str()) == ParsedLockKey::Hashed
 }
 
 #[cfg(test)]
@@ -253,24 +249,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_back_from_keys_unless_they_are_too_long() {
+    fn parses_names_from_keys_unless_they_are_hashed() {
         let long = "x".repeat(300);
         for layout in [Layout::Plain, Layout::Cluster] {
             for name in
                 ["task:1", "task:a:b{c}%3A", "resource:database:prod", "resource:x:y:z:{}%: ü", "task:index"]
             {
                 let name: LockName = name.parse().expect("valid");
-                let keys = LockKeys::of(&name, layout).expect("built");
-                assert_eq!(name_of(keys.lock().as_str()), Named::Name(name.clone()));
-                assert!(!is_long(&name, &keys));
-                assert_eq!(name_of(keys.queue().as_str()), Named::NotALock, "{}", keys.queue());
+                let keys = LockKeys::new(&name, layout).expect("valid keys");
+                assert_eq!(parse_lock_key(keys.lock().as_str()), ParsedLockKey::Lock(name.clone()));
+                assert!(!has_hashed_name(&name, &keys));
+                assert_eq!(
+                    parse_lock_key(keys.queue().as_str()),
+                    ParsedLockKey::NotALock,
+                    "{}",
+                    keys.queue()
+                );
             }
             let name: LockName =
                 format!("resource:{long}:{long}").get(..500).expect("ascii").parse().expect("valid");
-            let keys = LockKeys::of(&name, layout).expect("built");
-            assert_eq!(name_of(keys.lock().as_str()), Named::Long);
-            assert!(is_long(&name, &keys));
+            let keys = LockKeys::new(&name, layout).expect("valid keys");
+            assert_eq!(parse_lock_key(keys.lock().as_str()), ParsedLockKey::Hashed);
+            assert!(has_hashed_name(&name, &keys));
         }
-        assert_eq!(name_of("ade:lock:registry"), Named::NotALock);
+        assert_eq!(parse_lock_key("ade:lock:registry"), ParsedLockKey::NotALock);
     }
 }

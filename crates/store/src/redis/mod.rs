@@ -1,30 +1,32 @@
-//! Coordination on Redis: standalone, behind Sentinel, or a cluster. Any number of servers share it.
+//! Coordination on Redis: standalone, behind Sentinel, or as a cluster, shared by any number of servers.
 //!
-//! A command to a lock is one script in the lock's own slot: the machine of `domain`, written a second time, with Redis'
-//! clock. Whatever lies in other slots (indexes, registry) is written beside it and repaired by the sweep; nothing that
-//! safety depends on reads it. No key is made of a string. No script is repeated that may have been carried out.
+//! A lock command is one script in the slot of the lock. The script implements the state machine of the `domain`
+//! crate with the clock of Redis. Data in other slots (indexes, registry) is written separately and repaired by the
+//! sweep; safety never depends on it. Keys are never formatted from strings. A script that may have been applied is
+//! never repeated.
 
 mod agents;
-mod bare;
+mod baseline;
 mod capacity;
 mod clock;
+mod command;
+mod connection;
 mod deadlocks;
 #[cfg(test)]
 mod differential;
 mod encoding;
-mod hearing;
 mod indexes;
 mod jobs;
 mod keys;
-mod limits;
-mod link;
 mod locks;
-mod reach;
+mod rate_limits;
+mod reply;
 mod requests;
 mod scripts;
-mod step;
 mod sweep;
 mod url;
+mod wait_graph;
+mod wakeups;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicBool;
@@ -42,38 +44,36 @@ use tokio::sync::{Semaphore, broadcast};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-pub use bare::Bare;
+pub use baseline::Bare;
 pub use url::{InvalidUrl, RedisUrl};
 
 use crate::coordination::{CoordinationError, LockEvent, Subscriptions};
 use clock::StoreClock;
-use encoding::Foreign;
-use hearing::Hearing;
-use keys::{AgentKeys, Built, LockKeys, SingleKeys};
-use link::Link;
+use command::{CommandReply, ReportedChange};
+use connection::{ConnectionOptions, RedisClient};
+use encoding::CorruptValue;
+use keys::{AgentKeys, GlobalKeys, KeyCache, LockKeys};
 use scripts::Scripts;
-use step::{Changed, Said};
-use sweep::Later;
+use sweep::{DeferredWork, MaintenanceState};
+use wakeups::WaiterWakeUps;
 
-/// Events that may wait for a slow listener.
-const EVENT_BACKLOG: usize = 4_096;
-/// Locks of one call that are worked on at once; the others wait for their turn here, not in a queue of Redis.
-const FEW_AT_ONCE: usize = 64;
-/// The same for calls that cannot lead to a search: one that waits for a part of a cluster must not delay the rest.
-const MANY_AT_ONCE: usize = 1_000;
-/// How long replicas have to confirm a grant.
-const ACKS_WITHIN: Duration = Duration::from_secs(1);
+/// Events buffered for a slow subscriber.
+const EVENT_BUFFER: usize = 4_096;
+/// Locks of one call that are processed concurrently. The rest waits here and not in the queues of Redis.
+const MAX_CONCURRENT_ACQUIRES: usize = 64;
+/// The same for calls that cannot cause a deadlock search: a part of a cluster that is slow must not delay the
+/// others.
+const MAX_CONCURRENT_COMMANDS: usize = 1_000;
+const REPLICA_ACK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How the backend works.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What locks go by.
     pub rules: LockLimits,
-    /// Agents that are known by their name only.
+    /// Maximum number of agents that were only named in a request.
     pub max_named_agents: usize,
-    /// Replicas that must confirm a grant; zero does not ask.
+    /// Replicas that must confirm a grant; zero disables the check.
     pub min_replica_acks: u32,
-    /// How far the clocks of two Redis servers may be apart.
+    /// Maximum difference between the clocks of two Redis servers.
     pub max_clock_skew: Duration,
 }
 
@@ -88,17 +88,17 @@ impl Default for Options {
     }
 }
 
-/// The backend; clones are the same one.
+/// Clones share one backend.
 #[derive(Clone)]
 pub struct RedisCoordination {
     inner: Arc<Inner>,
-    _listening: Arc<Listening>,
+    _listener: Arc<ListenerTask>,
 }
 
-/// Ends the task that listens to channels when the last clone is dropped.
-struct Listening(AbortHandle);
+/// Aborts the task that listens to channels when the last clone is dropped.
+struct ListenerTask(AbortHandle);
 
-impl Drop for Listening {
+impl Drop for ListenerTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -106,378 +106,386 @@ impl Drop for Listening {
 
 struct Inner {
     options: Options,
-    link: Link,
+    client: RedisClient,
     scripts: Scripts,
-    keys: SingleKeys,
-    of_locks: Built<LockName, LockKeys>,
-    of_agents: Built<String, AgentKeys>,
+    keys: GlobalKeys,
+    lock_key_cache: KeyCache<LockName, LockKeys>,
+    agent_key_cache: KeyCache<String, AgentKeys>,
     clock: StoreClock,
-    watchers: Subscriptions,
-    hearing: Hearing,
+    subscriptions: Subscriptions,
+    wakeups: WaiterWakeUps,
     events: broadcast::Sender<Arc<LockEvent>>,
-    /// Agents that were heard of here: when that was last written, and when it last was.
-    told: Mutex<HashMap<String, (Instant, Moment)>>,
-    /// Digests of holders that gave way in a deadlock and count as older than they look.
-    aged: Mutex<HashSet<String>>,
-    rounds: Mutex<sweep::Rounds>,
-    /// Whether a task works off what the sweep left to it.
-    working: AtomicBool,
-    /// Connections on which somebody may wait to be called.
-    listeners: Semaphore,
+    /// When the heartbeat of an agent was last written, and its time.
+    heartbeats: Mutex<HashMap<String, (Instant, Moment)>>,
+    /// Digests of deadlock victims, which keep the age of their aborted grants so that they are not chosen again.
+    victims: Mutex<HashSet<String>>,
+    maintenance: Mutex<MaintenanceState>,
+    is_deferred_work_running: AtomicBool,
+    /// Limits the connections that block on queues.
+    blocking_slots: Semaphore,
 }
 
 impl RedisCoordination {
-    /// Connects, and begins to listen.
     pub async fn open(url: &RedisUrl, options: Options) -> Result<Self, CoordinationError> {
-        let link_options =
-            link::Options { max_clock_skew: options.max_clock_skew, ..link::Options::default() };
-        let link = Link::open(url, link_options).await?;
-        let (events, _) = broadcast::channel(EVENT_BACKLOG);
-        let watchers = Subscriptions::default();
-        let hearing = Hearing::new(link.clone(), watchers.clone());
+        let connection_options =
+            ConnectionOptions { max_clock_skew: options.max_clock_skew, ..ConnectionOptions::default() };
+        let client = RedisClient::open(url, connection_options).await?;
+        let (events, _) = broadcast::channel(EVENT_BUFFER);
+        let subscriptions = Subscriptions::default();
+        let wakeups = WaiterWakeUps::new(client.clone(), subscriptions.clone());
         let inner = Inner {
             scripts: Scripts::new(&options.rules),
-            keys: SingleKeys::of(link.layout()),
-            of_locks: Built::default(),
-            of_agents: Built::default(),
+            keys: GlobalKeys::new(client.layout()),
+            lock_key_cache: KeyCache::default(),
+            agent_key_cache: KeyCache::default(),
             clock: StoreClock::default(),
-            hearing,
-            watchers,
+            wakeups,
+            subscriptions,
             events,
-            told: Mutex::default(),
-            aged: Mutex::default(),
-            rounds: Mutex::default(),
-            working: AtomicBool::new(false),
-            listeners: Semaphore::new(jobs::MOST_LISTENERS),
+            heartbeats: Mutex::default(),
+            victims: Mutex::default(),
+            maintenance: Mutex::default(),
+            is_deferred_work_running: AtomicBool::new(false),
+            blocking_slots: Semaphore::new(jobs::MAX_BLOCKING_WAITS),
             options,
-            link,
+            client,
         };
-        inner.ask_time().await?;
-        inner.look_at_eviction().await?;
-        // One call alone brings the library to a server that does not know it, before many do so at once.
+        inner.sync_clock().await?;
+        inner.warn_if_evicting().await?;
+        // One call loads the library into a server that does not have it, before many calls do so at once.
         if let Ok(any) = "task:any".parse() {
-            inner.see(&any, 1).await?;
+            inner.read_lock(&any, 1).await?;
         }
         let inner = Arc::new(inner);
-        let listening = tokio::spawn(inner.hearing.clone().listen()).abort_handle();
-        Ok(Self { inner, _listening: Arc::new(Listening(listening)) })
+        let listener = tokio::spawn(inner.wakeups.clone().run()).abort_handle();
+        Ok(Self { inner, _listener: Arc::new(ListenerTask(listener)) })
     }
 }
 
 impl Inner {
     fn layout(&self) -> Layout {
-        self.link.layout()
+        self.client.layout()
     }
 
-    fn in_cluster(&self) -> bool {
+    fn is_cluster(&self) -> bool {
         self.layout() == Layout::Cluster
     }
 
-    fn rules(&self) -> &LockLimits {
+    fn limits(&self) -> &LockLimits {
         &self.options.rules
     }
 
     fn lock_keys(&self, name: &LockName) -> Result<Arc<LockKeys>, CoordinationError> {
-        self.of_locks.get(name, || LockKeys::of(name, self.layout()))
+        self.lock_key_cache.get(name, || LockKeys::new(name, self.layout()))
     }
 
     fn agent_keys(&self, agent_id: &str) -> Result<Arc<AgentKeys>, CoordinationError> {
-        self.of_agents.get(agent_id, || AgentKeys::of(agent_id, self.layout()))
+        self.agent_key_cache.get(agent_id, || AgentKeys::new(agent_id, self.layout()))
     }
 
-    async fn ask_time(&self) -> Result<(), CoordinationError> {
-        let value = self.ask(&self.keys.registry, redis::cmd("TIME")).await?;
-        let parts = step::list(&value).map_err(foreign)?;
-        let [seconds, micros] = parts else {
-            return Err(foreign(Foreign::new("no time", format!("{value:?}"))));
+    async fn sync_clock(&self) -> Result<(), CoordinationError> {
+        let value = self.query(&self.keys.registry, redis::cmd("TIME")).await?;
+        let [seconds, micros] = reply::array(&value)? else {
+            return Err(CorruptValue::new("a time", format!("{value:?}")).into());
         };
-        let number = |value| {
-            step::text(value).and_then(|text| text.parse::<u64>().map_err(|_| Foreign::new("no time", text)))
-        };
-        let (seconds, micros) = (number(seconds).map_err(foreign)?, number(micros).map_err(foreign)?);
-        self.clock.heard(Moment::from_micros(seconds * 1_000_000 + micros));
+        let (seconds, micros) = (reply::number(seconds)? as u64, reply::number(micros)? as u64);
+        self.clock.observe(Moment::from_micros(seconds * 1_000_000 + micros));
         Ok(())
     }
 
-    /// A lock that Redis throws away to make room is free although somebody holds it.
-    async fn look_at_eviction(&self) -> Result<(), CoordinationError> {
+    /// An evicted lock is free although somebody holds it.
+    async fn warn_if_evicting(&self) -> Result<(), CoordinationError> {
         let mut info = redis::cmd("INFO");
         info.arg("memory");
-        let answer = self.link.ask(&self.keys.registry, info).await?;
-        let text = match &answer {
-            Value::VerbatimString { text, .. } => text.as_str(),
-            other => step::text(other).map_err(foreign)?,
-        };
+        let value = self.client.query(&self.keys.registry, info).await?;
+        let text = reply::text(&value)?;
         let field =
             |name: &str| text.lines().find_map(|line| line.trim().strip_prefix(name)).unwrap_or_default();
         let (limit, policy) = (field("maxmemory:"), field("maxmemory_policy:"));
         if limit != "0" && policy != "noeviction" {
             tracing::warn!(
                 policy,
-                "Redis may evict locks that are held: set maxmemory-policy noeviction, or give locks a Redis of their own"
+                "Redis may evict held locks; set maxmemory-policy to noeviction, or use a separate Redis for locks"
             );
         }
         Ok(())
     }
 
-    /// One command to one lock, and everything that follows from it, except the search for deadlocks.
-    async fn step(&self, name: &LockName, command: &LockCommand) -> Result<Said, CoordinationError> {
+    /// Applies one command to one lock, with all consequences except the deadlock search.
+    async fn apply(&self, name: &LockName, command: &LockCommand) -> Result<CommandReply, CoordinationError> {
         let keys = self.lock_keys(name)?;
         let agent = command.holder().map(|holder| holder.agent_id());
-        let of_agent = agent.map(|agent| self.agent_keys(agent)).transpose()?;
-        let mut announced = false;
-        if let LockCommand::Acquire(wish) = command
-            && !self.hearing.knows(&keys.channel, wish.request)
+        let agent_keys = agent.map(|agent| self.agent_keys(agent)).transpose()?;
+        let mut is_announced = false;
+        if let LockCommand::Acquire(acquire) = command
+            && !self.wakeups.is_waiting(&keys.channel, acquire.request)
         {
-            self.announce(name, &keys, of_agent.as_deref(), wish).await?;
-            announced = true;
+            self.announce_acquire(name, &keys, agent_keys.as_deref(), acquire).await?;
+            is_announced = true;
         }
-        let mut all: Vec<RedisKey> = keys.own.to_vec();
-        if !self.in_cluster() {
-            all.push(self.keys.registry.clone());
-            // Commands that are about no holder touch no agent's index: the places are taken by something harmless.
-            let (by_agent, waitfor) = of_agent
-                .as_ref()
-                .map_or((&self.keys.registry, &self.keys.registry), |of| (&of.by_agent, &of.waitfor));
-            all.extend([by_agent.clone(), waitfor.clone()]);
-            all.extend(keys.by_type.clone());
+        let mut script_keys: Vec<RedisKey> = keys.script_keys.to_vec();
+        if !self.is_cluster() {
+            script_keys.push(self.keys.registry.clone());
+            // A command without a holder touches no agent index, but the script expects the keys by position.
+            let (held, awaited) =
+                agent_keys.as_ref().map_or((&self.keys.registry, &self.keys.registry), |keys| {
+                    (&keys.held_locks, &keys.awaited_locks)
+                });
+            script_keys.extend([held.clone(), awaited.clone()]);
+            script_keys.extend(keys.type_index.clone());
         }
-        let args = step::arguments(name, keys.channel.as_str(), command);
+        let args = command::arguments(name, keys.channel.as_str(), command);
         let args: Vec<&[u8]> = args.iter().map(|arg| arg.as_bytes()).collect();
         let must_ack = self.options.min_replica_acks > 0
             && matches!(command, LockCommand::Acquire(_) | LockCommand::Claim { .. });
-        let said = if must_ack {
-            self.step_acked(name, command, &all, &args).await?
+        let reply = if must_ack {
+            self.apply_acked(name, command, &script_keys, &args).await?
         } else {
-            Said::read(&self.link.call(self.scripts.of(command), &all, &args).await?).map_err(foreign)?
+            let script = self.scripts.for_command(command);
+            CommandReply::parse(&self.client.call(script, &script_keys, &args).await?)?
         };
-        self.follow_up(name, &keys, agent, &said).await;
-        if let Some(holder) = command.holder().filter(|_| holds_while_it_waits(command, &said)) {
+        self.propagate(name, &keys, agent, &reply).await;
+        if let Some(holder) = command.holder().filter(|_| holds_while_waiting(command, &reply)) {
             let held = [(name.clone(), holder.clone())];
-            if let Err(error) = self.list_held(&held).await {
-                tracing::debug!(%error, "an index of locks cannot be written; the next sign of life does");
+            if let Err(error) = self.index_held_locks(&held).await {
+                tracing::debug!(%error, "cannot update lock indexes; the next heartbeat retries");
             }
         }
-        if let LockCommand::Acquire(wish) = command {
-            let of_agent = of_agent.as_deref();
-            let done = if announced {
-                self.announced(name, &keys, of_agent, wish, &said).await
-            } else if said.changed.iter().any(|change| change.begins_for(&wish.holder)) {
-                // It had lost its place without knowing, and begins anew.
-                match self.announce(name, &keys, of_agent, wish).await {
-                    Ok(()) => self.announced(name, &keys, of_agent, wish, &said).await,
+        if let LockCommand::Acquire(acquire) = command {
+            let agent_keys = agent_keys.as_deref();
+            let indexed = if is_announced {
+                self.finish_announcement(name, &keys, agent_keys, acquire, &reply).await
+            } else if reply.changes.iter().any(|change| change.is_entry_of(&acquire.holder)) {
+                // It had lost its place unnoticed, and starts anew.
+                match self.announce_acquire(name, &keys, agent_keys, acquire).await {
+                    Ok(()) => self.finish_announcement(name, &keys, agent_keys, acquire, &reply).await,
                     failed => failed,
                 }
             } else {
                 Ok(())
             };
-            if let Err(error) = done {
-                tracing::warn!(%error, "indexes of locks cannot be written; the sweep repairs them");
+            if let Err(error) = indexed {
+                tracing::warn!(%error, "cannot update lock indexes; the sweep repairs them");
             }
         }
-        Ok(said)
+        Ok(reply)
     }
 
-    /// Runs the script, and takes the grant back if too few replicas have it.
-    async fn step_acked(
+    /// Applies a command and cancels the grant again if too few replicas confirm it.
+    async fn apply_acked(
         &self,
         name: &LockName,
         command: &LockCommand,
         keys: &[RedisKey],
         args: &[&[u8]],
-    ) -> Result<Said, CoordinationError> {
-        let wanted = self.options.min_replica_acks;
-        let script = self.scripts.of(command);
-        let (value, acks) = self.link.call_acked(script, keys, args, wanted, ACKS_WITHIN).await?;
-        let said = Said::read(&value).map_err(foreign)?;
-        // What was held before, by whichever request, was confirmed when it began.
-        let begins = |change: &Changed| matches!(change, Changed::Granted { holder, .. } | Changed::Claimed { holder } if Some(holder) == command.holder());
-        if acks >= wanted || !said.changed.iter().any(begins) {
-            return Ok(said);
+    ) -> Result<CommandReply, CoordinationError> {
+        let required = self.options.min_replica_acks;
+        let script = self.scripts.for_command(command);
+        let (value, acks) = self.client.call_acked(script, keys, args, required, REPLICA_ACK_TIMEOUT).await?;
+        let reply = CommandReply::parse(&value)?;
+        // A grant that existed before was confirmed when it was made.
+        let is_new_grant = |change: &ReportedChange| match change {
+            ReportedChange::Granted { holder, .. } | ReportedChange::Claimed { holder } => {
+                Some(holder) == command.holder()
+            }
+            _ => false,
+        };
+        if acks >= required || !reply.changes.iter().any(is_new_grant) {
+            return Ok(reply);
         }
         let (holder, request) = match command {
-            LockCommand::Acquire(wish) => (wish.holder.clone(), wish.request),
+            LockCommand::Acquire(acquire) => (acquire.holder.clone(), acquire.request),
             LockCommand::Claim { holder, request, .. } => (holder.clone(), *request),
-            _ => return Ok(said),
+            _ => return Ok(reply),
         };
         let why = End::Refused;
-        let given_back =
-            Box::pin(self.step(name, &LockCommand::Cancel { holder, request, why, begun: true })).await?;
-        tracing::warn!(lock = %name, acks, wanted, "too few replicas had a grant in time; it was given back");
+        let cancelled =
+            Box::pin(self.apply(name, &LockCommand::Cancel { holder, request, why, begun: true })).await?;
+        tracing::warn!(lock = %name, acks, required, "too few replicas confirmed a grant; cancelled it");
         let outcome = match command {
             LockCommand::Acquire(_) => {
-                Outcome::Standing(Standing::Refused(LockRefusal::Unconfirmed { acks, wanted }))
+                Outcome::Standing(Standing::Refused(LockRefusal::Unconfirmed { acks, wanted: required }))
             }
             _ => Outcome::Lost,
         };
-        Ok(Said { outcome, changed: Vec::new(), ..given_back })
+        Ok(CommandReply { outcome, changes: Vec::new(), ..cancelled })
     }
 
-    /// Tells those who wait or listen, and writes what the script could not reach.
-    async fn follow_up(&self, name: &LockName, keys: &LockKeys, agent: Option<&str>, said: &Said) {
-        self.clock.heard(said.now);
-        for change in &said.changed {
+    /// Wakes local waiters, sends events, and writes the indexes that the script could not write.
+    async fn propagate(&self, name: &LockName, keys: &LockKeys, agent: Option<&str>, reply: &CommandReply) {
+        self.clock.observe(reply.now);
+        for change in &reply.changes {
             match change {
-                Changed::Granted { requests, .. } => {
-                    requests.iter().for_each(|request| self.watchers.wake(*request));
+                ReportedChange::Granted { requests, .. } => {
+                    requests.iter().for_each(|request| self.subscriptions.wake(*request));
                 }
-                Changed::Left { request, .. } => self.watchers.wake(*request),
+                ReportedChange::WaitEnded { request, .. } => self.subscriptions.wake(*request),
                 _ => {}
             }
             if self.events.receiver_count() > 0
                 && let Some(event) = change.event()
             {
-                let happening = LockEvent { lock: name.clone(), at: said.now, event };
-                // Nobody listens any more: then nobody misses it.
-                let _ = self.events.send(Arc::new(happening));
+                let event = LockEvent { lock: name.clone(), at: reply.now, event };
+                // Fails only without subscribers.
+                let _ = self.events.send(Arc::new(event));
             }
         }
-        let updates: Vec<(RedisKey, Cmd)> = match self.index_updates(keys, agent, &said.changed) {
+        let updates: Vec<(RedisKey, Cmd)> = match self.index_updates(keys, agent, &reply.changes) {
             Ok(updates) if updates.is_empty() => return,
             Ok(updates) => updates,
             Err(error) => {
-                return tracing::warn!(%error, "indexes of locks cannot be written; the sweep repairs them");
+                return tracing::warn!(%error, "cannot update lock indexes; the sweep repairs them");
             }
         };
-        for answer in self.link.ask_all(updates).await {
-            if let Err(error) = answer {
-                tracing::warn!(%error, "indexes of locks cannot be written; the sweep repairs them");
+        for result in self.client.query_all(updates).await {
+            if let Err(error) = result {
+                tracing::warn!(%error, "cannot update lock indexes; the sweep repairs them");
                 return;
             }
         }
     }
 
-    async fn ask(&self, key: &RedisKey, command: Cmd) -> Result<Value, CoordinationError> {
-        self.link.ask(key, command).await.map(step::plain)
+    async fn query(&self, key: &RedisKey, command: Cmd) -> Result<Value, CoordinationError> {
+        self.client.query(key, command).await.map(reply::flatten)
     }
 
-    /// Asks all at once; the first failure is the answer.
-    async fn ask_each(&self, questions: Vec<(RedisKey, Cmd)>) -> Result<Vec<Value>, CoordinationError> {
-        self.link.ask_all(questions).await.into_iter().map(|answer| answer.map(step::plain)).collect()
+    /// Runs all commands concurrently; returns the first error.
+    async fn query_all(&self, commands: Vec<(RedisKey, Cmd)>) -> Result<Vec<Value>, CoordinationError> {
+        self.client.query_all(commands).await.into_iter().map(|result| result.map(reply::flatten)).collect()
     }
 
-    /// Commands to locks: those of one lock one after the other, different locks at once.
-    async fn run(&self, commands: Vec<(LockName, LockCommand)>) -> Result<Vec<Answer>, CoordinationError> {
+    /// Applies commands to one lock in order, and to different locks concurrently.
+    async fn run_commands(
+        &self,
+        commands: Vec<(LockName, LockCommand)>,
+    ) -> Result<Vec<Answer>, CoordinationError> {
         if let [(name, command)] = commands.as_slice() {
-            return Ok(vec![self.command(name, command).await?]);
+            return Ok(vec![self.run_command(name, command).await?]);
         }
         let mut by_lock: HashMap<&LockName, Vec<(usize, &LockCommand)>> = HashMap::new();
-        for (number, (name, command)) in commands.iter().enumerate() {
-            by_lock.entry(name).or_default().push((number, command));
+        for (index, (name, command)) in commands.iter().enumerate() {
+            by_lock.entry(name).or_default().push((index, command));
         }
-        let mut answers = Vec::with_capacity(commands.len());
-        let searches = |(_, command): &(LockName, LockCommand)| matches!(command, LockCommand::Acquire(_));
-        let at_once = if commands.iter().any(searches) { FEW_AT_ONCE } else { MANY_AT_ONCE };
+        let mut replies = Vec::with_capacity(commands.len());
+        let may_deadlock =
+            |(_, command): &(LockName, LockCommand)| matches!(command, LockCommand::Acquire(_));
+        let max_concurrent =
+            if commands.iter().any(may_deadlock) { MAX_CONCURRENT_ACQUIRES } else { MAX_CONCURRENT_COMMANDS };
         let mut failed = None;
         let mut by_lock = by_lock.into_iter();
         loop {
-            let some: Vec<_> = by_lock.by_ref().take(at_once).collect();
-            if some.is_empty() {
+            let batch: Vec<_> = by_lock.by_ref().take(max_concurrent).collect();
+            if batch.is_empty() {
                 break;
             }
-            let some = some.into_iter().map(|(name, commands)| self.in_order(name, commands));
-            for of_one in join_all(some).await {
-                match of_one {
-                    Ok(of_one) => answers.extend(of_one),
+            let batch = batch.into_iter().map(|(name, commands)| self.run_in_order(name, commands));
+            for result in join_all(batch).await {
+                match result {
+                    Ok(batch) => replies.extend(batch),
                     Err(error) => failed = Some(error),
                 }
             }
         }
-        // A part of a cluster that is away must not keep the others from being heard of: all are sent, then it is told.
+        // An unavailable part of a cluster must not keep commands from the others, so the error is returned last.
         if let Some(error) = failed {
             return Err(error);
         }
-        answers.sort_by_key(|(number, _)| *number);
-        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+        replies.sort_by_key(|(index, _)| *index);
+        Ok(replies.into_iter().map(|(_, reply)| reply).collect())
     }
 
-    async fn in_order(
+    async fn run_in_order(
         &self,
         name: &LockName,
         commands: Vec<(usize, &LockCommand)>,
     ) -> Result<Vec<(usize, Answer)>, CoordinationError> {
-        let mut answers = Vec::with_capacity(commands.len());
-        for (number, command) in commands {
-            answers.push((number, self.command(name, command).await?));
+        let mut replies = Vec::with_capacity(commands.len());
+        for (index, command) in commands {
+            replies.push((index, self.run_command(name, command).await?));
         }
-        Ok(answers)
+        Ok(replies)
     }
 
-    /// Whether whatever happens to this acquisition from now on will be heard of.
-    fn hears_of(&self, name: &LockName, command: &LockCommand) -> Result<bool, CoordinationError> {
-        let LockCommand::Acquire(wish) = command else { return Ok(false) };
-        if wish.wait.is_none() {
+    /// Registers for the lock's channel if it is subscribed already. Returns whether all later changes will be
+    /// noticed.
+    fn join_channel(&self, name: &LockName, command: &LockCommand) -> Result<bool, CoordinationError> {
+        let LockCommand::Acquire(acquire) = command else { return Ok(false) };
+        if acquire.wait.is_none() {
             return Ok(false);
         }
         let keys = self.lock_keys(name)?;
-        Ok(self.hearing.join(&keys.channel, wish.holder.agent_id(), wish.request))
+        Ok(self.wakeups.join(&keys.channel, acquire.holder.agent_id(), acquire.request))
     }
 
-    /// A command to one lock, and the end of every cycle that its waiting closed.
-    async fn command(&self, name: &LockName, command: &LockCommand) -> Result<Answer, CoordinationError> {
-        let heard = self.hears_of(name, command)?;
-        let said = self.step(name, command).await?;
-        let mut outcome = said.outcome;
+    /// Applies a command to one lock and resolves every deadlock that its wait causes.
+    async fn run_command(&self, name: &LockName, command: &LockCommand) -> Result<Answer, CoordinationError> {
+        let is_subscribed = self.join_channel(name, command)?;
+        let reply = self.apply(name, command).await?;
+        let mut outcome = reply.outcome;
         let mut deadlocks: Vec<Deadlock> = Vec::new();
-        for change in &said.changed {
-            if let Changed::Queued { holder } | Changed::Back { holder } = change {
-                let is_last = matches!(change, Changed::Queued { .. });
-                let is_last = is_last && !took_a_place(&said.changed, holder);
-                match self.end_deadlocks(holder, name, is_last).await {
-                    Ok(ended) => deadlocks.extend(ended),
-                    // A part of the graph is away. Whoever queued stands in the queue all the same; the search is repeated.
+        for change in &reply.changes {
+            if let ReportedChange::Queued { holder } | ReportedChange::UpgradeLost { holder } = change {
+                let is_last = matches!(change, ReportedChange::Queued { .. });
+                let is_last = is_last && !superseded_own_wait(&reply.changes, holder);
+                match self.resolve_deadlocks(holder, name, is_last).await {
+                    Ok(resolved) => deadlocks.extend(resolved),
+                    // Part of the wait graph is unavailable. The holder stays queued, and the search is repeated
+                    // later.
                     Err(error) => {
-                        tracing::debug!(%holder, %error, "waits cannot be searched now; later");
-                        locked(&self.rounds).later.push(Later::Search(holder.clone(), name.clone()));
+                        tracing::debug!(%holder, %error, "cannot search for deadlocks; retrying later");
+                        locked(&self.maintenance)
+                            .deferred
+                            .push(DeferredWork::FindDeadlocks(holder.clone(), name.clone()));
                     }
                 }
             }
         }
-        let acquires = matches!(command, LockCommand::Acquire(_));
-        if acquires && !deadlocks.is_empty() {
-            // Somebody gave way: the request may hold the lock by now, or have been the one that gave way.
-            outcome = self.step(name, command).await?.outcome;
+        let is_acquire = matches!(command, LockCommand::Acquire(_));
+        if is_acquire && !deadlocks.is_empty() {
+            // The request may hold the lock now, or may be the victim.
+            outcome = self.apply(name, command).await?.outcome;
         }
-        if let (LockCommand::Acquire(wish), Outcome::Standing(Standing::Waiting { .. })) = (command, &outcome)
+        if let (LockCommand::Acquire(acquire), Outcome::Standing(Standing::Waiting { .. })) =
+            (command, &outcome)
         {
             let keys = self.lock_keys(name)?;
-            if heard {
-                self.hearing.stays(&keys.channel, wish.request);
-            } else if self.hearing.follow(&keys.channel, wish.holder.agent_id(), wish.request).await {
-                // What happened before we could hear it is seen now.
-                outcome = self.step(name, command).await?.outcome;
+            if is_subscribed {
+                self.wakeups.set_waiting(&keys.channel, acquire.request);
+            } else if self.wakeups.subscribe(&keys.channel, acquire.holder.agent_id(), acquire.request).await
+            {
+                // Catches changes from before the subscription.
+                outcome = self.apply(name, command).await?.outcome;
             }
         }
         if let (LockCommand::Extend { .. }, Outcome::Kept(_)) = (command, &outcome) {
-            locked(&self.rounds).alive.extend(command.holder().map(|holder| (name.clone(), holder.clone())));
+            locked(&self.maintenance)
+                .renewed
+                .extend(command.holder().map(|holder| (name.clone(), holder.clone())));
         }
         if let (LockCommand::Release { holder, .. }, Outcome::Done) = (command, &outcome) {
-            self.forget_age(holder).await;
+            self.forget_victim_age(holder).await;
         }
         Ok(Answer { outcome, deadlocks })
     }
 }
 
-/// Whether a command is of a request that holds this lock already while it waits for another: what it holds must be found by
-/// whoever searches for deadlocks, and whoever granted it may not have been able to write it down.
-fn holds_while_it_waits(command: &LockCommand, said: &Said) -> bool {
-    match (command, &said.outcome) {
-        (LockCommand::Acquire(wish), Outcome::Standing(Standing::Held(grant))) => {
-            !wish.claimed && !grant.claimed
+/// Whether the command belongs to a request that holds this lock while it waits for another. A deadlock search must
+/// find such a hold in the index, and the server that granted it may have failed to write it.
+fn holds_while_waiting(command: &LockCommand, reply: &CommandReply) -> bool {
+    match (command, &reply.outcome) {
+        (LockCommand::Acquire(acquire), Outcome::Standing(Standing::Held(grant))) => {
+            !acquire.claimed && !grant.claimed
         }
         (LockCommand::Keep { .. }, Outcome::Kept(_)) => true,
         _ => false,
     }
 }
 
-/// Whether a newer request of a holder stands where its older one stood.
-fn took_a_place(changed: &[Changed], holder: &Holder) -> bool {
-    changed.iter().any(|change| matches!(change, Changed::Left { holder: of, .. } if of == holder))
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn foreign(error: Foreign) -> CoordinationError {
-    CoordinationError(error.to_string())
+/// Whether a newer request of the holder took the place of its older one.
+fn superseded_own_wait(changes: &[ReportedChange], holder: &Holder) -> bool {
+    changes
+        .iter()
+        .any(|change| matches!(change, ReportedChange::WaitEnded { holder: left, .. } if left == holder))
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -486,6 +494,6 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl std::fmt::Debug for RedisCoordination {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OnRedis").finish_non_exhaustive()
+        f.debug_struct("RedisCoordination").finish_non_exhaustive()
     }
 }

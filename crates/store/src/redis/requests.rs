@@ -1,34 +1,34 @@
-//! Requests that may be repeated, on Redis: one key each, which ends by itself.
+//! Registered requests on Redis: one key each with a TTL, so that a repeated request is recognised.
 
 use ade_domain::Moment;
 use ade_domain::lock::{LockRequest, RequestKey};
 use redis::Value;
 use serde::{Deserialize, Serialize};
 
-use super::encoding::Foreign;
-use super::{Inner, RedisCoordination, foreign, keys, step};
+use super::encoding::CorruptValue;
+use super::{Inner, RedisCoordination, keys, reply};
 use crate::coordination::{CoordinationError, Registration, Reply, Requests, Ticket};
 
-/// What is remembered of a request.
 #[derive(Debug, Serialize, Deserialize)]
-struct Remembered {
+struct StoredRequest {
     digest: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ticket: Option<(LockRequest, Moment)>,
 }
 
 impl Inner {
-    async fn remembered(&self, key: RequestKey) -> Result<Option<Remembered>, CoordinationError> {
+    async fn load_request(&self, key: RequestKey) -> Result<Option<StoredRequest>, CoordinationError> {
         let key = keys::request(key, self.layout())?;
         let mut get = redis::cmd("GET");
         get.arg(key.as_str());
-        let value = self.ask(&key, get).await?;
+        let value = self.query(&key, get).await?;
         if value == Value::Nil {
             return Ok(None);
         }
-        let text = step::text(&value).map_err(foreign)?;
-        let read = serde_json::from_str(text).map_err(|_| foreign(Foreign::new("a request", text)))?;
-        Ok(Some(read))
+        let text = reply::text(&value)?;
+        let request =
+            serde_json::from_str(text).map_err(|_| CorruptValue::new("a registered request", text))?;
+        Ok(Some(request))
     }
 }
 
@@ -43,20 +43,20 @@ impl Requests for RedisCoordination {
         Box::pin(async move {
             let digest = format!("{digest:032x}");
             let ticket = ticket.map(|ticket| (ticket.request, ticket.deadline));
-            let remembered = Remembered { digest: digest.clone(), ticket };
-            let text = serde_json::to_string(&remembered)
-                .map_err(|error| CoordinationError(format!("a request cannot be written down: {error}")))?;
-            let at = keys::request(key, self.inner.layout())?;
+            let request = StoredRequest { digest: digest.clone(), ticket };
+            let text = serde_json::to_string(&request)
+                .map_err(|error| CoordinationError(format!("cannot serialize a lock request: {error}")))?;
+            let redis_key = keys::request(key, self.inner.layout())?;
             let ttl_ms = until.ms_since(self.inner.clock.now()).max(1);
             let mut set = redis::cmd("SET");
-            set.arg(at.as_str()).arg(text).arg("NX").arg("PX").arg(ttl_ms);
-            if self.inner.ask(&at, set).await? == Value::Okay {
+            set.arg(redis_key.as_str()).arg(text).arg("NX").arg("PX").arg(ttl_ms);
+            if self.inner.query(&redis_key, set).await? == Value::Okay {
                 return Ok(Registration::New);
             }
-            Ok(match self.inner.remembered(key).await? {
-                // It ended between the two questions, which is as good as an end between this and the next one.
+            Ok(match self.inner.load_request(key).await? {
+                // It expired between the two commands, which is no different from expiring right after this one.
                 None => Registration::Same,
-                Some(known) if known.digest == digest => Registration::Same,
+                Some(stored) if stored.digest == digest => Registration::Same,
                 Some(_) => Registration::Other,
             })
         })
@@ -67,14 +67,14 @@ impl Requests for RedisCoordination {
             let key = keys::request(key, self.inner.layout())?;
             let mut del = redis::cmd("DEL");
             del.arg(key.as_str());
-            self.inner.ask(&key, del).await.map(drop)
+            self.inner.query(&key, del).await.map(drop)
         })
     }
 
     fn recall(&self, key: RequestKey) -> Reply<'_, Option<Ticket>> {
         Box::pin(async move {
-            let known = self.inner.remembered(key).await?;
-            let ticket = known.and_then(|known| known.ticket);
+            let stored = self.inner.load_request(key).await?;
+            let ticket = stored.and_then(|stored| stored.ticket);
             Ok(ticket.map(|(request, deadline)| Ticket { request, deadline }))
         })
     }

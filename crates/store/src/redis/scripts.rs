@@ -1,20 +1,92 @@
-//! The functions of the library, by name. Each is registered under the same name in `scripts/*.lua`.
+//! The library of Redis functions: its source with the limits in force, and its functions by name.
+//!
+//! Every function is registered under the same name in `scripts/*.lua`.
 
-use ade_domain::lock::{LockCommand, LockLimits};
+use std::fmt::Write;
 
-use super::link::Script;
-use super::step;
+use ade_domain::agent::MAX_QUEUED_TASKS;
+use ade_domain::lock::{LONGER_MS, LockCommand, LockLimits, MAX_REQUESTS, SHOWN_HOLDERS};
+
+use super::connection::Script;
+use crate::coordination::{MOST_AT_ONCE, MOST_SCHEDULED, MOST_WAITING};
+
+/// In the order in which the files depend on each other.
+const SOURCES: [&str; 6] = [
+    include_str!("scripts/state.lua"),
+    include_str!("scripts/grants.lua"),
+    include_str!("scripts/fast_path.lua"),
+    include_str!("scripts/commands.lua"),
+    include_str!("scripts/functions.lua"),
+    include_str!("scripts/jobs.lua"),
+];
+
+/// Minimum TTL of a queue after a waiter joined it.
+pub(super) const MIN_QUEUE_TTL_MS: u64 = 300_000;
+/// The key of a lock outlives its lease by this much, so that the sweep ends the lease and not Redis.
+const EXPIRY_GRACE_MS: u64 = 5_000;
+/// How long the last token of a lock is stored.
+const FENCE_TTL_MS: u64 = 86_400_000;
+const FENCE_RENEW_INTERVAL_MS: u64 = 3_600_000;
+/// How often the sweep visits a lock that has waiters, even if nothing is due.
+const VISIT_INTERVAL_MS: u64 = 2_000;
+/// Shared holders that are scanned to find out whether an agent has another hold.
+const MAX_SCANNED_SHARERS: usize = 64;
+/// Entries of the field `holders`.
+const MAX_LISTED_SHARERS: usize = 100;
+
+/// TTL of index entries without a heartbeat: the longest lease plus its grace period.
+pub(super) const fn index_ttl_ms(limits: &LockLimits) -> u64 {
+    limits.max_ttl_ms + EXPIRY_GRACE_MS
+}
+
+/// The source of the library, with the limits as constants at its beginning.
+fn library_source(limits: &LockLimits) -> String {
+    let constants: [(&str, u64); 26] = [
+        ("MIN_QUEUE_TTL_MS", MIN_QUEUE_TTL_MS),
+        ("EXPIRY_GRACE_MS", EXPIRY_GRACE_MS),
+        ("FENCE_TTL_MS", FENCE_TTL_MS),
+        ("FENCE_RENEW_INTERVAL_MS", FENCE_RENEW_INTERVAL_MS),
+        ("VISIT_INTERVAL_MS", VISIT_INTERVAL_MS.min(limits.server_silence_ms)),
+        ("INDEX_TTL_MS", index_ttl_ms(limits)),
+        ("MAX_SCANNED_SHARERS", MAX_SCANNED_SHARERS as u64),
+        ("MAX_LISTED_SHARERS", MAX_LISTED_SHARERS as u64),
+        ("MAX_REQUESTS_PER_HOLD", MAX_REQUESTS as u64),
+        ("MAX_REFUSAL_HOLDERS", SHOWN_HOLDERS as u64),
+        ("MIN_WAIT_EXTENSION_MS", LONGER_MS),
+        ("TOMBSTONE_TTL_MS", limits.repeat_ms),
+        ("MAX_TOMBSTONES", limits.max_repeats as u64),
+        ("BATCH_SIZE", limits.batch as u64),
+        ("MAX_WAITERS", limits.max_queue as u64),
+        ("MAX_HOLDERS", limits.max_holders as u64),
+        ("SERVER_TIMEOUT_MS", limits.server_silence_ms),
+        ("LONG_POLL_CLAIM_TIMEOUT_MS", limits.served_claim_ms),
+        ("TICKET_CLAIM_TIMEOUT_MS", limits.ticket_claim_ms),
+        ("BREAKER_THRESHOLD", limits.crowded_after.into()),
+        ("BREAKER_WINDOW_MS", limits.crowded_within_ms),
+        ("BREAKER_OPEN_MS", limits.crowded_for_ms),
+        ("MAX_QUEUED_TASKS", MAX_QUEUED_TASKS as u64),
+        ("MAX_QUEUED_WAKE_UPS", MOST_WAITING as u64),
+        ("MAX_SCHEDULED_WAKE_UPS", MOST_SCHEDULED as u64),
+        ("MAX_MOVED_WAKE_UPS", MOST_AT_ONCE as u64),
+    ];
+    let mut source = String::new();
+    for (name, value) in constants {
+        // Writing to a string does not fail.
+        let _ = writeln!(source, "local {name} = {value}");
+    }
+    source + &SOURCES.concat()
+}
 
 macro_rules! functions {
     ($($name:ident),+ $(,)?) => {
-        /// The functions of the library under the rules in force.
+        /// The functions of the library under the limits in force.
         pub(super) struct Scripts {
             $(pub(super) $name: Script),+
         }
 
         impl Scripts {
-            pub(super) fn new(rules: &LockLimits) -> Self {
-                let [$($name),+] = Script::library(&step::library(rules), [$(stringify!($name)),+]);
+            pub(super) fn new(limits: &LockLimits) -> Self {
+                let [$($name),+] = Script::library(&library_source(limits), [$(stringify!($name)),+]);
                 Self { $($name),+ }
             }
         }
@@ -23,27 +95,27 @@ macro_rules! functions {
 
 functions!(
     acquire,
-    step,
-    look,
-    enlist,
-    revise,
-    forget_names,
+    apply_command,
+    read_lock,
+    add_to_registry,
+    compare_and_set_score,
+    prune_lock_names,
     put_agent,
-    hear_agent,
-    silence_agent,
+    record_heartbeat,
+    mark_agent_offline,
     claim_task,
-    unclaim_task,
-    admit,
-    count,
-    call,
-    wake_scheduled,
+    release_task,
+    admit_acquisition,
+    count_request,
+    enqueue_wake_ups,
+    move_due_wake_ups,
     lock_job,
     unlock_job,
 );
 
 impl Scripts {
-    /// Taking a lock is refused when Redis is short of memory, everything else is not.
-    pub(super) const fn of(&self, command: &LockCommand) -> &Script {
-        if matches!(command, LockCommand::Acquire(_)) { &self.acquire } else { &self.step }
+    /// Acquiring is a function of its own because only it is refused when Redis is out of memory.
+    pub(super) const fn for_command(&self, command: &LockCommand) -> &Script {
+        if matches!(command, LockCommand::Acquire(_)) { &self.acquire } else { &self.apply_command }
     }
 }

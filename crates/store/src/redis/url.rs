@@ -1,6 +1,6 @@
-//! Where a Redis is and of which kind, read from a URL.
+//! Parses the URL of a Redis deployment.
 //!
-//! Never shows a password: what is printed of a URL may go into a log or an answer.
+//! Its output never contains a password: it may go into a log or a response.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,23 +8,19 @@ use std::str::FromStr;
 use ade_keyspace::Layout;
 use percent_encoding::percent_decode_str;
 
-/// Port of a Redis if the URL names none.
 const REDIS_PORT: u16 = 6379;
 
-/// Port of a sentinel if the URL names none.
 const SENTINEL_PORT: u16 = 26379;
 
-/// The accepted forms, for those who mistyped one.
+/// The accepted forms, for error messages.
 const FORMS: &str = "redis://[user[:password]@]host[:port][/database], \
     redis+cluster://[user[:password]@]host:port[,host:port…], \
     redis+sentinel://[user[:password]@]host:port[,host:port…]/master-name, \
     and the same with rediss for TLS";
 
-/// A text that is not the URL of a Redis.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a redis url: {reason}; write {FORMS}")]
+#[error("invalid Redis URL: {reason}. Use {FORMS}")]
 pub struct InvalidUrl {
-    /// What is wrong.
     pub reason: String,
 }
 
@@ -32,7 +28,6 @@ fn invalid<T>(reason: impl Into<String>) -> Result<T, InvalidUrl> {
     Err(InvalidUrl { reason: reason.into() })
 }
 
-/// Host and port of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::redis) struct Address {
     pub(in crate::redis) host: String,
@@ -49,7 +44,6 @@ impl fmt::Display for Address {
     }
 }
 
-/// Kinds of Redis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::redis) enum Kind {
     Standalone { database: i64 },
@@ -57,7 +51,6 @@ pub(in crate::redis) enum Kind {
     Sentinel { master: String },
 }
 
-/// Who we are to the server.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(in crate::redis) struct Credentials {
     pub(in crate::redis) user: Option<String>,
@@ -70,7 +63,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Where a Redis is and of which kind.
+/// Address and kind of a Redis deployment.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {
     pub(in crate::redis) kind: Kind,
@@ -80,7 +73,7 @@ pub struct RedisUrl {
 }
 
 impl RedisUrl {
-    /// How keys are spelled there.
+    /// The layout of keys there.
     #[must_use]
     pub fn layout(&self) -> Layout {
         match self.kind {
@@ -97,52 +90,56 @@ impl FromStr for RedisUrl {
         let Some((scheme, rest)) = text.split_once("://") else {
             return invalid("it has no scheme");
         };
-        let (tls, sort) = match scheme.split_once('+').unwrap_or((scheme, "")) {
-            ("redis", sort) => (false, sort),
-            ("rediss", sort) => (true, sort),
-            _ => return invalid("its scheme is neither redis nor rediss"),
+        let (tls, variant) = match scheme.split_once('+').unwrap_or((scheme, "")) {
+            ("redis", variant) => (false, variant),
+            ("rediss", variant) => (true, variant),
+            _ => return invalid("the scheme is neither redis nor rediss"),
         };
-        if let Some(sign) = rest.chars().find(|sign| matches!(sign, '?' | '#') || sign.is_whitespace()) {
-            return invalid(format!("it contains {sign:?}, which must be percent-encoded in a password"));
+        if let Some(found) = rest.chars().find(|char| matches!(char, '?' | '#') || char.is_whitespace()) {
+            return invalid(format!("{found:?} must be percent-encoded"));
         }
-        // The last @: an unencoded one in a password is forgiven, one in a host name is not.
-        let (who, place) = rest.rsplit_once('@').map_or((None, rest), |(who, place)| (Some(who), place));
-        let (hosts, path) = place.split_once('/').map_or((place, ""), |(hosts, path)| (hosts, path));
-        let credentials = who.map(credentials).transpose()?.unwrap_or_default();
-        let (kind, port) = match sort {
-            "" => (Kind::Standalone { database: database(path)? }, REDIS_PORT),
+        // Splits at the last @: an unencoded @ in a password is accepted, in a host name it is not.
+        let (user_info, location) =
+            rest.rsplit_once('@').map_or((None, rest), |(user_info, location)| (Some(user_info), location));
+        let (hosts, path) = location.split_once('/').unwrap_or((location, ""));
+        let credentials = user_info.map(parse_credentials).transpose()?.unwrap_or_default();
+        let (kind, port) = match variant {
+            "" => (Kind::Standalone { database: parse_database(path)? }, REDIS_PORT),
             "cluster" if path.is_empty() || path == "0" => (Kind::Cluster, REDIS_PORT),
             "cluster" => return invalid("a cluster has no databases"),
-            "sentinel" => (Kind::Sentinel { master: master(path)? }, SENTINEL_PORT),
-            _ => return invalid("after the + comes cluster or sentinel"),
+            "sentinel" => (Kind::Sentinel { master: parse_master(path)? }, SENTINEL_PORT),
+            _ => return invalid("the scheme must end in +cluster, +sentinel or nothing"),
         };
         let hosts: Vec<Address> =
-            hosts.split(',').map(|host| address(host, port)).collect::<Result<_, _>>()?;
-        if sort.is_empty() && hosts.len() > 1 {
-            return invalid("a standalone server has one host; for more say redis+cluster or redis+sentinel");
+            hosts.split(',').map(|host| parse_address(host, port)).collect::<Result<_, _>>()?;
+        if variant.is_empty() && hosts.len() > 1 {
+            return invalid(
+                "a standalone server has one host; use redis+cluster or redis+sentinel for several",
+            );
         }
         Ok(Self { kind, hosts, tls, credentials })
     }
 }
 
-fn decoded(text: &str) -> Result<String, InvalidUrl> {
+fn percent_decode(text: &str) -> Result<String, InvalidUrl> {
     match percent_decode_str(text).decode_utf8() {
         Ok(text) => Ok(text.into_owned()),
-        Err(_) => invalid("a percent-encoded part is not utf-8"),
+        Err(_) => invalid("a percent-encoded part is not UTF-8"),
     }
 }
 
-fn credentials(text: &str) -> Result<Credentials, InvalidUrl> {
-    let (user, password) = text.split_once(':').map_or((text, None), |(user, word)| (user, Some(word)));
-    let user = Some(decoded(user)?).filter(|user| !user.is_empty());
-    let password = password.map(decoded).transpose()?.filter(|password| !password.is_empty());
+fn parse_credentials(text: &str) -> Result<Credentials, InvalidUrl> {
+    let (user, password) =
+        text.split_once(':').map_or((text, None), |(user, password)| (user, Some(password)));
+    let user = Some(percent_decode(user)?).filter(|user| !user.is_empty());
+    let password = password.map(percent_decode).transpose()?.filter(|password| !password.is_empty());
     if user.is_some() && password.is_none() {
         return invalid("a user needs a password: user:password@host");
     }
     Ok(Credentials { user, password })
 }
 
-fn database(path: &str) -> Result<i64, InvalidUrl> {
+fn parse_database(path: &str) -> Result<i64, InvalidUrl> {
     if path.is_empty() {
         return Ok(0);
     }
@@ -152,21 +149,21 @@ fn database(path: &str) -> Result<i64, InvalidUrl> {
     }
 }
 
-fn master(path: &str) -> Result<String, InvalidUrl> {
-    let name = decoded(path)?;
+fn parse_master(path: &str) -> Result<String, InvalidUrl> {
+    let name = percent_decode(path)?;
     if name.is_empty() || name.contains('/') {
-        return invalid("with sentinel the name of the master comes after the /");
+        return invalid("a sentinel URL must end in /master-name");
     }
     Ok(name)
 }
 
-fn address(text: &str, default_port: u16) -> Result<Address, InvalidUrl> {
+fn parse_address(text: &str, default_port: u16) -> Result<Address, InvalidUrl> {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let Some((host, after)) = rest.split_once(']') else {
-            return invalid("an ipv6 address lacks its closing bracket");
+            return invalid("an IPv6 address has no closing bracket");
         };
         if !after.is_empty() && !after.starts_with(':') {
-            return invalid("after an ipv6 address comes :port");
+            return invalid("only :port may follow an IPv6 address");
         }
         (host, after.strip_prefix(':'))
     } else {
@@ -178,7 +175,7 @@ fn address(text: &str, default_port: u16) -> Result<Address, InvalidUrl> {
     let port = match port.map(str::parse::<u16>) {
         None => default_port,
         Some(Ok(port)) if port > 0 => port,
-        // Not repeated here: what looks like a port may be the rest of a mistyped password.
+        // The text is not shown, because it may be part of a mistyped password.
         Some(_) => return invalid("a port is not a number from 1 to 65535"),
     };
     Ok(Address { host: host.to_owned(), port })
@@ -193,13 +190,13 @@ impl fmt::Display for RedisUrl {
             Kind::Sentinel { .. } => "+sentinel://",
         })?;
         if self.credentials.password.is_some() {
-            // Encoded, or an odd name would read as another host.
+            // Encoded, so that an unusual name does not look like another host.
             let user = self.credentials.user.as_deref().unwrap_or_default();
             let user = percent_encoding::utf8_percent_encode(user, percent_encoding::NON_ALPHANUMERIC);
             write!(f, "{user}:***@")?;
         }
-        for (number, host) in self.hosts.iter().enumerate() {
-            write!(f, "{}{host}", if number == 0 { "" } else { "," })?;
+        for (index, host) in self.hosts.iter().enumerate() {
+            write!(f, "{}{host}", if index == 0 { "" } else { "," })?;
         }
         match &self.kind {
             Kind::Standalone { database: 0 } | Kind::Cluster => Ok(()),
@@ -220,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn good_urls_are_read_and_shown_without_their_password() {
+    fn displays_valid_urls_without_the_password() {
         let table = [
             ("redis://localhost", "redis://localhost:6379"),
             ("redis://10.0.0.1:7000/3", "redis://10.0.0.1:7000/3"),
@@ -232,9 +229,9 @@ mod tests {
             ("redis+sentinel://a:1,b/ade", "redis+sentinel://a:1,b:26379/ade"),
             ("rediss+sentinel://:secret@a/ade", "rediss+sentinel://:***@a:26379/ade"),
         ];
-        for (text, shown) in table {
+        for (text, expected) in table {
             let url: RedisUrl = text.parse().expect(text);
-            assert_eq!(url.to_string(), shown);
+            assert_eq!(url.to_string(), expected);
             assert!(!format!("{url:?} {:?}", url.credentials).contains("cret"), "{url:?}");
             let cluster = text.contains("cluster");
             assert_eq!(url.layout(), if cluster { Layout::Cluster } else { Layout::Plain });
@@ -242,18 +239,18 @@ mod tests {
     }
 
     #[test]
-    fn user_and_password_are_percent_decoded() {
-        let url: RedisUrl = "redis://m%3Ae:s%40c%3Aret%2F@host".parse().expect("good");
+    fn decodes_user_and_password() {
+        let url: RedisUrl = "redis://m%3Ae:s%40c%3Aret%2F@host".parse().expect("valid URL");
         assert_eq!(url.credentials.user.as_deref(), Some("m:e"));
         assert_eq!(url.credentials.password.as_deref(), Some("s@c:ret/"));
     }
 
     #[test]
-    fn bad_urls_are_refused_with_a_reason_that_hides_the_password() {
+    fn rejects_invalid_urls_without_showing_the_password() {
         let table = [
             ("localhost:6379", "no scheme"),
             ("http://host", "neither redis nor rediss"),
-            ("redis+ring://host", "cluster or sentinel"),
+            ("redis+ring://host", "+cluster, +sentinel"),
             ("redis://", "host is missing"),
             ("redis://a,b", "one host"),
             ("redis://host:0", "port"),
@@ -261,11 +258,11 @@ mod tests {
             ("redis://host/x", "database"),
             ("redis://host?x=1", "percent-encoded"),
             ("redis://me@host", "needs a password"),
-            ("redis://:secret%FF@host", "utf-8"),
+            ("redis://:secret%FF@host", "UTF-8"),
             ("redis+cluster://host/3", "no databases"),
             ("redis+cluster://a,,b", "host is missing"),
-            ("redis+sentinel://host", "name of the master"),
-            ("redis+sentinel://host/a/b", "name of the master"),
+            ("redis+sentinel://host", "must end in /master-name"),
+            ("redis+sentinel://host/a/b", "must end in /master-name"),
             ("redis://[::1", "bracket"),
         ];
         for (text, reason) in table {

@@ -1,4 +1,4 @@
-//! Every backend does what every backend must do: in this process, on Redis, behind Sentinel, on a cluster.
+//! Runs the conformance suite on every backend: embedded, Redis, Redis behind Sentinel, Redis Cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use ade_testkit::conformance::{self, Opener, Setting, Stage, Task};
 use ade_testkit::{ManualClock, Redis, RedisCluster, RedisSentinel};
 use tempfile::TempDir;
 
-struct InProcess {
+struct EmbeddedStage {
     backend: Arc<EmbeddedCoordination>,
     clock: ManualClock,
     _folder: TempDir,
 }
 
-impl InProcess {
+impl EmbeddedStage {
     fn open(Setting { rules, max_named_agents }: Setting) -> Self {
         let clock = ManualClock::new(Moment::from_micros(1_794_744_000_000_000).timestamp());
-        let folder = tempfile::tempdir().expect("folder");
-        // Small, so that scenarios also run while snapshots are written.
+        let folder = tempfile::tempdir().expect("temporary folder");
+        // Small, so that snapshots are written during the scenarios.
         let options = embedded::Options { rules, max_named_agents, snapshot_after_bytes: 2_048 };
         let backend =
             EmbeddedCoordination::open(folder.path(), options, Arc::new(clock.clone())).expect("opened");
@@ -27,7 +27,7 @@ impl InProcess {
     }
 }
 
-impl Stage for InProcess {
+impl Stage for EmbeddedStage {
     fn coordination(&self) -> Arc<dyn Coordination> {
         self.backend.clone()
     }
@@ -43,74 +43,74 @@ impl Stage for InProcess {
 }
 
 #[tokio::test]
-async fn in_process() {
+async fn embedded_backend_conforms() {
     let opener: Opener =
-        Arc::new(|setting| Box::pin(async move { Arc::new(InProcess::open(setting)) as Arc<dyn Stage> }));
+        Arc::new(|setting| Box::pin(async move { Arc::new(EmbeddedStage::open(setting)) as Arc<dyn Stage> }));
     conformance::run_all(&[opener]).await;
 }
 
-struct Remote {
+struct RedisStage {
     backend: RedisCoordination,
 }
 
-impl Stage for Remote {
+impl Stage for RedisStage {
     fn coordination(&self) -> Arc<dyn Coordination> {
         Arc::new(self.backend.clone())
     }
 
-    /// A real clock cannot be moved: it passes.
+    /// The clock of a real server cannot be moved, so this waits.
     fn pass(&self, ms: u64) -> Task<'_, ()> {
         Box::pin(tokio::time::sleep(Duration::from_millis(ms)))
     }
 }
 
-/// A server of that address, which is empty at the beginning of each scenario.
-fn on(url: String, clear: impl Fn() + Send + Sync + 'static) -> Opener {
+/// Opens backends on the deployment at `url`, which `clear` empties before each scenario.
+fn redis_opener(url: String, clear: impl Fn() + Send + Sync + 'static) -> Opener {
     let clear = Arc::new(clear);
     Arc::new(move |Setting { rules, max_named_agents }: Setting| {
         let (url, clear) = (url.clone(), Arc::clone(&clear));
         Box::pin(async move {
             clear();
-            // Every scenario connects anew; waiting out the differences of clocks has tests of its own.
+            // Every scenario opens new connections; the wait for clock skew has its own tests.
             let max_clock_skew = Duration::ZERO;
             let options =
                 redis::Options { rules, max_named_agents, max_clock_skew, ..redis::Options::default() };
-            let url = url.parse().expect("a URL");
-            let backend = RedisCoordination::open(&url, options).await.expect("connects");
-            Arc::new(Remote { backend }) as Arc<dyn Stage>
+            let url = url.parse().expect("valid URL");
+            let backend = RedisCoordination::open(&url, options).await.expect("connected");
+            Arc::new(RedisStage { backend }) as Arc<dyn Stage>
         })
     })
 }
 
 fn flush(server: &Redis) {
-    let mut link = server.connect().expect("connects");
-    ::redis::cmd("FLUSHALL").exec(&mut link).expect("flushed");
+    let mut connection = server.connect().expect("connected");
+    ::redis::cmd("FLUSHALL").exec(&mut connection).expect("flushed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_redis() {
+async fn redis_backend_conforms() {
     let opener = || {
-        let server = Redis::start().expect("starts");
-        on(server.url(), move || flush(&server))
+        let server = Redis::start().expect("server starts");
+        redis_opener(server.url(), move || flush(&server))
     };
     conformance::run_all(&[opener(), opener()]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn behind_sentinel() {
+async fn sentinel_backend_conforms() {
     let opener = || {
-        // All of it lives as long as the opener, not only what is flushed.
-        let sentinel = Arc::new(RedisSentinel::start().expect("starts"));
-        on(sentinel.url(), move || flush(&sentinel.servers[0]))
+        // The closure keeps the whole deployment alive, not only the server that is flushed.
+        let sentinel = Arc::new(RedisSentinel::start().expect("server starts"));
+        redis_opener(sentinel.url(), move || flush(&sentinel.servers[0]))
     };
     conformance::run_all(&[opener(), opener()]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_a_cluster() {
+async fn cluster_backend_conforms() {
     let opener = || {
-        let cluster = Arc::new(RedisCluster::start().expect("starts"));
-        on(cluster.url(), move || cluster.nodes.iter().take(3).for_each(flush))
+        let cluster = Arc::new(RedisCluster::start().expect("server starts"));
+        redis_opener(cluster.url(), move || cluster.nodes.iter().take(3).for_each(flush))
     };
     conformance::run_all(&[opener(), opener()]).await;
 }

@@ -1,12 +1,13 @@
-//! What was answered survives: closing, kill -9 at any moment, snapshots in between; and time goes on meanwhile.
+//! Durability of the embedded backend: every reply survives a restart, a kill -9 at any moment, and snapshots in
+//! between, and leases expire while the backend is closed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::disk::{clock, copy, cut_last_segment, has_snapshot, open, wait_until_closed};
+use crate::data_folder::{self, clock, copy, has_snapshot, open, truncate_last_segment, wait_until_closed};
 use ade_domain::lock::{
-    Acquire, Answer, Draft, End, Holder, LockCommand, LockLimits, LockName, LockRequest, Mode, Outcome,
-    RequestKey, Standing, Token, Wait,
+    Acquire, Answer, Draft, End, Holder, LockCommand, LockLimits, LockName, LockRefusal, LockRequest, Mode,
+    Outcome, RequestKey, Standing, Token, Wait,
 };
 use ade_store::coordination::{AgentUpdate, AgentView, Filter, LockView, Ticket, WaitView};
 use ade_store::embedded::{OpenError, Options};
@@ -24,17 +25,17 @@ fn holder(name: &str) -> Holder {
     Holder::new(name, None).expect("valid")
 }
 
-/// Snapshots come often, deadlines and leases end within a run.
+/// Snapshots are frequent, and deadlines and leases expire within a run.
 fn options() -> Options {
     let rules =
         LockLimits { max_queue: 3, crowded_after: 3, server_silence_ms: 3_600_000, ..LockLimits::default() };
     Options { rules, snapshot_after_bytes: 4_096, max_named_agents: 10_000 }
 }
 
-fn wish(who: &str, request: &str, mode: Mode) -> Acquire {
+fn acquire(agent: &str, request: &str, mode: Mode) -> Acquire {
     Acquire {
-        request: RequestKey::of(&holder(who), request),
-        holder: holder(who),
+        request: RequestKey::of(&holder(agent), request),
+        holder: holder(agent),
         remember: true,
         mode,
         ttl_ms: 8_000,
@@ -45,43 +46,42 @@ fn wish(who: &str, request: &str, mode: Mode) -> Acquire {
     }
 }
 
-/// Everything that the port shows.
+/// Everything that the port exposes.
 #[derive(Debug, PartialEq)]
-struct Shot {
+struct PortState {
     list: Vec<LockView>,
     waits: Vec<WaitView>,
-    looks: Vec<LockView>,
+    views: Vec<LockView>,
     agents: Vec<AgentView>,
     tickets: Vec<Option<Ticket>>,
 }
 
-async fn shot(backend: &EmbeddedCoordination, requests: u64) -> Shot {
-    let list = backend.list(Filter::default(), None, usize::MAX).await.expect("answers");
-    let waits = backend.waits(usize::MAX).await.expect("answers");
-    let mut agents = backend.agents(None, usize::MAX).await.expect("answers");
+async fn port_state(backend: &EmbeddedCoordination, requests: u64) -> PortState {
+    let list = backend.list(Filter::default(), None, usize::MAX).await.expect("reply");
+    let waits = backend.waits(usize::MAX).await.expect("reply");
+    let mut agents = backend.agents(None, usize::MAX).await.expect("reply");
     for agent in &mut agents {
-        // When an agent was heard of is partly known in memory alone, and who waits counts as heard of after a restart.
+        // Heartbeats are partly only in memory, and a restart counts as a heartbeat of waiting agents.
         agent.last_heartbeat = ade_domain::Moment::default();
         agent.status = ade_domain::agent::Status::Active;
-        // What found no room asks again.
+        // Queued tasks are not persistent: their agents claim again.
         agent.queued_tasks = 0;
     }
-    let (mut looks, mut tickets) = (Vec::new(), Vec::new());
+    let (mut views, mut tickets) = (Vec::new(), Vec::new());
     for name in LOCKS {
-        looks.push(backend.look(lock(name)).await.expect("answers"));
+        views.push(backend.look(lock(name)).await.expect("reply"));
     }
     for request in 0..requests {
-        for who in HOLDERS {
-            let key = RequestKey::of(&holder(who), &request.to_string());
-            tickets.push(backend.recall(key).await.expect("answers"));
+        for agent in HOLDERS {
+            let key = RequestKey::of(&holder(agent), &request.to_string());
+            tickets.push(backend.recall(key).await.expect("reply"));
         }
     }
-    Shot { list, waits, looks, agents, tickets }
+    PortState { list, waits, views, agents, tickets }
 }
 
-/// One random thing that a client may do.
 #[derive(Debug, Clone)]
-enum Act {
+enum Operation {
     Lock(LockName, LockCommand),
     Remember(RequestKey, u128, Option<Ticket>, u64),
     Forget(RequestKey),
@@ -90,117 +90,131 @@ enum Act {
     Heard(String),
     Claim(String, String, u64),
     Unclaim(String, String),
-    /// Time passes.
     Pass(u64),
-    /// Time passes, and what is due happens.
+    /// Lets time pass and sweeps.
     Sweep(u64),
 }
 
-/// What came of it.
 #[derive(Debug, PartialEq)]
-enum Result {
+enum Reply {
     Lock(Vec<Answer>),
-    Told(String),
+    Other(String),
 }
 
-async fn act(backend: &EmbeddedCoordination, act: Act) -> Result {
-    match act {
-        Act::Lock(name, command) => {
-            return Result::Lock(backend.commands(vec![(name, command)]).await.expect("answers"));
+async fn apply(backend: &EmbeddedCoordination, operation: Operation) -> Reply {
+    match operation {
+        Operation::Lock(name, command) => {
+            return Reply::Lock(backend.commands(vec![(name, command)]).await.expect("reply"));
         }
-        Act::Remember(key, digest, ticket, ms) => {
+        Operation::Remember(key, digest, ticket, ms) => {
             let until = backend.now().plus_ms(ms);
-            Result::Told(format!("{:?}", backend.remember(key, digest, ticket, until).await))
+            Reply::Other(format!("{:?}", backend.remember(key, digest, ticket, until).await))
         }
-        Act::Forget(key) => Result::Told(format!("{:?}", backend.forget(key).await)),
-        Act::Put(id, update, create) => {
-            let put = backend.put(id, update, create).await.expect("answers");
-            Result::Told(format!("{:?}", put.map(|view| (view.profile, view.max_tasks, view.status))))
+        Operation::Forget(key) => Reply::Other(format!("{:?}", backend.forget(key).await)),
+        Operation::Put(id, update, create) => {
+            let put = backend.put(id, update, create).await.expect("reply");
+            Reply::Other(format!("{:?}", put.map(|view| (view.profile, view.max_tasks, view.status))))
         }
-        Act::Remove(id) => Result::Told(format!("{:?}", backend.remove(id).await)),
-        Act::Heard(id) => Result::Told(format!("{:?}", backend.heard(id).await)),
-        Act::Claim(id, task, ms) => {
-            Result::Told(format!("{:?}", backend.claim(id, task, backend.now().plus_ms(ms)).await))
+        Operation::Remove(id) => Reply::Other(format!("{:?}", backend.remove(id).await)),
+        Operation::Heard(id) => Reply::Other(format!("{:?}", backend.heard(id).await)),
+        Operation::Claim(id, task, ms) => {
+            Reply::Other(format!("{:?}", backend.claim(id, task, backend.now().plus_ms(ms)).await))
         }
-        Act::Unclaim(id, task) => Result::Told(format!("{:?}", backend.unclaim(id, task).await)),
-        Act::Sweep(_) => Result::Told(format!("{:?}", backend.sweep().await)),
-        Act::Pass(_) => Result::Told(String::new()),
+        Operation::Unclaim(id, task) => Reply::Other(format!("{:?}", backend.unclaim(id, task).await)),
+        Operation::Sweep(_) => Reply::Other(format!("{:?}", backend.sweep().await)),
+        Operation::Pass(_) => Reply::Other(String::new()),
     }
 }
 
-fn any_act(dice: &mut Dice, request: u64, tokens: &BTreeMap<(Holder, LockName), Token>) -> Act {
-    let who = HOLDERS[dice.below(5) as usize];
+fn random_operation(
+    dice: &mut Dice,
+    request: u64,
+    tokens: &BTreeMap<(Holder, LockName), Token>,
+) -> Operation {
+    let agent = HOLDERS[dice.below(5) as usize];
     let name = lock(LOCKS[dice.below(5) as usize]);
     let key =
-        |dice: &mut Dice| RequestKey::of(&holder(who), &request.saturating_sub(dice.below(12)).to_string());
-    let token = tokens.get(&(holder(who), name.clone())).copied().unwrap_or_default();
+        |dice: &mut Dice| RequestKey::of(&holder(agent), &request.saturating_sub(dice.below(12)).to_string());
+    let token = tokens.get(&(holder(agent), name.clone())).copied().unwrap_or_default();
     match dice.below(24) {
         0..=8 => {
             let mode = if dice.below(2) == 0 { Mode::Shared } else { Mode::Exclusive };
             let served_by = (dice.below(2) == 0).then(|| "server".into());
             let wait = (dice.below(5) > 0).then(|| Wait { ms: 2_000 + dice.below(20_000), served_by });
-            // Some are repetitions of requests that wait, hold or are over.
+            // Some repeat requests that wait, hold or have ended.
             let (request, claimed) = (key(dice), dice.below(4) > 0);
-            Act::Lock(name, LockCommand::Acquire(Acquire { request, wait, claimed, ..wish(who, "", mode) }))
-        }
-        9 => Act::Lock(name, LockCommand::Claim { holder: holder(who), request: key(dice), ttl_ms: 9_000 }),
-        10 => Act::Lock(name, LockCommand::Keep { holder: holder(who), request: key(dice), ms: 9_000 }),
-        11 => Act::Lock(name, LockCommand::Extend { holder: holder(who), token, ms: 12_000 }),
-        12 | 13 => Act::Lock(name, LockCommand::Release { holder: holder(who), token }),
-        14 => Act::Lock(name, LockCommand::Downgrade { holder: holder(who), token }),
-        15 => {
-            let why = if dice.below(2) == 0 { End::Cancelled } else { End::TimedOut };
-            Act::Lock(
+            Operation::Lock(
                 name,
-                LockCommand::Cancel { holder: holder(who), request: key(dice), why, begun: false },
+                LockCommand::Acquire(Acquire { request, wait, claimed, ..acquire(agent, "", mode) }),
             )
         }
-        16 if dice.below(4) == 0 => Act::Lock(name, LockCommand::Break),
+        9 => Operation::Lock(
+            name,
+            LockCommand::Claim { holder: holder(agent), request: key(dice), ttl_ms: 9_000 },
+        ),
+        10 => {
+            Operation::Lock(name, LockCommand::Keep { holder: holder(agent), request: key(dice), ms: 9_000 })
+        }
+        11 => Operation::Lock(name, LockCommand::Extend { holder: holder(agent), token, ms: 12_000 }),
+        12 | 13 => Operation::Lock(name, LockCommand::Release { holder: holder(agent), token }),
+        14 => Operation::Lock(name, LockCommand::Downgrade { holder: holder(agent), token }),
+        15 => {
+            let why = if dice.below(2) == 0 { End::Cancelled } else { End::TimedOut };
+            Operation::Lock(
+                name,
+                LockCommand::Cancel { holder: holder(agent), request: key(dice), why, begun: false },
+            )
+        }
+        16 if dice.below(4) == 0 => Operation::Lock(name, LockCommand::Break),
         16 | 17 => {
             let draft = Draft { locks: vec![(LOCKS[2], None), (LOCKS[1], None)], ..Draft::default() };
-            let request = LockRequest::new(holder(who), &draft, &LockLimits::default(), 7).expect("valid");
+            let request = LockRequest::new(holder(agent), &draft, &LockLimits::default(), 7).expect("valid");
             let deadline = ade_domain::Moment::from_micros(dice.below(1 << 50));
             let ticket = (dice.below(2) == 0).then_some(Ticket { request, deadline });
-            Act::Remember(key(dice), u128::from(dice.below(2)), ticket, 1 + dice.below(20_000))
+            Operation::Remember(key(dice), u128::from(dice.below(2)), ticket, 1 + dice.below(20_000))
         }
-        18 => Act::Forget(key(dice)),
+        18 => Operation::Forget(key(dice)),
         19 => {
             let update =
                 AgentUpdate { max_tasks: Some(3), draining: Some(dice.below(2) == 0), profile: None };
-            Act::Put(who.to_owned(), update, dice.below(2) == 0)
+            Operation::Put(agent.to_owned(), update, dice.below(2) == 0)
         }
-        20 if dice.below(4) == 0 => Act::Remove(who.to_owned()),
-        20 | 21 => Act::Heard(who.to_owned()),
-        // At least a second: housekeeping is due then, however long the backend has been open.
-        22 => Act::Sweep(1_000 + dice.below(2_000)),
-        _ => Act::Pass(dice.below(3_000)),
+        20 if dice.below(4) == 0 => Operation::Remove(agent.to_owned()),
+        20 | 21 => Operation::Heard(agent.to_owned()),
+        // At least a second, so that housekeeping is due however long the backend has been open.
+        22 => Operation::Sweep(1_000 + dice.below(2_000)),
+        _ => Operation::Pass(dice.below(3_000)),
     }
 }
 
-/// One random thing about the tasks of an agent. Locks know nothing of them, so these acts have dice of their own.
-fn any_claim(dice: &mut Dice) -> Act {
-    let (who, task) = (HOLDERS[dice.below(5) as usize].to_owned(), dice.below(5).to_string());
-    if dice.below(4) == 0 { Act::Unclaim(who, task) } else { Act::Claim(who, task, dice.below(10_000)) }
+/// Claims are independent of locks and have random numbers of their own.
+fn random_claim(dice: &mut Dice) -> Operation {
+    let (agent, task) = (HOLDERS[dice.below(5) as usize].to_owned(), dice.below(5).to_string());
+    if dice.below(4) == 0 {
+        Operation::Unclaim(agent, task)
+    } else {
+        Operation::Claim(agent, task, dice.below(10_000))
+    }
 }
 
-/// Notes tokens of grants, and that they grow.
+/// Records the fencing tokens of grants and checks that they increase.
 #[derive(Default)]
-struct Tokens {
+struct TokenLog {
     held: BTreeMap<(Holder, LockName), Token>,
     last: BTreeMap<LockName, Token>,
 }
 
-impl Tokens {
-    async fn note(&mut self, backend: &EmbeddedCoordination) {
+impl TokenLog {
+    async fn record(&mut self, backend: &EmbeddedCoordination) {
         for name in LOCKS {
             let name = lock(name);
             let mut highest = self.last.get(&name).copied().unwrap_or_default();
-            for held in backend.look(name.clone()).await.expect("answers").holders {
+            for held in backend.look(name.clone()).await.expect("reply").holders {
                 let token = held.grant.token;
                 let known = self.held.insert((held.holder.clone(), name.clone()), token);
-                // An upgrade that was not claimed falls back to the grant before it.
-                let old = known == Some(token) || held.grant.mode == Mode::Shared;
-                assert!(old || Some(&token) > self.last.get(&name), "{name}: {token} after {known:?}");
+                // An unclaimed upgrade falls back to the previous grant.
+                let is_known = known == Some(token) || held.grant.mode == Mode::Shared;
+                assert!(is_known || Some(&token) > self.last.get(&name), "{name}: {token} after {known:?}");
                 highest = highest.max(token);
             }
             self.last.insert(name, highest);
@@ -209,40 +223,45 @@ impl Tokens {
 }
 
 #[tokio::test]
-async fn a_backend_that_is_closed_and_opened_answers_like_one_that_never_was() {
+async fn reopened_backend_replies_like_one_that_stayed_open() {
     let (rounds, seed) = (effort::rounds(12, 400), effort::seed());
     let mut snapshots = 0;
     for round in 0..rounds {
-        let (mut dice, mut dice_of_claims) = (Dice::new(seed, round), Dice::new(seed ^ 2, round));
-        let (folder, other, clock) = (crate::disk::folder(), crate::disk::folder(), clock());
-        let never_closed = open(other.path(), Options { snapshot_after_bytes: 1 << 30, ..options() }, &clock);
-        let never_closed = never_closed.expect("opened");
-        let (mut tokens, mut request) = (Tokens::default(), 0);
+        let (mut dice, mut claim_dice) = (Dice::new(seed, round), Dice::new(seed ^ 2, round));
+        let (folder, reference_folder, clock) = (data_folder::folder(), data_folder::folder(), clock());
+        let reference =
+            open(reference_folder.path(), Options { snapshot_after_bytes: 1 << 30, ..options() }, &clock);
+        let reference = reference.expect("opened");
+        let (mut tokens, mut request) = (TokenLog::default(), 0);
         for batch in 0..8 {
             let backend = open(folder.path(), options(), &clock).expect("opened");
-            let at = format!("seed {seed}, round {round}, batch {batch}");
-            let expected = shot(&never_closed, request).await;
-            assert_eq!(shot(&backend, request).await, expected, "{at}: after it was opened");
-            for who in HOLDERS {
-                for one in [&backend, &never_closed] {
-                    one.heard(who.to_owned()).await.expect("answers");
+            let context = format!("seed {seed}, round {round}, batch {batch}");
+            let expected = port_state(&reference, request).await;
+            assert_eq!(port_state(&backend, request).await, expected, "{context}: after reopening");
+            for agent in HOLDERS {
+                for each in [&backend, &reference] {
+                    each.heard(agent.to_owned()).await.expect("reply");
                 }
             }
             for _ in 0..50 {
                 request += 1;
-                let doing = any_act(&mut dice, request, &tokens.held);
-                if let Act::Pass(ms) | Act::Sweep(ms) = doing {
+                let operation = random_operation(&mut dice, request, &tokens.held);
+                if let Operation::Pass(ms) | Operation::Sweep(ms) = operation {
                     clock.advance(Duration::from_millis(ms));
                 }
-                let expected = act(&never_closed, doing.clone()).await;
-                assert_eq!(act(&backend, doing.clone()).await, expected, "{at}: {doing:?}");
-                tokens.note(&backend).await;
-                tokens.note(&never_closed).await;
-                let claim = any_claim(&mut dice_of_claims);
-                let expected = act(&never_closed, claim.clone()).await;
-                assert_eq!(act(&backend, claim.clone()).await, expected, "{at}: {claim:?}");
+                let expected = apply(&reference, operation.clone()).await;
+                assert_eq!(apply(&backend, operation.clone()).await, expected, "{context}: {operation:?}");
+                tokens.record(&backend).await;
+                tokens.record(&reference).await;
+                let claim = random_claim(&mut claim_dice);
+                let expected = apply(&reference, claim.clone()).await;
+                assert_eq!(apply(&backend, claim.clone()).await, expected, "{context}: {claim:?}");
             }
-            assert_eq!(shot(&backend, request).await, shot(&never_closed, request).await, "{at}");
+            assert_eq!(
+                port_state(&backend, request).await,
+                port_state(&reference, request).await,
+                "{context}"
+            );
             drop(backend);
             wait_until_closed(folder.path());
         }
@@ -252,46 +271,54 @@ async fn a_backend_that_is_closed_and_opened_answers_like_one_that_never_was() {
 }
 
 #[tokio::test]
-async fn a_folder_copied_at_any_moment_opens_to_what_was_answered() {
+async fn folder_copied_at_any_moment_contains_all_replies() {
     let (rounds, seed) = (effort::rounds(4, 200), effort::seed());
     for round in 0..rounds {
         let mut dice = Dice::new(seed ^ 1, round);
-        let (folder, clock) = (crate::disk::folder(), clock());
+        let (folder, clock) = (data_folder::folder(), clock());
         let backend = open(folder.path(), options(), &clock).expect("opened");
-        let mut tokens = Tokens::default();
+        let mut tokens = TokenLog::default();
         for request in 0..200 {
-            let doing = any_act(&mut dice, request, &tokens.held);
-            if let Act::Pass(ms) | Act::Sweep(ms) = doing {
+            let operation = random_operation(&mut dice, request, &tokens.held);
+            if let Operation::Pass(ms) | Operation::Sweep(ms) = operation {
                 clock.advance(Duration::from_millis(ms));
             }
-            act(&backend, doing.clone()).await;
-            tokens.note(&backend).await;
+            apply(&backend, operation.clone()).await;
+            tokens.record(&backend).await;
             if dice.below(8) > 0 {
                 continue;
             }
-            let at = format!("seed {seed}, round {round}, request {request}: {doing:?}");
+            let context = format!("seed {seed}, round {round}, request {request}: {operation:?}");
             let copied = copy(folder.path());
-            let survivor =
-                open(copied.path(), options(), &clock).unwrap_or_else(|error| panic!("{at}: {error}"));
-            assert_eq!(shot(&survivor, request).await, shot(&backend, request).await, "{at}");
-            // Cut in the middle of a write: nobody was answered, so any part of it may be there, but never nonsense.
+            let recovered =
+                open(copied.path(), options(), &clock).unwrap_or_else(|error| panic!("{context}: {error}"));
+            assert_eq!(
+                port_state(&recovered, request).await,
+                port_state(&backend, request).await,
+                "{context}"
+            );
+            // An incomplete write: nobody got a reply, so any prefix of it may be stored, but the state must be
+            // consistent.
             let copied = copy(folder.path());
-            cut_last_segment(copied.path(), &mut dice);
-            let survivor =
-                open(copied.path(), options(), &clock).unwrap_or_else(|error| panic!("{at}: {error}"));
-            survivor.sweep().await.expect("answers");
-            for view in survivor.list(Filter::default(), None, usize::MAX).await.expect("answers") {
-                let alone = view.holders.len() == 1;
-                assert!(alone || view.holders.iter().all(|held| held.grant.mode == Mode::Shared), "{view:?}");
-                assert!(!view.holders.is_empty(), "{at}: whoever can hold does hold: {view:?}");
+            truncate_last_segment(copied.path(), &mut dice);
+            let recovered =
+                open(copied.path(), options(), &clock).unwrap_or_else(|error| panic!("{context}: {error}"));
+            recovered.sweep().await.expect("reply");
+            for view in recovered.list(Filter::default(), None, usize::MAX).await.expect("reply") {
+                let is_single = view.holders.len() == 1;
+                assert!(
+                    is_single || view.holders.iter().all(|held| held.grant.mode == Mode::Shared),
+                    "{view:?}"
+                );
+                assert!(!view.holders.is_empty(), "{context}: no waiter without a holder: {view:?}");
             }
         }
     }
 }
 
-async fn grant(backend: &EmbeddedCoordination, name: &str, wish: Acquire) -> ade_domain::lock::Grant {
-    let answers = backend.commands(vec![(lock(name), LockCommand::Acquire(wish))]).await.expect("answers");
-    match &answers[0].outcome {
+async fn grant(backend: &EmbeddedCoordination, name: &str, acquire: Acquire) -> ade_domain::lock::Grant {
+    let replies = backend.commands(vec![(lock(name), LockCommand::Acquire(acquire))]).await.expect("reply");
+    match &replies[0].outcome {
         Outcome::Standing(Standing::Held(grant)) => grant.clone(),
         other => panic!("not granted: {other:?}"),
     }
@@ -308,94 +335,101 @@ fn reopen(
 }
 
 #[tokio::test]
-async fn time_that_passes_while_it_is_closed_counts_against_leases() {
-    let (folder, clock) = (crate::disk::folder(), clock());
+async fn leases_expire_while_the_backend_is_closed() {
+    let (folder, clock) = (data_folder::folder(), clock());
     let backend = open(folder.path(), options(), &clock).expect("opened");
-    let first = grant(&backend, "resource:db:p", wish("ann", "1", Mode::Exclusive)).await;
-    grant(&backend, "resource:db:q", Acquire { ttl_ms: 60_000, ..wish("ann", "2", Mode::Exclusive) }).await;
-    let waits = Acquire {
+    let first = grant(&backend, "resource:db:p", acquire("ann", "1", Mode::Exclusive)).await;
+    grant(&backend, "resource:db:q", Acquire { ttl_ms: 60_000, ..acquire("ann", "2", Mode::Exclusive) })
+        .await;
+    let waiting = Acquire {
         wait: Some(Wait { ms: 60_000, served_by: Some("server".into()) }),
-        ..wish("ben", "1", Mode::Exclusive)
+        ..acquire("ben", "1", Mode::Exclusive)
     };
-    backend.commands(vec![(lock("resource:db:p"), LockCommand::Acquire(waits))]).await.expect("answers");
+    backend.commands(vec![(lock("resource:db:p"), LockCommand::Acquire(waiting))]).await.expect("reply");
     drop(backend);
     clock.advance(Duration::from_secs(8));
     wait_until_closed(folder.path());
     let backend = open(folder.path(), options(), &clock).expect("opened");
-    backend.sweep().await.expect("answers");
-    let view = backend.look(lock("resource:db:p")).await.expect("answers");
+    backend.sweep().await.expect("reply");
+    let view = backend.look(lock("resource:db:p")).await.expect("reply");
     assert_eq!(view.holders.len(), 1);
-    assert_eq!(view.holders[0].holder, holder("ben"), "its server had a moment to come back");
+    assert_eq!(view.holders[0].holder, holder("ben"), "its server has time to reconnect");
     assert!(view.holders[0].grant.token > first.token);
-    let other = backend.look(lock("resource:db:q")).await.expect("answers");
-    assert_eq!(other.holders.len(), 1, "this lease is not over");
-    // Nor does a clock that was set back make a token smaller or a lease longer.
+    let other = backend.look(lock("resource:db:q")).await.expect("reply");
+    assert_eq!(other.holders.len(), 1, "this lease has not expired");
+    // A clock that was set back must not decrease a token or extend a lease.
     let expires_at = other.holders[0].grant.expires_at;
     clock.set(ade_domain::Moment::from_micros(1_000_000).timestamp());
     let backend = reopen(backend, folder.path(), &clock);
     let release = LockCommand::Release { holder: holder("ben"), token: view.holders[0].grant.token };
-    backend.commands(vec![(lock("resource:db:p"), release)]).await.expect("answers");
-    let next = grant(&backend, "resource:db:p", wish("cem", "1", Mode::Exclusive)).await;
+    backend.commands(vec![(lock("resource:db:p"), release)]).await.expect("reply");
+    let next = grant(&backend, "resource:db:p", acquire("cem", "1", Mode::Exclusive)).await;
     assert!(next.token > view.holders[0].grant.token);
-    let other = backend.look(lock("resource:db:q")).await.expect("answers");
+    let other = backend.look(lock("resource:db:q")).await.expect("reply");
     assert_eq!(other.holders[0].grant.expires_at, expires_at);
 }
 
 #[tokio::test]
-async fn an_open_circuit_survives_a_snapshot() {
-    let (folder, clock) = (crate::disk::folder(), clock());
+async fn open_circuit_breaker_survives_a_snapshot() {
+    let (folder, clock) = (data_folder::folder(), clock());
     let mut backend = open(folder.path(), options(), &clock).expect("opened");
-    let crowd = |who: &str| (lock("resource:db:p"), LockCommand::Acquire(wish(who, "1", Mode::Exclusive)));
+    let command =
+        |agent: &str| (lock("resource:db:p"), LockCommand::Acquire(acquire(agent, "1", Mode::Exclusive)));
     let names = ["holder", "w1", "w2", "w3", "x1", "x2", "x3"];
-    backend.commands(names.iter().map(|who| crowd(who)).collect()).await.expect("answers");
+    backend.commands(names.iter().map(|agent| command(agent)).collect()).await.expect("reply");
     for n in 0..200 {
-        grant(&backend, &format!("task:{n}"), wish("ann", "1", Mode::Exclusive)).await;
+        grant(&backend, &format!("task:{n}"), acquire("ann", "1", Mode::Exclusive)).await;
     }
     for _ in 0..2 {
-        let answers = backend.commands(vec![crowd("late")]).await.expect("answers");
-        let told = format!("{:?}", answers[0].outcome);
-        assert!(told.contains("Contention"), "{told}");
+        let replies = backend.commands(vec![command("late")]).await.expect("reply");
+        let outcome = &replies[0].outcome;
+        assert!(
+            matches!(outcome, Outcome::Standing(Standing::Refused(LockRefusal::Contention { .. }))),
+            "{outcome:?}"
+        );
         backend = reopen(backend, folder.path(), &clock);
     }
     assert!(has_snapshot(folder.path()));
 }
 
 #[tokio::test]
-async fn a_deadlock_that_nobody_was_told_of_is_told_by_the_next_sweep_once() {
-    let (folder, clock) = (crate::disk::folder(), clock());
+async fn next_sweep_reports_an_unreported_deadlock_once() {
+    let (folder, clock) = (data_folder::folder(), clock());
     let mut backend = open(folder.path(), options(), &clock).expect("opened");
     let (p, q) = ("resource:db:p", "resource:db:q");
-    let long = |who: &str, request: &str, mode| Acquire { ttl_ms: 60_000, ..wish(who, request, mode) };
-    let wait = |who: &str, request: &str| Acquire {
+    let long_lease =
+        |agent: &str, request: &str, mode| Acquire { ttl_ms: 60_000, ..acquire(agent, request, mode) };
+    let waiting = |agent: &str, request: &str| Acquire {
         wait: Some(Wait { ms: 60_000, served_by: None }),
-        ..wish(who, request, Mode::Exclusive)
+        ..acquire(agent, request, Mode::Exclusive)
     };
-    grant(&backend, q, long("ann", "1", Mode::Exclusive)).await;
-    grant(&backend, p, wish("ann", "2", Mode::Shared)).await;
-    grant(&backend, p, long("ben", "1", Mode::Shared)).await;
-    for (name, wish) in [(p, wait("cem", "1")), (p, wait("ann", "3")), (q, wait("cem", "2"))] {
-        backend.commands(vec![(lock(name), LockCommand::Acquire(wish))]).await.expect("answers");
+    grant(&backend, q, long_lease("ann", "1", Mode::Exclusive)).await;
+    grant(&backend, p, acquire("ann", "2", Mode::Shared)).await;
+    grant(&backend, p, long_lease("ben", "1", Mode::Shared)).await;
+    for (name, acquire) in [(p, waiting("cem", "1")), (p, waiting("ann", "3")), (q, waiting("cem", "2"))] {
+        backend.commands(vec![(lock(name), LockCommand::Acquire(acquire))]).await.expect("reply");
     }
-    // Ann does not upgrade any more, and stands behind cem, who waits for her; whoever looks at the lock ends that.
+    // Ann's shared lease expires, so her upgrade becomes a wait behind cem, who waits for her: a deadlock, which
+    // reading the lock resolves.
     clock.advance(Duration::from_secs(8));
-    backend.look(lock(p)).await.expect("answers");
+    backend.look(lock(p)).await.expect("reply");
     backend = reopen(backend, folder.path(), &clock);
     for n in 0..200 {
-        grant(&backend, &format!("task:{n}"), wish("dee", "1", Mode::Exclusive)).await;
+        grant(&backend, &format!("task:{n}"), acquire("dee", "1", Mode::Exclusive)).await;
     }
     backend = reopen(backend, folder.path(), &clock);
     assert!(has_snapshot(folder.path()));
-    let told = backend.sweep().await.expect("answers");
-    let victims: Vec<&Holder> = told.iter().map(|ended| &ended.victim).collect();
+    let reported = backend.sweep().await.expect("reply");
+    let victims: Vec<&Holder> = reported.iter().map(|deadlock| &deadlock.victim).collect();
     assert_eq!(victims, [&holder("cem")]);
-    assert_eq!(backend.sweep().await.expect("answers"), []);
+    assert_eq!(backend.sweep().await.expect("reply"), []);
     backend = reopen(backend, folder.path(), &clock);
-    assert_eq!(backend.sweep().await.expect("answers"), []);
+    assert_eq!(backend.sweep().await.expect("reply"), []);
 }
 
 #[tokio::test]
-async fn a_folder_is_used_by_one_at_a_time() {
-    let (folder, clock) = (crate::disk::folder(), clock());
+async fn rejects_a_folder_that_is_in_use() {
+    let (folder, clock) = (data_folder::folder(), clock());
     let backend = open(folder.path(), options(), &clock).expect("opened");
     let clone = backend.clone();
     drop(backend);
@@ -404,7 +438,7 @@ async fn a_folder_is_used_by_one_at_a_time() {
         matches!(&refused, OpenError::Folder(FolderError::InUse(path)) if path == folder.path()),
         "{refused}"
     );
-    grant(&clone, "task:1", wish("ann", "1", Mode::Exclusive)).await;
+    grant(&clone, "task:1", acquire("ann", "1", Mode::Exclusive)).await;
     let clone = reopen(clone, folder.path(), &clock);
-    assert_eq!(clone.look(lock("task:1")).await.expect("answers").holders.len(), 1);
+    assert_eq!(clone.look(lock("task:1")).await.expect("reply").holders.len(), 1);
 }

@@ -1,14 +1,9 @@
-//! Locks, claims and job queues on every backend: one suite for all of them, then what each can get wrong alone.
+//! The coordination port on every backend: one conformance suite, then tests specific to one backend.
 
-#![expect(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "helpers of tests fail and tell like tests"
-)]
+#![expect(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "test helpers may panic")]
 
 mod conformance;
-mod disk;
+mod data_folder;
 mod journal;
-mod redis_edges;
+mod redis_edge_cases;
 mod redis_keys;

@@ -1,4 +1,5 @@
-//! What stands in Redis for claims and jobs: keys of the catalog, readable as the schema says, also written by others.
+//! What the Redis backend stores for capacity claims and jobs: keys as in the catalog, readable and writable by
+//! others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,20 +10,20 @@ use ade_store::{Agents, Capacity, Jobs, Locks, RedisCoordination, redis};
 use ade_testkit::wait::until;
 use ade_testkit::{Redis, RedisCluster};
 
-const SOON: Duration = Duration::from_secs(20);
-const AT_ONCE: Duration = Duration::ZERO;
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+const NO_WAIT: Duration = Duration::ZERO;
 
 async fn open(url: &str) -> RedisCoordination {
     let options = redis::Options { max_clock_skew: Duration::ZERO, ..redis::Options::default() };
-    RedisCoordination::open(&url.parse().expect("a URL"), options).await.expect("connects")
+    RedisCoordination::open(&url.parse().expect("valid URL"), options).await.expect("connected")
 }
 
-/// A command to a server itself, past the store.
-fn past<T: ::redis::FromRedisValue>(server: &Redis, command: &[&str]) -> T {
-    server.tell(command).expect("answers")
+/// Sends a command directly to the server, bypassing the store.
+fn raw_command<T: ::redis::FromRedisValue>(server: &Redis, command: &[&str]) -> T {
+    server.tell(command).expect("reply")
 }
 
-fn apply() -> Vec<String> {
+fn apply_queue() -> Vec<String> {
     vec!["apply".to_owned()]
 }
 
@@ -30,47 +31,47 @@ fn job(queue: &str, about: &str) -> Job {
     Job { queue: queue.to_owned(), about: about.to_owned() }
 }
 
-fn one() -> Vec<WakeUp> {
+fn apply_wake_up() -> Vec<WakeUp> {
     vec![WakeUp { queue: "apply".to_owned(), about: "one".to_owned(), when: WakeAt::Now }]
 }
 
-/// Claims and jobs of every kind.
-async fn leave_traces(store: &RedisCoordination) {
+/// Writes claims, wake-ups and job locks of every kind.
+async fn write_samples(store: &RedisCoordination) {
     let update = AgentUpdate { max_tasks: Some(1), ..AgentUpdate::default() };
-    store.put("agent-123".to_owned(), update, true).await.expect("answers").expect("registered");
+    store.put("agent-123".to_owned(), update, true).await.expect("reply").expect("registered");
     let later = store.now().plus_ms(60_000);
     for (task, claimed) in [("one", CapacityClaim::Yes), ("two", CapacityClaim::Full)] {
         assert_eq!(store.claim("agent-123".to_owned(), task.to_owned(), later).await, Ok(claimed));
     }
     for queue in ["apply", "lock_cleanup"] {
-        let call = |when| WakeUp { queue: queue.to_owned(), about: "ade:lock:task:123".to_owned(), when };
-        store.call(vec![call(WakeAt::Now), call(WakeAt::At(later))]).await.expect("answers");
+        let wake_up = |when| WakeUp { queue: queue.to_owned(), about: "ade:lock:task:123".to_owned(), when };
+        store.call(vec![wake_up(WakeAt::Now), wake_up(WakeAt::At(later))]).await.expect("reply");
     }
-    assert!(store.lock_job("job-1".to_owned(), "worker-1".to_owned(), 30_000).await.expect("answers"));
+    assert!(store.lock_job("job-1".to_owned(), "worker-1".to_owned(), 30_000).await.expect("reply"));
 }
 
-/// Entries of the catalog by what was found of them: all are as it says.
-fn found(servers: &[&Redis]) -> BTreeMap<String, Vec<String>> {
+/// The stored keys by catalog entry. Panics if a key or its type is not as the catalog says.
+fn keys_by_entry(servers: &[&Redis]) -> BTreeMap<String, Vec<String>> {
     let catalog = ade_keyspace::catalogs().iter().find(|catalog| catalog.name == "ade").expect("ours");
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for server in servers {
-        for key in past::<Vec<String>>(server, &["KEYS", "*"]) {
-            let is = catalog.find(&key).expect("a key of the catalog");
-            assert!(is.is_canonical(), "{key}");
-            let EntryKind::Key(shape) = &is.entry.kind else { unreachable!("{key} is not a key") };
-            assert_eq!(past::<String>(server, &["TYPE", &key]), shape.value_type.as_str(), "{key}");
-            found.entry(is.entry.name.clone()).or_default().push(key);
+        for key in raw_command::<Vec<String>>(server, &["KEYS", "*"]) {
+            let matched = catalog.find(&key).expect("a key of the catalog");
+            assert!(matched.is_canonical(), "{key}");
+            let EntryKind::Key(shape) = &matched.entry.kind else { unreachable!("{key} is not a key") };
+            assert_eq!(raw_command::<String>(server, &["TYPE", &key]), shape.value_type.as_str(), "{key}");
+            found.entry(matched.entry.name.clone()).or_default().push(key);
         }
     }
     found
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn claims_and_jobs_stand_there_as_the_schema_says() {
-    let server = Redis::start().expect("starts");
+async fn stores_claims_and_jobs_as_in_the_schema() {
+    let server = Redis::start().expect("server starts");
     let store = open(&server.url()).await;
-    leave_traces(&store).await;
-    let keys = found(&[&server]);
+    write_samples(&store).await;
+    let keys = keys_by_entry(&[&server]);
     for (entry, key) in [
         ("lock.agent_capacity", "ade:lock:agent:agent-123:capacity"),
         ("job.queue", "ade:job:queue:apply"),
@@ -80,141 +81,155 @@ async fn claims_and_jobs_stand_there_as_the_schema_says() {
     ] {
         assert!(keys.get(entry).is_some_and(|keys| keys.iter().any(|found| found == key)), "{key}: {keys:?}");
     }
-    let capacity: BTreeMap<String, String> = past(&server, &["HGETALL", "ade:lock:agent:agent-123:capacity"]);
+    let capacity: BTreeMap<String, String> =
+        raw_command(&server, &["HGETALL", "ade:lock:agent:agent-123:capacity"]);
     let field = |name: &str| capacity.get(name).map(String::as_str);
     assert_eq!((field("max_tasks"), field("active_tasks")), (Some("1"), Some("1")));
     assert_eq!((field("queued_tasks"), field("status")), (Some("1"), Some("active")));
     for name in ["t:one", "q:two"] {
-        let ends: u64 = field(name).expect("there").parse().expect("milliseconds");
-        assert!(ends > store.now().micros() / 1000, "{name}");
+        let expires: u64 = field(name).expect("there").parse().expect("milliseconds");
+        assert!(expires > store.now().micros() / 1000, "{name}");
     }
-    let calls: Vec<String> = past(&server, &["LRANGE", "ade:job:queue:lock_cleanup", "0", "-1"]);
-    assert_eq!(calls, [r#"{"type":"lock_cleanup","target":"ade:lock:task:123"}"#]);
+    let wake_ups: Vec<String> = raw_command(&server, &["LRANGE", "ade:job:queue:lock_cleanup", "0", "-1"]);
+    assert_eq!(wake_ups, [r#"{"type":"lock_cleanup","target":"ade:lock:task:123"}"#]);
     let scheduled: Vec<(String, f64)> =
-        past(&server, &["ZRANGE", "ade:job:scheduled", "0", "-1", "WITHSCORES"]);
+        raw_command(&server, &["ZRANGE", "ade:job:scheduled", "0", "-1", "WITHSCORES"]);
     assert_eq!(scheduled.len(), 2);
     let now = store.now().micros() as f64 / 1e6;
-    for (call, due) in scheduled {
-        assert!(call.ends_with(r#""target":"ade:lock:task:123"}"#), "{call}");
-        assert!((now..now + 61.0).contains(&due), "{due} is no Unix seconds, now {now}");
+    for (wake_up, due) in scheduled {
+        assert!(wake_up.ends_with(r#""target":"ade:lock:task:123"}"#), "{wake_up}");
+        assert!((now..now + 61.0).contains(&due), "{due} is not in Unix seconds, now {now}");
     }
-    assert_eq!(past::<String>(&server, &["GET", "ade:job:lock:job-1"]), "worker-1");
-    assert!((1..=30_000).contains(&past::<i64>(&server, &["PTTL", "ade:job:lock:job-1"])));
+    assert_eq!(raw_command::<String>(&server, &["GET", "ade:job:lock:job-1"]), "worker-1");
+    assert!((1..=30_000).contains(&raw_command::<i64>(&server, &["PTTL", "ade:job:lock:job-1"])));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_a_cluster_everything_that_is_waited_for_is_in_one_slot() {
-    let cluster = RedisCluster::start().expect("starts");
+async fn keeps_queues_and_schedule_in_one_cluster_slot() {
+    let cluster = RedisCluster::start().expect("server starts");
     let store = open(&cluster.url()).await;
-    leave_traces(&store).await;
-    let keys = found(&cluster.nodes.iter().take(3).collect::<Vec<_>>());
-    let of = |entry: &str| keys.get(entry).cloned().unwrap_or_default();
-    assert_eq!(of("job.scheduled"), ["ade:job:scheduled:{job:queue}"]);
-    assert_eq!(of("job.queue").len(), 2, "{keys:?}");
-    assert!(of("job.queue").iter().all(|key| key.starts_with("ade:{job:queue}:")), "{keys:?}");
-    assert_eq!((of("job.lock").len(), of("lock.agent_capacity").len()), (1, 1));
+    write_samples(&store).await;
+    let keys = keys_by_entry(&cluster.nodes.iter().take(3).collect::<Vec<_>>());
+    let keys_of = |entry: &str| keys.get(entry).cloned().unwrap_or_default();
+    assert_eq!(keys_of("job.scheduled"), ["ade:job:scheduled:{job:queue}"]);
+    assert_eq!(keys_of("job.queue").len(), 2, "{keys:?}");
+    assert!(keys_of("job.queue").iter().all(|key| key.starts_with("ade:{job:queue}:")), "{keys:?}");
+    assert_eq!((keys_of("job.lock").len(), keys_of("lock.agent_capacity").len()), (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_count_of_tasks_is_right_again_when_the_agent_is_heard_of() {
-    let server = Redis::start().expect("starts");
+async fn heartbeat_refreshes_task_counts() {
+    let server = Redis::start().expect("server starts");
     let store = open(&server.url()).await;
-    let ends = store.now().plus_ms(200);
-    assert_eq!(store.claim("ann".to_owned(), "one".to_owned(), ends).await, Ok(CapacityClaim::Yes));
-    let counted = || past::<String>(&server, &["HGET", "ade:lock:agent:ann:capacity", "active_tasks"]);
-    assert_eq!(counted(), "1");
-    until("the claim ends", SOON, async || {
-        let view = store.agent("ann".to_owned()).await.expect("answers").expect("known");
+    let expires = store.now().plus_ms(200);
+    assert_eq!(store.claim("ann".to_owned(), "one".to_owned(), expires).await, Ok(CapacityClaim::Yes));
+    let active_tasks =
+        || raw_command::<String>(&server, &["HGET", "ade:lock:agent:ann:capacity", "active_tasks"]);
+    assert_eq!(active_tasks(), "1");
+    until("the claim ends", TEST_TIMEOUT, async || {
+        let view = store.agent("ann".to_owned()).await.expect("reply").expect("disconnect noticed");
         if view.active_tasks == 0 { Ok(()) } else { Err(format!("{view:?}")) }
     })
     .await
-    .expect("ends");
-    assert!(store.heard("ann".to_owned()).await.expect("answers"));
-    assert_eq!(counted(), "0");
-    let left: Vec<String> = past(&server, &["HKEYS", "ade:lock:agent:ann:capacity"]);
-    assert!(!left.iter().any(|field| field.starts_with("t:")), "{left:?}");
+    .expect("expired");
+    assert!(store.heard("ann".to_owned()).await.expect("reply"));
+    assert_eq!(active_tasks(), "0");
+    let fields: Vec<String> = raw_command(&server, &["HKEYS", "ade:lock:agent:ann:capacity"]);
+    assert!(!fields.iter().any(|field| field.starts_with("t:")), "{fields:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn others_may_call_as_the_schema_says() {
-    let server = Redis::start().expect("starts");
+async fn accepts_wake_ups_of_other_writers() {
+    let server = Redis::start().expect("server starts");
     let store = open(&server.url()).await;
     for text in ["no json", r#"{"type":"apply","target":"t","more":1}"#, r#"{"type":"apply"}"#] {
-        let _: i64 = past(&server, &["LPUSH", "ade:job:queue:apply", text]);
+        let _: i64 = raw_command(&server, &["LPUSH", "ade:job:queue:apply", text]);
     }
     for about in ["no json", "t", r#"{"type":"apply"}"#] {
-        assert_eq!(store.woken(apply(), SOON).await, Ok(Some(job("apply", about))));
+        assert_eq!(store.woken(apply_queue(), TEST_TIMEOUT).await, Ok(Some(job("apply", about))));
     }
     for member in
         [r#"{"type":"lock_cleanup","target":"x"}"#, r#"{"type":"juggle"}"#, "[]", "7", r#"{"type":{}}"#, "{"]
     {
-        let _: i64 = past(&server, &["ZADD", "ade:job:scheduled", "1710776400", member]);
+        let _: i64 = raw_command(&server, &["ZADD", "ade:job:scheduled", "1710776400", member]);
     }
     assert_eq!(store.wake_scheduled().await, Ok(Moved { calls: 1, next_in: None }));
-    assert_eq!(past::<i64>(&server, &["ZCARD", "ade:job:scheduled"]), 0, "what belongs nowhere is dropped");
-    assert_eq!(store.woken(vec!["lock_cleanup".to_owned()], SOON).await, Ok(Some(job("lock_cleanup", "x"))));
+    assert_eq!(
+        raw_command::<i64>(&server, &["ZCARD", "ade:job:scheduled"]),
+        0,
+        "wake-ups of unknown queues are dropped"
+    );
+    assert_eq!(
+        store.woken(vec!["lock_cleanup".to_owned()], TEST_TIMEOUT).await,
+        Ok(Some(job("lock_cleanup", "x")))
+    );
 }
 
 fn connections(server: &Redis) -> usize {
-    past::<String>(server, &["CLIENT", "LIST", "TYPE", "normal"]).lines().count()
+    raw_command::<String>(server, &["CLIENT", "LIST", "TYPE", "normal"]).lines().count()
 }
 
 fn blocked(server: &Redis) -> usize {
-    let clients: String = past(server, &["INFO", "clients"]);
+    let clients: String = raw_command(server, &["INFO", "clients"]);
     let blocked = clients.lines().find_map(|line| line.strip_prefix("blocked_clients:"));
-    blocked.expect("it says so").trim().parse().expect("a number")
+    blocked.expect("blocked_clients in INFO").trim().parse().expect("a number")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_leaves_no_connections_behind() {
-    let server = Redis::start().expect("starts");
+async fn closes_connections_of_aborted_waits() {
+    let server = Redis::start().expect("server starts");
     let store = open(&server.url()).await;
     let before = connections(&server);
     for _ in 0..20 {
-        assert_eq!(store.woken(apply(), AT_ONCE).await, Ok(None));
+        assert_eq!(store.woken(apply_queue(), NO_WAIT).await, Ok(None));
     }
-    assert_eq!(connections(&server), before + 1, "one for all who wait one after the other");
+    assert_eq!(connections(&server), before + 1, "sequential waits share one connection");
     let waiting: Vec<_> = (0..10)
         .map(|_| {
             let store = store.clone();
-            tokio::spawn(async move { store.woken(apply(), SOON).await })
+            tokio::spawn(async move { store.woken(apply_queue(), TEST_TIMEOUT).await })
         })
         .collect();
-    let are = |wanted: usize, seen: usize| if seen == wanted { Ok(()) } else { Err(seen.to_string()) };
-    until("all wait", SOON, async || are(10, blocked(&server))).await.expect("wait");
-    assert_eq!(store.agent("ann".to_owned()).await, Ok(None), "others are answered meanwhile");
-    for one in &waiting {
-        one.abort();
+    let expect_count = |expected: usize, actual: usize| {
+        if actual == expected { Ok(()) } else { Err(actual.to_string()) }
+    };
+    until("all wait", TEST_TIMEOUT, async || expect_count(10, blocked(&server))).await.expect("wait");
+    assert_eq!(store.agent("ann".to_owned()).await, Ok(None), "other calls are not blocked");
+    for task in &waiting {
+        task.abort();
     }
-    until("nobody waits", SOON, async || are(0, blocked(&server))).await.expect("gone");
-    until("connections are closed", SOON, async || are(before, connections(&server))).await.expect("closed");
-    store.call(one()).await.expect("answers");
+    until("nobody waits", TEST_TIMEOUT, async || expect_count(0, blocked(&server))).await.expect("aborted");
+    until("connections are closed", TEST_TIMEOUT, async || expect_count(before, connections(&server)))
+        .await
+        .expect("closed");
+    store.call(apply_wake_up()).await.expect("reply");
     assert_eq!(
-        store.woken(apply(), SOON).await,
+        store.woken(apply_queue(), TEST_TIMEOUT).await,
         Ok(Some(job("apply", "one"))),
-        "the call was not taken along"
+        "an aborted wait must not consume the wake-up"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_is_told_when_redis_goes_away_and_waits_again_when_it_is_back() {
-    let server = Redis::start().expect("starts");
+async fn fails_waits_on_restart_and_recovers() {
+    let server = Redis::start().expect("server starts");
     let store = open(&server.url()).await;
     let waiting = {
         let store = store.clone();
-        tokio::spawn(async move { store.woken(apply(), Duration::from_secs(60)).await })
+        tokio::spawn(async move { store.woken(apply_queue(), Duration::from_secs(60)).await })
     };
-    until("it waits", SOON, async || if blocked(&server) == 1 { Ok(()) } else { Err(String::new()) })
+    until("it waits", TEST_TIMEOUT, async || if blocked(&server) == 1 { Ok(()) } else { Err(String::new()) })
         .await
         .expect("waits");
-    server.kill_and_restart().expect("restarts");
-    let told = tokio::time::timeout(SOON, waiting).await.expect("told").expect("no panic");
-    assert!(told.is_err(), "{told:?}");
-    until("calls are heard again", SOON, async || {
-        store.call(one()).await.map_err(|error| error.to_string())?;
-        let heard = store.woken(apply(), Duration::from_secs(1)).await.map_err(|error| error.to_string())?;
-        heard.ok_or_else(|| "nothing".to_owned())
+    server.kill_and_restart().expect("restarted");
+    let result = tokio::time::timeout(TEST_TIMEOUT, waiting).await.expect("returned").expect("no panic");
+    assert!(result.is_err(), "{result:?}");
+    until("wake-ups are received again", TEST_TIMEOUT, async || {
+        store.call(apply_wake_up()).await.map_err(|error| error.to_string())?;
+        let received =
+            store.woken(apply_queue(), Duration::from_secs(1)).await.map_err(|error| error.to_string())?;
+        received.ok_or_else(|| "nothing".to_owned())
     })
     .await
-    .expect("heals");
+    .expect("recovered");
 }

@@ -1,68 +1,69 @@
--- Calls that wake workers, and locks of jobs. The queues and what is scheduled share a slot, also on a cluster.
+-- Wake-ups for workers, and job locks. The queues and the schedule share one slot, also on a cluster.
 
--- Puts a call into its queue; those who wait take from the other end. The oldest make room.
-local function push_call(queue, job)
-  redis.call('LPUSH', queue, job)
-  redis.call('LTRIM', queue, 0, MOST_WAITING - 1)
+-- Workers pop from the other end. If the queue is full the oldest wake-ups are dropped.
+local function push_wake_up(queue, wake_up)
+  redis.call('LPUSH', queue, wake_up)
+  redis.call('LTRIM', queue, 0, MAX_QUEUED_WAKE_UPS - 1)
 end
 
--- The queues by their names, and where the arguments go on. Keys: scheduled, then queues. Arguments: node, then the names of the
--- queues in the same order.
+-- Returns the queues by name, and the index of the first argument after the names.
+-- Keys: scheduled, then queues. Arguments: node id, then the queue names in the same order.
 local function queues_by_name(keys, args)
   local queues = {}
   for i = 2, #keys do queues[args[i]] = keys[i] end
   return queues, #keys + 1
 end
 
--- Makes calls: at once, later, or not any more. Answers how many found no room among those for later.
--- Keys: scheduled, then queues. Arguments: node, the names of the queues, then for each call: the name of its queue, when in Unix
--- seconds (nothing: now), the call.
-local function call(keys, args)
+-- Enqueues, schedules or cancels wake-ups. Returns how many did not fit into the schedule.
+-- Keys: scheduled, then queues. Arguments: node id, the queue names, then for each wake-up: its queue name, when (Unix
+-- seconds, empty for now, or `cancel`), its payload.
+local function enqueue_wake_ups(keys, args)
   local queues, first = queues_by_name(keys, args)
-  local now, room, without_room = time() / 1000000, nil, 0
+  local now, capacity, rejected = time_text() / 1000000, nil, 0
   for i = first, #args, 3 do
-    local at, job = args[i + 1], args[i + 2]
-    if at ~= '' and at ~= 'never' and tonumber(at) > now then
-      room = room or MOST_SCHEDULED - redis.call('ZCARD', keys[1])
-      if room > 0 or redis.call('ZSCORE', keys[1], job) then
-        room = room - redis.call('ZADD', keys[1], at, job)
+    local at, wake_up = args[i + 1], args[i + 2]
+    if at ~= '' and at ~= 'cancel' and tonumber(at) > now then
+      capacity = capacity or MAX_SCHEDULED_WAKE_UPS - redis.call('ZCARD', keys[1])
+      if capacity > 0 or redis.call('ZSCORE', keys[1], wake_up) then
+        capacity = capacity - redis.call('ZADD', keys[1], at, wake_up)
       else
-        without_room = without_room + 1
+        rejected = rejected + 1
       end
     else
-      local removed = redis.call('ZREM', keys[1], job)
-      room = room and room + removed
-      if at ~= 'never' then push_call(queues[args[i]], job) end
+      local removed = redis.call('ZREM', keys[1], wake_up)
+      capacity = capacity and capacity + removed
+      if at ~= 'cancel' then push_wake_up(queues[args[i]], wake_up) end
     end
   end
-  return without_room
+  return rejected
 end
 
--- Moves calls that are due to their queues. Answers how many, how many had none, and when the next is due.
--- Keys: scheduled, then queues. Arguments: node, then the names of the queues in the same order.
-local function wake_scheduled(keys, args)
-  local now = time()
-  local queues, moved, strays = queues_by_name(keys, args), 0, 0
-  local until_now = string.format('%.3f', math.floor(now / 1000) / 1000)
-  for _, job in ipairs(redis.call('ZRANGEBYSCORE', keys[1], '-inf', until_now, 'LIMIT', 0, MOST_AT_ONCE)) do
-    local is_read, read = pcall(cjson.decode, job)
-    local queue = is_read and type(read) == 'table' and read.type and queues[read.type]
+-- Moves due wake-ups to their queues. Returns how many were moved, how many were dropped because their queue is
+-- unknown, and when the next one is due.
+-- Keys: scheduled, then queues. Arguments: node id, then the queue names in the same order.
+local function move_due_wake_ups(keys, args)
+  local now = time_text()
+  local queues, moved, dropped = queues_by_name(keys, args), 0, 0
+  local now_seconds = string.format('%.3f', math.floor(now / 1000) / 1000)
+  for _, wake_up in ipairs(redis.call('ZRANGEBYSCORE', keys[1], '-inf', now_seconds, 'LIMIT', 0, MAX_MOVED_WAKE_UPS)) do
+    local is_json, decoded = pcall(cjson.decode, wake_up)
+    local queue = is_json and type(decoded) == 'table' and decoded.type and queues[decoded.type]
     if queue then
-      push_call(queue, job)
+      push_wake_up(queue, wake_up)
       moved = moved + 1
     else
-      strays = strays + 1
+      dropped = dropped + 1
     end
-    redis.call('ZREM', keys[1], job)
+    redis.call('ZREM', keys[1], wake_up)
   end
   local first = redis.call('ZRANGE', keys[1], 0, 0, 'WITHSCORES')
-  -- What others scheduled for the end of time is not beyond what a number can say.
+  -- Other writers may use scores that do not fit into an integer.
   local next = first[2] and string.format('%.0f', math.max(0, math.min(tonumber(first[2]), 9e9)) * 1000000)
-  return { now, moved, strays, next or false }
+  return { now, moved, dropped, next or false }
 end
 
--- Locks a job for a holder, or prolongs its lock. Answers whether it has it.
--- Keys: lock. Arguments: node, holder, for how many milliseconds.
+-- Locks a job for a holder, or renews its lock. Returns whether the holder has the lock.
+-- Keys: lock. Arguments: node id, holder, TTL in milliseconds.
 local function lock_job(keys, args)
   local holder = redis.call('GET', keys[1])
   if holder and holder ~= args[2] then return 0 end
@@ -70,14 +71,13 @@ local function lock_job(keys, args)
   return 1
 end
 
--- Gives the lock of a job back. Answers whether the holder had it.
--- Keys: lock. Arguments: node, holder.
+-- Releases a job lock. Returns whether the holder had it. Keys: lock. Arguments: node id, holder.
 local function unlock_job(keys, args)
   if redis.call('GET', keys[1]) ~= args[2] then return 0 end
   return redis.call('DEL', keys[1])
 end
 
-register('call', call, {})
-register('wake_scheduled', wake_scheduled, { 'allow-oom' })
+register('enqueue_wake_ups', enqueue_wake_ups, {})
+register('move_due_wake_ups', move_due_wake_ups, { 'allow-oom' })
 register('lock_job', lock_job, {})
 register('unlock_job', unlock_job, { 'allow-oom' })

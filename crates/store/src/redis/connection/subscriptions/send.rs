@@ -1,6 +1,6 @@
-//! What goes over a connection that listens.
+//! Sends commands on a subscriber connection.
 //!
-//! What is sent first is on the wire first: leaving a channel must not overtake asking for it again.
+//! Commands go out in the order of the calls: an UNSUBSCRIBE must not overtake a later SUBSCRIBE.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, Value};
 use tokio::task::coop::unconstrained;
 
-use crate::redis::link::connect::plain;
+use crate::redis::connection::connector::one_line;
 
-/// Whether everything was confirmed.
+/// Returns whether everything was confirmed.
 pub(super) async fn send(mut connection: MultiplexedConnection, pipeline: redis::Pipeline) -> bool {
     match connection.send_packed_commands(&pipeline, 0, pipeline.len()).await {
-        Ok(answers) => !answers.iter().any(|answer| matches!(answer, Value::ServerError(_))),
+        Ok(replies) => !replies.iter().any(|reply| matches!(reply, Value::ServerError(_))),
         Err(error) => {
-            tracing::debug!(reason = plain(&error), "subscriptions were not confirmed");
+            tracing::debug!(reason = one_line(&error), "subscriptions not confirmed");
             false
         }
     }
 }
 
-/// Polls a future once: a connection takes what is sent at the first poll, unless its queue is full. Not counted against
-/// what a task may do at a time, or the poll might do nothing.
+/// Polls a future once: a connection takes a command at the first poll, unless its buffer is full. Unconstrained,
+/// because without budget the poll would do nothing.
 pub(super) fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> Option<T> {
     let mut context = Context::from_waker(Waker::noop());
     match pin!(unconstrained(future.as_mut())).poll(&mut context) {

@@ -1,4 +1,4 @@
-//! Folders of the backend in the hands of a test: opened, copied while in use, cut.
+//! Data folders of the embedded backend for tests: opened, copied while in use, truncated.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
 pub(crate) fn folder() -> TempDir {
-    tempfile::tempdir().expect("folder")
+    tempfile::tempdir().expect("temporary folder")
 }
 
 pub(crate) fn clock() -> ManualClock {
@@ -27,13 +27,13 @@ pub(crate) fn open(
     EmbeddedCoordination::open(folder, options, Arc::new(clock.clone()))
 }
 
-/// A snapshot may still be written by a backend that was dropped; the folder is free when it is done.
+/// A dropped backend may still write a snapshot; the folder is unlocked when that is done.
 pub(crate) fn wait_until_closed(folder: &Path) {
-    let file = File::open(folder.join("in-use")).expect("used before");
-    flock(&file, FlockOperation::LockExclusive).expect("free in the end");
+    let file = File::open(folder.join("in-use")).expect("lock file");
+    flock(&file, FlockOperation::LockExclusive).expect("unlocked");
 }
 
-fn files(folder: &Path) -> Vec<PathBuf> {
+fn data_files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder.join("coordination")).expect("readable");
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
     files.sort();
@@ -41,27 +41,28 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 pub(crate) fn has_snapshot(folder: &Path) -> bool {
-    files(folder).iter().any(|file| file.to_string_lossy().contains("snapshot-"))
+    data_files(folder).iter().any(|file| file.to_string_lossy().contains("snapshot-"))
 }
 
-/// What a kill -9 would leave at one moment: copied again if files came or went meanwhile.
+/// What a kill -9 at one moment would leave. Copied again if files appeared or vanished meanwhile.
 pub(crate) fn copy(folder: &Path) -> TempDir {
     loop {
-        let (copied, before) = (self::folder(), files(folder));
-        let to = copied.path().join("coordination");
-        fs::create_dir(&to).expect("created");
-        let all = before.iter().all(|file| fs::copy(file, to.join(file.file_name().expect("named"))).is_ok());
-        if all && files(folder) == before {
+        let (copied, before) = (self::folder(), data_files(folder));
+        let target = copied.path().join("coordination");
+        fs::create_dir(&target).expect("created");
+        let is_complete =
+            before.iter().all(|file| fs::copy(file, target.join(file.file_name().expect("named"))).is_ok());
+        if is_complete && data_files(folder) == before {
             return copied;
         }
     }
 }
 
-/// Cuts the last segment somewhere, as if its last write had not come to its end.
-pub(crate) fn cut_last_segment(folder: &Path, dice: &mut Dice) {
+/// Truncates the last segment at a random position, like an incomplete write.
+pub(crate) fn truncate_last_segment(folder: &Path, dice: &mut Dice) {
     let is_segment = |file: &PathBuf| file.to_string_lossy().contains("journal-");
-    let last = files(folder).into_iter().rfind(is_segment).expect("a segment");
+    let last = data_files(folder).into_iter().rfind(is_segment).expect("a segment");
     let file = File::options().write(true).open(&last).expect("writable");
     let length = file.metadata().expect("readable").len();
-    file.set_len(dice.below(length + 1)).expect("cut");
+    file.set_len(dice.below(length + 1)).expect("truncated");
 }

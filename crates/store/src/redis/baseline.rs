@@ -1,0 +1,80 @@
+//! The minimum cost of a lock on Redis: `SET NX PX`, then a script that deletes the key if it is still one's own,
+//! over the same connections as the real backend. Only `ade bench` uses it, for comparison. It has no queue, no
+//! notifications and no fencing.
+
+use ade_keyspace::ade::{ids, job};
+use redis::Value;
+
+use super::connection::{ConnectionOptions, RedisClient, Script};
+use super::{RedisUrl, reply};
+use crate::coordination::CoordinationError;
+
+const TTL_MS: u64 = 30_000;
+
+/// Baseline locks, and server statistics for benchmarks.
+#[derive(Clone)]
+pub struct Bare {
+    client: RedisClient,
+    delete: Script,
+}
+
+impl Bare {
+    pub async fn open(url: &RedisUrl) -> Result<Self, CoordinationError> {
+        let client = RedisClient::open(url, ConnectionOptions::default()).await?;
+        let delete =
+            "if redis.call('GET', KEYS[1]) == ARGV[2] then return redis.call('DEL', KEYS[1]) end return 0";
+        Ok(Self { client, delete: Script::new(delete) })
+    }
+
+    /// Acquires and releases one lock. Returns whether both succeeded.
+    pub async fn pair(&self, lock: &str, value: &str) -> Result<bool, CoordinationError> {
+        let id = ids::JobId::new(lock).map_err(|error| CoordinationError(error.to_string()))?;
+        let key = job::lock(&id).in_layout(self.client.layout());
+        let mut acquire = redis::cmd("SET");
+        acquire.arg(key.as_str()).arg(value).arg("NX").arg("PX").arg(TTL_MS);
+        let acquired = self.client.query(&key, acquire).await? == Value::Okay;
+        let deleted = self.client.call(&self.delete, &[key], &[value.as_bytes()]).await?;
+        Ok(acquired && deleted == Value::Int(1))
+    }
+
+    /// CPU time that all primaries have used so far.
+    pub async fn cpu_seconds(&self) -> Result<f64, CoordinationError> {
+        self.info("cpu", &["used_cpu_user", "used_cpu_sys"]).await
+    }
+
+    /// Memory that all primaries use for data.
+    pub async fn memory_bytes(&self) -> Result<f64, CoordinationError> {
+        self.info("memory", &["used_memory"]).await
+    }
+
+    /// Whether no primary has any key.
+    pub async fn is_empty(&self) -> Result<bool, CoordinationError> {
+        let sizes = self.client.query_primaries(redis::cmd("DBSIZE")).await?;
+        Ok(sizes.iter().all(|size| *size == Value::Int(0)))
+    }
+
+    /// Deletes every key.
+    pub async fn clear(&self) -> Result<(), CoordinationError> {
+        self.client.query_primaries(redis::cmd("FLUSHDB")).await.map(drop)
+    }
+
+    async fn info(&self, section: &str, fields: &[&str]) -> Result<f64, CoordinationError> {
+        let mut info = redis::cmd("INFO");
+        info.arg(section);
+        let mut sum = 0.0;
+        for section in self.client.query_primaries(info).await? {
+            let field = |line: &str| {
+                let (name, value) = line.trim().split_once(':')?;
+                fields.contains(&name).then(|| value.parse::<f64>().ok())?
+            };
+            sum += reply::text(&section)?.lines().filter_map(field).sum::<f64>();
+        }
+        Ok(sum)
+    }
+}
+
+impl std::fmt::Debug for Bare {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bare").finish_non_exhaustive()
+    }
+}

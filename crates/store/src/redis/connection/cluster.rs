@@ -1,0 +1,285 @@
+//! Which primary of a cluster owns which slot.
+//!
+//! A topology older than the known one is never used. The gate of a primary that takes over slots, or returns with
+//! another epoch, is closed before anything is routed to it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use tokio::sync::{Mutex, Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::connector::{Connector, ignore_pushes, one_line};
+use super::node::Node;
+use super::topology::{self, ClusterNode, SLOTS};
+use crate::redis::url::Address;
+
+/// Per node.
+const TOPOLOGY_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Finds topology changes that no error revealed.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Used while a primary is unreachable.
+const OUTAGE_REFRESH_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Applies to every refresh.
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Connected nodes that are asked before all others.
+const MAX_CONNECTED_QUERIED: usize = 2;
+
+/// Slot owners as of one topology.
+pub(super) struct SlotMap {
+    pub(super) version: u64,
+    /// Index into `primaries` by slot.
+    owners: Vec<Option<u16>>,
+    pub(super) primaries: Vec<Arc<Node>>,
+    /// Primaries without slots: one may be about to receive its first.
+    spares: Vec<Arc<Node>>,
+    epochs: HashMap<String, u64>,
+    /// All nodes, including replicas: they know who took over.
+    addresses: Vec<Address>,
+}
+
+impl SlotMap {
+    pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
+        let index = self.owners.get(usize::from(slot)).copied().flatten()?;
+        self.primaries.get(usize::from(index))
+    }
+
+    pub(super) fn node_at(&self, address: &Address) -> Option<&Arc<Node>> {
+        self.primaries.iter().chain(&self.spares).find(|node| node.address.as_ref() == Some(address))
+    }
+
+    fn is_newer_than(&self, nodes: &[ClusterNode]) -> bool {
+        nodes.iter().any(|node| self.epochs.get(&node.id).is_some_and(|known| node.epoch < *known))
+    }
+}
+
+pub(super) struct Cluster {
+    connector: Arc<Connector>,
+    slot_map: watch::Sender<Arc<SlotMap>>,
+    /// When the next refresh may start.
+    next_refresh: Mutex<Instant>,
+    refresh_requested: Notify,
+}
+
+impl Cluster {
+    pub(super) fn new(connector: Arc<Connector>) -> Self {
+        let empty = SlotMap {
+            version: 0,
+            owners: vec![None; SLOTS],
+            primaries: Vec::new(),
+            spares: Vec::new(),
+            epochs: HashMap::new(),
+            addresses: Vec::new(),
+        };
+        Self {
+            connector,
+            slot_map: watch::Sender::new(Arc::new(empty)),
+            next_refresh: Mutex::new(Instant::now()),
+            refresh_requested: Notify::new(),
+        }
+    }
+
+    pub(super) fn slot_map(&self) -> Arc<SlotMap> {
+        Arc::clone(&self.slot_map.borrow())
+    }
+
+    pub(super) fn changes(&self) -> watch::Receiver<Arc<SlotMap>> {
+        self.slot_map.subscribe()
+    }
+
+    /// The slot map may be outdated: refresh it soon.
+    pub(super) fn request_refresh(&self) {
+        self.refresh_requested.notify_one();
+    }
+
+    /// Refreshes the slot map for as long as it is polled.
+    pub(super) async fn refresh_periodically(&self) {
+        loop {
+            let map = self.slot_map();
+            let is_any_down = map.primaries.iter().any(|node| node.is_down());
+            let interval = if is_any_down { OUTAGE_REFRESH_INTERVAL } else { REFRESH_INTERVAL };
+            let _ = timeout(interval, self.refresh_requested.notified()).await;
+            if let Err(reason) = self.refresh(map.version, None).await {
+                tracing::debug!(reason, "cannot refresh the topology of the Redis cluster");
+            }
+        }
+    }
+
+    /// Gets a slot map newer than `version`; `first` is asked first.
+    pub(super) async fn refresh(&self, version: u64, first: Option<&Address>) -> Result<(), String> {
+        let mut next_refresh = self.next_refresh.lock().await;
+        let before = self.slot_map();
+        if before.version > version {
+            return Ok(());
+        }
+        sleep_until(*next_refresh).await;
+        let nodes = self.fetch_topology(&before, first).await;
+        *next_refresh = Instant::now() + MIN_REFRESH_INTERVAL;
+        self.install(&before, &nodes?);
+        Ok(())
+    }
+
+    /// A topology that is not older than the known one.
+    async fn fetch_topology(
+        &self,
+        before: &SlotMap,
+        first: Option<&Address>,
+    ) -> Result<Vec<ClusterNode>, String> {
+        let mut reasons = Vec::new();
+        if let Some(address) = first {
+            match self.query_address(address.clone(), before).await {
+                Ok(nodes) => return Ok(nodes),
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        let rotated = before.primaries.iter().cycle().skip(usize::try_from(before.version).unwrap_or(0));
+        let connected = rotated.take(before.primaries.len()).filter_map(|node| node.current_connection());
+        for active in connected.take(MAX_CONNECTED_QUERIED) {
+            match self.query_connection(active.connection.clone(), &active.address, before).await {
+                Ok(nodes) => return Ok(nodes),
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        let mut others: Vec<Address> = Vec::new();
+        for address in before.addresses.iter().chain(&self.connector.url.hosts) {
+            if !others.contains(address) {
+                others.push(address.clone());
+            }
+        }
+        let mut queries = JoinSet::new();
+        for address in others {
+            let connector = Arc::clone(&self.connector);
+            queries.spawn(async move {
+                let nodes = connect_and_query(&connector, &address).await;
+                nodes.map_err(|reason| format!("{address}: {reason}"))
+            });
+        }
+        // If all nodes report an older topology it is the current one: the epoch of a node can decrease when it
+        // changes its primary.
+        let mut older = None;
+        while let Some(result) = queries.join_next().await {
+            match result {
+                Ok(Ok(nodes)) if !before.is_newer_than(&nodes) => return Ok(nodes),
+                Ok(Ok(nodes)) => older = Some(nodes),
+                Ok(Err(reason)) => reasons.push(reason),
+                Err(error) => reasons.push(error.to_string()),
+            }
+        }
+        older.ok_or_else(|| reasons.join("; "))
+    }
+
+    async fn query_address(&self, address: Address, before: &SlotMap) -> Result<Vec<ClusterNode>, String> {
+        let mut connected = before.primaries.iter().filter_map(|node| node.current_connection());
+        if let Some(active) = connected.find(|active| active.address == address) {
+            return self.query_connection(active.connection.clone(), &address, before).await;
+        }
+        let nodes = connect_and_query(&self.connector, &address).await;
+        accept(nodes, &address, before)
+    }
+
+    async fn query_connection(
+        &self,
+        connection: MultiplexedConnection,
+        address: &Address,
+        before: &SlotMap,
+    ) -> Result<Vec<ClusterNode>, String> {
+        let tls = self.connector.url.tls;
+        let nodes = timeout(TOPOLOGY_TIMEOUT, query_nodes(connection, address, tls)).await;
+        accept(nodes.unwrap_or_else(|_| Err(no_reply())), address, before)
+    }
+
+    /// Makes a topology the current slot map.
+    fn install(&self, before: &SlotMap, nodes: &[ClusterNode]) {
+        let mut owners: Vec<Option<u16>> = vec![None; SLOTS];
+        let (mut primaries, mut spares): (Vec<Arc<Node>>, Vec<Arc<Node>>) = (Vec::new(), Vec::new());
+        let mut epochs = HashMap::new();
+        for reported in nodes.iter().filter(|node| node.is_primary) {
+            let known = before.node_at(&reported.address).filter(|node| node.id == reported.id);
+            let node = known.cloned().unwrap_or_else(|| {
+                Node::new(Arc::clone(&self.connector), Some(reported.address.clone()), reported.id.clone())
+            });
+            if reported.slots.is_empty() {
+                spares.push(node);
+                continue;
+            }
+            let Ok(index) = u16::try_from(primaries.len()) else { break };
+            let mut is_new_owner = before.epochs.get(&reported.id) != Some(&reported.epoch);
+            for slot in reported.slots.iter().flat_map(|(first, last)| *first..=*last) {
+                let owner = u16::try_from(slot).ok().and_then(|slot| before.owner(slot));
+                is_new_owner |= owner.is_none_or(|owner| owner.id != reported.id);
+                if let Some(entry) = owners.get_mut(slot) {
+                    *entry = Some(index);
+                }
+            }
+            if is_new_owner && before.version > 0 {
+                node.close_gate();
+            }
+            epochs.insert(reported.id.clone(), reported.epoch);
+            primaries.push(node);
+        }
+        let addresses = nodes.iter().map(|node| node.address.clone()).collect();
+        let map = SlotMap { version: before.version + 1, owners, primaries, spares, epochs, addresses };
+        let is_same = map.owners == before.owners && same_nodes(&map.primaries, &before.primaries);
+        self.slot_map.send_if_modified(|current| {
+            *current = Arc::new(map);
+            // Subscribers need not react to a map that differs only in its version.
+            !is_same
+        });
+    }
+}
+
+/// Rejects a topology that is older than the known one.
+fn accept(
+    nodes: Result<Vec<ClusterNode>, String>,
+    address: &Address,
+    before: &SlotMap,
+) -> Result<Vec<ClusterNode>, String> {
+    match nodes {
+        Ok(nodes) if before.is_newer_than(&nodes) => Err(format!("{address}: reports an outdated topology")),
+        other => other.map_err(|reason| format!("{address}: {reason}")),
+    }
+}
+
+fn no_reply() -> String {
+    format!("no reply within {TOPOLOGY_TIMEOUT:?}")
+}
+
+fn same_nodes(left: &[Arc<Node>], right: &[Arc<Node>]) -> bool {
+    left.len() == right.len() && left.iter().zip(right).all(|(left, right)| Arc::ptr_eq(left, right))
+}
+
+/// The topology from a node without an open connection.
+async fn connect_and_query(connector: &Connector, address: &Address) -> Result<Vec<ClusterNode>, String> {
+    let query = async {
+        let connection = connector.open(address, ignore_pushes).await.map_err(|error| one_line(&error))?;
+        query_nodes(connection, address, connector.url.tls).await
+    };
+    timeout(TOPOLOGY_TIMEOUT, query).await.unwrap_or_else(|_| Err(no_reply()))
+}
+
+async fn query_nodes(
+    mut connection: MultiplexedConnection,
+    address: &Address,
+    tls: bool,
+) -> Result<Vec<ClusterNode>, String> {
+    let mut command = redis::cmd("CLUSTER");
+    let reply: Result<String, _> = command.arg("NODES").query_async(&mut connection).await;
+    let reply = reply.map_err(|error| match one_line(&error) {
+        message if message.contains("cluster support disabled") => {
+            "is not a cluster node; use redis://".to_owned()
+        }
+        message => message,
+    });
+    let nodes = topology::parse(&reply?, address, tls);
+    if nodes.iter().all(|node| node.slots.is_empty()) {
+        return Err("reports no slot owners".to_owned());
+    }
+    Ok(nodes)
+}

@@ -1,0 +1,215 @@
+-- The other functions of the library: agents, rate limits, the registry, and reading a lock. Each touches one slot.
+
+-- The current time in Unix microseconds, as text.
+local function time_text()
+  local clock = redis.call('TIME')
+  return string.format('%.0f', clock[1] * 1000000 + clock[2])
+end
+
+-- Returns a consistent snapshot of one lock without changing it: its fields, the first waiters with their scores, and
+-- the queue length.
+-- Arguments: node id, index of the last waiter to return or empty for none.
+local function read_lock(keys, args)
+  return {
+    time_text(), redis.call('HGETALL', keys[1]),
+    args[2] == '' and {} or redis.call('ZRANGE', keys[2], 0, args[2], 'WITHSCORES'), redis.call('ZCARD', keys[2]),
+  }
+end
+
+-- Adds a lock to the registry before it is acquired. The score only decreases and always changes, so a concurrent
+-- `compare_and_set_score` that removes the lock fails.
+-- Keys: registry. Arguments: node id, lock, when something may be due.
+local function add_to_registry(keys, args)
+  local stored, due = redis.call('ZSCORE', keys[1], args[2]), tonumber(args[3])
+  if stored and tonumber(stored) <= due then due = tonumber(stored) - 0.001 end
+  redis.call('ZADD', keys[1], string.format('%.3f', due), args[2])
+end
+
+-- Changes the score of a member, or removes it, unless the score changed since it was read.
+-- Keys: sorted set. Arguments: node id, member, the score read, the new score or empty to remove.
+local function compare_and_set_score(keys, args)
+  if tonumber(redis.call('ZSCORE', keys[1], args[2]) or 0) ~= tonumber(args[3]) then return 0 end
+  if args[4] == '' then return redis.call('ZREM', keys[1], args[2]) end
+  return redis.call('ZADD', keys[1], args[4], args[2])
+end
+
+-- Deletes the stored names of locks that left the registry. Not on a cluster, where the two keys are in different
+-- slots.
+-- Keys: names, registry. Arguments: node id, then locks.
+local function prune_lock_names(keys, args)
+  for i = 2, #args do
+    if not redis.call('ZSCORE', keys[2], args[i]) then redis.call('HDEL', keys[1], args[i]) end
+  end
+end
+
+-- Removes expired claims and queued tasks of an agent, stores how many of each remain, and returns both counts.
+local function refresh_task_counts(capacity, now)
+  local active, queued = 0, 0
+  local fields = redis.call('HGETALL', capacity)
+  for i = 1, #fields, 2 do
+    local kind = string.sub(fields[i], 1, 2)
+    if kind == 't:' or kind == 'q:' then
+      if (tonumber(fields[i + 1]) or 0) * 1000 <= tonumber(now) then
+        redis.call('HDEL', capacity, fields[i])
+      elseif kind == 't:' then
+        active = active + 1
+      else
+        queued = queued + 1
+      end
+    end
+  end
+  redis.call('HSET', capacity, 'active_tasks', active, 'queued_tasks', queued)
+  return active, queued
+end
+
+-- The same, skipped if the agent has neither.
+local function refresh_task_counts_if_any(capacity, now)
+  local counts = redis.call('HMGET', capacity, 'active_tasks', 'queued_tasks')
+  if (counts[1] or '0') ~= '0' or (counts[2] or '0') ~= '0' then refresh_task_counts(capacity, now) end
+end
+
+-- Claims a task for an agent, or renews the claim. Without free capacity the task is queued.
+-- Keys: profile, capacity. Arguments: node id, task, expiry in Unix milliseconds, default of max_tasks.
+local function claim_task(keys, args)
+  local now = time_text()
+  local draining = redis.call('HGET', keys[1], 'draining')
+  if not draining then return { now, 'unknown' } end
+  local active, queued = refresh_task_counts(keys[2], now)
+  local claim_field, waiting_field, expires = 't:' .. args[2], 'q:' .. args[2], tonumber(args[3])
+  local is_in_future = expires * 1000 > tonumber(now)
+  local previous = redis.call('HGET', keys[2], claim_field)
+  if not previous then
+    if draining == '1' then return { now, 'draining' } end
+    if active >= tonumber(redis.call('HGET', keys[2], 'max_tasks') or args[4]) then
+      local is_waiting = redis.call('HEXISTS', keys[2], waiting_field) == 1
+      if is_in_future and (is_waiting or queued < MAX_QUEUED_TASKS) then
+        redis.call('HSET', keys[2], waiting_field, args[3], 'queued_tasks', is_waiting and queued or queued + 1)
+      end
+      return { now, 'full' }
+    end
+  end
+  if redis.call('HDEL', keys[2], waiting_field) == 1 then redis.call('HSET', keys[2], 'queued_tasks', queued - 1) end
+  if is_in_future and not previous then redis.call('HSET', keys[2], claim_field, args[3], 'active_tasks', active + 1) end
+  if previous and tonumber(previous) < expires then redis.call('HSET', keys[2], claim_field, args[3]) end
+  return { now, 'claimed' }
+end
+
+-- Releases a claimed task, or removes a queued one. Keys: profile, capacity. Arguments: node id, task.
+local function release_task(keys, args)
+  local now = time_text()
+  if redis.call('HDEL', keys[2], 't:' .. args[2], 'q:' .. args[2]) > 0 then refresh_task_counts(keys[2], now) end
+  return { now }
+end
+
+-- Registers or updates an agent. Returns its fields, or nothing if the id is taken (create) or unknown (update).
+-- Keys: profile, capacity. Arguments: node id, 1 to create, then profile, max_tasks and draining (each empty to keep
+-- it), default profile, default max_tasks.
+local function put_agent(keys, args)
+  local now = time_text()
+  local named = redis.call('HGET', keys[1], 'named')
+  if args[2] == '1' then
+    if named == '0' then return { now } end
+  elseif not named then
+    return { now }
+  end
+  if not named then
+    redis.call('HSET', keys[1], 'profile', args[6], 'registered_at', now, 'heard', now, 'draining', 0)
+    redis.call('HSET', keys[2], 'max_tasks', args[7], 'active_tasks', 0, 'queued_tasks', 0, 'status', 'active')
+  end
+  redis.call('HSET', keys[1], 'named', 0)
+  if args[3] ~= '' then redis.call('HSET', keys[1], 'profile', args[3]) end
+  if args[4] ~= '' then redis.call('HSET', keys[2], 'max_tasks', args[4]) end
+  if args[5] ~= '' then
+    redis.call('HSET', keys[1], 'draining', args[5])
+    if redis.call('HGET', keys[2], 'status') ~= 'offline' then
+      redis.call('HSET', keys[2], 'status', args[5] == '1' and 'draining' or 'active')
+    end
+  end
+  return { now, redis.call('HGETALL', keys[1]), redis.call('HGETALL', keys[2]) }
+end
+
+-- Records a heartbeat. An unknown agent is added as named only, if the caller allows it.
+-- Keys: profile, capacity. Arguments: node id, current time as RFC 3339, 1 to allow a new agent, its default profile,
+-- its default max_tasks.
+-- Returns 0 if the agent is unknown, 1 if it is registered, 2 if it is named only.
+local function record_heartbeat(keys, args)
+  local now = time_text()
+  local stored = redis.call('HMGET', keys[1], 'named', 'draining')
+  if not stored[1] then
+    if args[3] ~= '1' then return { now, 0 } end
+    redis.call('HSET', keys[1], 'profile', args[4], 'registered_at', now, 'draining', 0, 'named', 1)
+    redis.call('HSET', keys[2], 'max_tasks', args[5], 'active_tasks', 0, 'queued_tasks', 0)
+    stored = { '1', '0' }
+  end
+  redis.call('HSET', keys[1], 'heard', now)
+  redis.call('HSET', keys[2], 'last_heartbeat', args[2], 'status', stored[2] == '1' and 'draining' or 'active')
+  refresh_task_counts_if_any(keys[2], now)
+  return { now, stored[1] == '1' and 2 or 1 }
+end
+
+-- Keys: profile, capacity. Arguments: node id.
+local function mark_agent_offline(keys)
+  if redis.call('EXISTS', keys[1]) == 0 then return end
+  redis.call('HSET', keys[2], 'status', 'offline')
+  refresh_task_counts_if_any(keys[2], time_text())
+end
+
+-- Counts the locks of an acquire within a one-minute window that starts with the first one. Returns 0, or when to retry
+-- in Unix milliseconds if the limit is reached.
+-- Keys: rate. Arguments: node id, number of locks, limit per minute.
+local function admit_acquisition(keys, args)
+  local now = time_text()
+  local counted = tonumber(redis.call('GET', keys[1]) or 0)
+  if counted == 0 then
+    redis.call('SET', keys[1], args[2], 'PX', 60000)
+    return { now, 0 }
+  end
+  if counted + args[2] > tonumber(args[3]) then return { now, redis.call('PEXPIRETIME', keys[1]) } end
+  redis.call('INCRBY', keys[1], args[2])
+  return { now, 0 }
+end
+
+-- Counts a request within a one-minute window that starts with the first one; rejected requests are not counted.
+-- Returns whether it is allowed, how many more are, and when the window ends in Unix milliseconds.
+-- Keys: rate. Arguments: node id, limit per minute.
+local function count_request(keys, args)
+  local now, limit = time_text(), tonumber(args[2])
+  local counted = tonumber(redis.call('GET', keys[1]) or 0)
+  local allowed = counted < limit
+  if allowed then
+    counted = counted + 1
+    if counted == 1 then redis.call('SET', keys[1], 1, 'PX', 60000) else redis.call('INCR', keys[1]) end
+  end
+  local expires = redis.call('PEXPIRETIME', keys[1])
+  -- The key does not exist if the limit is zero: the window starts now.
+  if expires < 0 then expires = math.floor(now / 1000) + 60000 end
+  return { now, allowed and 1 or 0, math.max(limit - counted, 0), expires }
+end
+
+-- On a cluster a call names the primary it is meant for. A node that took over must not run it before its clock is
+-- trusted.
+local function register(name, callback, flags)
+  redis.register_function({
+    function_name = LIBRARY .. '_' .. name,
+    callback = function(keys, args)
+      if args[1] ~= '' and redis.call('CLUSTER', 'MYID') ~= args[1] then return redis.error_reply('ANOTHERPRIMARY') end
+      return callback(keys, args)
+    end,
+    flags = flags,
+  })
+end
+
+-- Acquiring is refused when Redis is out of memory; releasing, extending and whatever frees memory is not.
+register('acquire', apply_command, {})
+register('apply_command', apply_command, { 'allow-oom' })
+register('read_lock', read_lock, { 'no-writes' })
+register('add_to_registry', add_to_registry, { 'allow-oom' })
+register('compare_and_set_score', compare_and_set_score, { 'allow-oom' })
+register('prune_lock_names', prune_lock_names, { 'allow-oom' })
+register('put_agent', put_agent, {})
+register('record_heartbeat', record_heartbeat, { 'allow-oom' })
+register('claim_task', claim_task, {})
+register('release_task', release_task, { 'allow-oom' })
+register('admit_acquisition', admit_acquisition, {})
+register('count_request', count_request, {})
+register('mark_agent_offline', mark_agent_offline, { 'allow-oom' })

@@ -1,0 +1,151 @@
+//! Edge cases of the Redis backend: lost index entries, missing replicas, the cost of deadlock searches, and the
+//! expiry of counters.
+
+use std::time::Duration;
+
+use ade_domain::lock::{
+    Acquire, Answer, Holder, LockCommand, LockName, LockRefusal, Mode, Outcome, RequestKey, Standing, Token,
+    Wait,
+};
+use ade_store::{Limits, Locks, RedisCoordination, redis};
+use ade_testkit::Redis;
+
+async fn open(server: &Redis, min_replica_acks: u32) -> RedisCoordination {
+    let options =
+        redis::Options { min_replica_acks, max_clock_skew: Duration::ZERO, ..redis::Options::default() };
+    RedisCoordination::open(&server.url().parse().expect("valid URL"), options).await.expect("connected")
+}
+
+fn holder(name: &str) -> Holder {
+    Holder::new(name, None).expect("a name")
+}
+
+fn lock(name: &str) -> LockName {
+    format!("resource:edge:{name}").parse().expect("a name")
+}
+
+fn acquire(agent: &str) -> Acquire {
+    Acquire {
+        holder: holder(agent),
+        request: RequestKey::of(&holder(agent), "first"),
+        remember: false,
+        mode: Mode::Exclusive,
+        ttl_ms: 30_000,
+        claimed: true,
+        wait: Some(Wait { ms: 30_000, served_by: Some("server".into()) }),
+        purpose: "".into(),
+        priority: 0,
+    }
+}
+
+/// The same with another request.
+fn second_acquire(agent: &str) -> Acquire {
+    Acquire { request: RequestKey::of(&holder(agent), "second"), ..acquire(agent) }
+}
+
+async fn send(store: &RedisCoordination, name: &str, command: LockCommand) -> Answer {
+    let replies = store.commands(vec![(lock(name), command)]).await.expect("reply");
+    replies.into_iter().next().expect("one reply")
+}
+
+async fn hold(store: &RedisCoordination, name: &str, agent: &str) -> Token {
+    match send(store, name, LockCommand::Acquire(acquire(agent))).await.outcome {
+        Outcome::Standing(Standing::Held(grant)) => grant.token,
+        other => unreachable!("{agent} does not hold {name}: {other:?}"),
+    }
+}
+
+async fn send_acquire(store: &RedisCoordination, name: &str, acquire: Acquire) -> Answer {
+    send(store, name, LockCommand::Acquire(acquire)).await
+}
+
+/// Sends a command directly to the server, bypassing the store.
+fn raw_command<T: ::redis::FromRedisValue>(server: &Redis, command: &[&str]) -> T {
+    let mut connection = server.connect().expect("connected");
+    let (name, args) = command.split_first().expect("a command");
+    ::redis::cmd(name).arg(args).query(&mut connection).expect("reply")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn finds_deadlock_despite_lost_index_entries() {
+    let server = Redis::start().expect("server starts");
+    let store = open(&server, 0).await;
+    for (name, agent) in [("a", "ann"), ("b", "ben"), ("c", "cem")] {
+        hold(&store, name, agent).await;
+    }
+    send_acquire(&store, "c", second_acquire("ben")).await;
+    send_acquire(&store, "a", second_acquire("cem")).await;
+    // Only the index of the holder that closes the cycle must be intact.
+    for agent in ["ben", "cem"] {
+        let _: i64 = raw_command(&server, &["DEL", &format!("ade:lock:index:agent:{agent}")]);
+    }
+    let reply = send_acquire(&store, "b", second_acquire("ann")).await;
+    assert_eq!(reply.deadlocks.len(), 1, "{reply:?}");
+    assert_eq!(reply.deadlocks.iter().map(|found| found.cycle.len()).sum::<usize>(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn searches_long_queues_with_few_commands() {
+    let server = Redis::start().expect("server starts");
+    let store = open(&server, 0).await;
+    hold(&store, "hot", "keeper").await;
+    for number in 0..200 {
+        send_acquire(&store, "hot", acquire(&format!("waiter-{number:03}"))).await;
+    }
+    hold(&store, "own", "ann").await;
+    for agent in ["ben", "cem", "dee"] {
+        send_acquire(&store, "own", acquire(agent)).await;
+    }
+    let _: () = raw_command(&server, &["CONFIG", "RESETSTAT"]);
+    let reply = send_acquire(&store, "hot", second_acquire("ann")).await;
+    assert!(matches!(reply.outcome, Outcome::Standing(Standing::Waiting { position: 201, .. })), "{reply:?}");
+    let stats: String = raw_command(&server, &["INFO", "commandstats"]);
+    let calls = |command: &str| {
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.and_then(|line| line.split(',').next())
+            .map_or(0, |calls| calls.parse::<u32>().expect("a number"))
+    };
+    // The awaited locks of each of the 200 agents are read once, with few calls of the library.
+    assert!(calls("smembers") < 250, "{}", calls("smembers"));
+    assert!(calls("fcall") < 20, "{}", calls("fcall"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cancels_grants_that_too_few_replicas_confirm() {
+    let server = Redis::start().expect("server starts");
+    let (lenient, strict) = (open(&server, 0).await, open(&server, 1).await);
+    let unconfirmed = Outcome::Standing(Standing::Refused(LockRefusal::Unconfirmed { acks: 0, wanted: 1 }));
+    assert_eq!(send_acquire(&strict, "a", acquire("ann")).await.outcome, unconfirmed);
+    assert!(lenient.look(lock("a")).await.expect("reply").holders.is_empty());
+    // The same for a promoted waiter: it is notified and does not queue again.
+    let token = hold(&lenient, "a", "ben").await;
+    send_acquire(&strict, "a", acquire("ann")).await;
+    send(&lenient, "a", LockCommand::Release { holder: holder("ben"), token }).await;
+    assert_eq!(send_acquire(&strict, "a", acquire("ann")).await.outcome, unconfirmed);
+    let view = lenient.look(lock("a")).await.expect("reply");
+    assert!(view.holders.is_empty() && view.queue.is_empty(), "{view:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rate_limit_counters_expire_after_a_minute() {
+    let server = Redis::start().expect("server starts");
+    let store = open(&server, 0).await;
+    let count = async || store.count("tasks:create".to_owned(), "ann".to_owned(), 2).await.expect("reply");
+    let mut connection = server.connect().expect("connected");
+    let mut send = |name: &str, key: &str, args: &[&str]| -> i64 {
+        ::redis::cmd(name).arg(key).arg(args).query(&mut connection).expect("reply")
+    };
+    let key = "ade:ratelimit:tasks:create:ann";
+    assert_eq!(count().await.remaining, 1);
+    let (counted, ttl) = (send("GET", key, &[]), send("PTTL", key, &[]));
+    assert_eq!(counted, 1);
+    assert!((1..=60_000).contains(&ttl), "{ttl}");
+    // Near the end of the window: a later request neither extends it nor exceeds the limit.
+    send("PEXPIRE", key, &["30000"]);
+    assert!(count().await.allowed);
+    assert!(!count().await.allowed);
+    assert!((1..=30_000).contains(&send("PTTL", key, &[])));
+    // A minute is too long for a test; deleting the key is what its expiry does.
+    send("UNLINK", key, &[]);
+    assert_eq!(count().await.remaining, 1);
+}
