@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_app::agents::AgentService;
+use ade_app::audit::LedgerError;
+use ade_app::background::{BackgroundServices, Running};
 use ade_app::demo::Demo;
-use ade_app::duties::{BackgroundServices, Running};
 use ade_app::jobs::Archives;
-use ade_app::ledger::LedgerError;
 use ade_app::rules::RuleService;
 use ade_app::worker::Pulls;
 use ade_app::{

@@ -1,31 +1,31 @@
-//! What people say about tasks, and tasks that are made of others which ended badly.
+//! Comments on tasks, and resubmission of tasks that were rejected or failed.
 
 use std::collections::BTreeSet;
 
 use ade_domain::people::UserId;
-use ade_domain::task::{Refusal, Task, Transition as Happened};
+use ade_domain::task::{Refusal, Task, Transition};
 use ade_domain::task::{TaskCommand, next};
 use ade_store::database::{Comment, Commit, StoredTask, Write};
 use serde_json::Value;
 
-use super::facts::Seen;
-use super::{About, MOST_ATTEMPTS, TaskService, audit, event, new_id};
-use crate::{Caller, Error, Outcome};
+use super::planner::Assessment;
+use super::{MAX_ATTEMPTS, Target, TaskService, audit, event};
+use crate::{Caller, Error, Outcome, new_id};
 
-/// Bytes of a comment.
-const LONGEST: usize = 16_384;
+const MAX_COMMENT_BYTES: usize = 16_384;
 
 impl TaskService {
-    /// Somebody who takes part in a task says something about it: auditors look, and leave it as it is. The task stays as it is, revision included; it is written back as it
-    /// was seen, so that nothing is said about one that has left the states in which it may be.
+    /// Adds a comment of somebody who takes part in the review; auditors only read. The task itself stays as it is, revision
+    /// included. It is written back with its revision, so that the comment fails if the task has left the states that allow one.
     pub async fn comment(&self, task_id: &str, text: &str, caller: &Caller) -> Result<Comment, Error> {
         caller.require_for(TaskCommand::Comment)?;
         let author = caller.actor().user.ok_or(Refusal::Forbidden)?;
-        if text.trim().is_empty() || text.len() > LONGEST {
-            return Err(Error::invalid("/text", format!("must say something, in at most {LONGEST} bytes")));
+        if text.trim().is_empty() || text.len() > MAX_COMMENT_BYTES {
+            let detail = format!("must not be empty, and have at most {MAX_COMMENT_BYTES} bytes");
+            return Err(Error::invalid("/text", detail));
         }
-        for _ in 0..MOST_ATTEMPTS {
-            let task = self.load(About::task(task_id, caller)).await?;
+        for _ in 0..MAX_ATTEMPTS {
+            let task = self.load(Target::task(task_id, caller)).await?;
             if !caller.takes_part(&task) {
                 return Err(Refusal::Forbidden.into());
             }
@@ -38,7 +38,7 @@ impl TaskService {
                 text: text.to_owned(),
                 created_at: now,
             };
-            let happened = Happened {
+            let transition = Transition {
                 action: "task.comment".to_owned(),
                 actor: Some(author.clone()),
                 from: task.state,
@@ -48,16 +48,16 @@ impl TaskService {
                 ticket: None,
                 tell: concerned(&task, &author),
             };
-            let mut entry = audit(&task, &happened, Some(caller), now);
+            let mut entry = audit(&task, &transition, Some(caller), now);
             entry.details.insert("comment_id".to_owned(), Value::from(comment.comment_id.as_str()));
             let mut commit = Commit::default();
             commit.audit.push(entry);
-            commit.events.push(event(&task, &happened, now));
+            commit.events.push(event(&task, &transition, now));
             let expected = Some(task.revision);
             commit.writes.push(Write::Task { task: Box::new(task), expected, at: now });
             commit.writes.push(Write::Comment(comment.clone()));
-            if let Some(keep) = &caller.keep {
-                keep.add(&mut commit, Outcome::Comment(&comment), now);
+            if let Some(request) = &caller.keep {
+                request.add_to(&mut commit, Outcome::Comment(&comment), now);
             }
             if self.commit(commit).await? {
                 return Ok(comment);
@@ -66,22 +66,22 @@ impl TaskService {
         Err(Error::Overtaken)
     }
 
-    /// What was said about a task, in order.
+    /// The comments on a task, in order.
     pub async fn comments(&self, task_id: &str, caller: &Caller) -> Result<Vec<Comment>, Error> {
         let task = self.task(task_id, caller).await?;
-        Ok(self.record.comments(&task.task_id).await?)
+        Ok(self.database.comments(&task.task_id).await?)
     }
 
-    /// A new draft of a task that was rejected or failed, by one of its authors. Nobody who could not decide about the old
-    /// one decides about the new one. The answer is the new one.
+    /// Creates a new draft of a rejected or failed task, by one of its authors. The authors of the old task are authors of the new
+    /// one, which is returned.
     pub async fn resubmit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
         caller.require_for(TaskCommand::Resubmit)?;
-        let about = About::task(task_id, caller);
+        let target = Target::task(task_id, caller);
         let (actor, copy_id) = (caller.actor(), new_id());
-        for _ in 0..MOST_ATTEMPTS {
-            let mut old = self.load(about).await?;
-            let (seen, config) = (old.revision, old.config.clone());
-            let facts = self.facts(&config.task_type).await?;
+        for _ in 0..MAX_ATTEMPTS {
+            let mut old = self.load(target).await?;
+            let (revision, config) = (old.revision, old.config.clone());
+            let planner = self.planner(&config.task_type).await?;
             let lock_preview = self.lock_preview(&config, Some(&copy_id)).await;
             let now = self.clock.now();
             let author = old.resubmit(&actor, now)?;
@@ -100,13 +100,14 @@ impl TaskService {
             let (preview, predecessor) = (old.preview.clone(), Some(task_id.to_owned()));
             let mut copy: StoredTask = Task { metadata, preview, predecessor, lock_preview, ..draft }.into();
             copy.by_agent = caller.agent_id.is_some() || copy.metadata.lineage.agent_id.is_some();
-            let risk = facts.risk(&copy.config, &copy.preview);
-            let alone = facts.approves_alone(&copy, Seen::of(risk.score, &copy.preview), now);
-            copy.assess(risk, alone, now);
+            let risk = planner.risk(&copy.config, &copy.preview);
+            let auto_approvable =
+                planner.is_auto_approved(&copy, Assessment::of(risk.score, &copy.preview), now);
+            copy.assess(risk, auto_approvable, now);
             let mut commit = Commit::default();
-            self.add(&mut commit, Some(seen), &mut old, Some(caller), now).await?;
-            self.add(&mut commit, None, &mut copy, Some(caller), now).await?;
-            about.keep(&mut commit, &copy, now);
+            self.add_task(&mut commit, Some(revision), &mut old, Some(caller), now).await?;
+            self.add_task(&mut commit, None, &mut copy, Some(caller), now).await?;
+            target.add_response(&mut commit, &copy, now);
             if self.commit(commit).await? {
                 return Ok(copy);
             }
@@ -115,9 +116,10 @@ impl TaskService {
     }
 }
 
-/// Its authors, and whoever is still asked; not who speaks.
-fn concerned(task: &StoredTask, speaker: &UserId) -> Vec<UserId> {
-    let open = task.approvals.iter().filter(|one| one.is_open()).map(|one| &one.reviewer_id);
-    let all: BTreeSet<&UserId> = task.author_set.iter().chain(open).collect();
-    all.into_iter().filter(|who| *who != speaker).cloned().collect()
+/// The authors and the reviewers with open requests, without the author of the comment.
+fn concerned(task: &StoredTask, commenter: &UserId) -> Vec<UserId> {
+    let open = task.approvals.iter().filter(|approval| approval.is_open());
+    let reviewers = open.map(|approval| &approval.reviewer_id);
+    let people: BTreeSet<&UserId> = task.author_set.iter().chain(reviewers).collect();
+    people.into_iter().filter(|who| *who != commenter).cloned().collect()
 }
