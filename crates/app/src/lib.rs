@@ -13,6 +13,7 @@ mod events;
 mod idempotency;
 pub mod jobs;
 pub mod locks;
+mod retry;
 pub mod rules;
 pub mod settings;
 pub mod tasks;

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::accounts::require_admin;
-use crate::rules::{DocumentChange, MAX_ATTEMPTS, RuleService, check_revision};
+use crate::retry::retry_on_conflict;
+use crate::rules::{DocumentChange, RuleService, check_revision};
 use crate::{Caller, Error};
 
 const THRESHOLDS: &str = "risk:thresholds";
@@ -293,17 +294,15 @@ impl RuleService {
         action: &'static str,
         caller: &Caller,
     ) -> Result<StoredDocument, Error> {
-        for _ in 0..MAX_ATTEMPTS {
+        retry_on_conflict(async || {
             let before = self.current(kind, name).await?;
             check_revision(&before, caller)?;
             let after =
                 StoredDocument { revision: before.revision + 1, body: body.clone(), ..before.clone() };
             let extra_writes = Vec::new();
             let change = DocumentChange { action, before: Some(&before), after: Some(&after), extra_writes };
-            if let Some(document) = self.commit(change, caller).await? {
-                return Ok(document);
-            }
-        }
-        Err(Error::Overtaken)
+            self.commit(change, caller).await
+        })
+        .await
     }
 }

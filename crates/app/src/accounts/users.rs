@@ -11,9 +11,9 @@ use serde_json::{Map, Value, json};
 
 use super::{AccountService, require_admin, secrets};
 use crate::audit::AuditedAction;
+use crate::retry::{MAX_ATTEMPTS, retry_on_conflict};
 use crate::{Caller, Error, Outcome};
 
-const MAX_ATTEMPTS: usize = 10;
 pub(super) const MAX_ID_LEN: usize = 128;
 const MAX_TEXT_LEN: usize = 256;
 const MAX_ROLES: usize = 50;
@@ -237,7 +237,7 @@ impl AccountService {
             Some(password) => Some(self.passwords.hash(password).await?),
             None => None,
         };
-        for attempt in 0..MAX_ATTEMPTS {
+        let attempt = async |reassign: bool| {
             let before = self.load_user(id).await?;
             if caller.if_match.is_some_and(|revision| revision != before.revision) {
                 return Err(Error::Stale { now: before.revision });
@@ -254,8 +254,6 @@ impl AccountService {
                     password_set_by(hash, caller)
                 });
             }
-            // If the tasks of a leaver keep changing, the user is deactivated anyway, and the requests are reassigned later.
-            let reassign = attempt < MAX_ATTEMPTS / 2;
             let mut commit = self.user_commit(&before, &after, hash.is_some(), reassign, now).await?;
             let action = AuditedAction {
                 revision: Some(after.revision),
@@ -263,14 +261,19 @@ impl AccountService {
                 ..AuditedAction::new("user.update", after.user.user_id.as_str())
             };
             action.add_to(&mut commit, Some(caller), now);
-            if self.tasks.commit(commit).await? {
-                if before.user.active && !after.user.active {
-                    self.tasks.schedule_reassignment(&after.user.user_id);
-                }
-                return Ok(after);
+            let is_committed = self.tasks.commit(commit).await?;
+            if is_committed && before.user.active && !after.user.active {
+                self.tasks.schedule_reassignment(&after.user.user_id);
             }
-        }
-        Err(Error::Overtaken)
+            Ok(is_committed.then_some(after))
+        };
+        let mut attempts = 0;
+        retry_on_conflict(|| {
+            attempts += 1;
+            // If the tasks of a leaver keep changing, the user is deactivated anyway, and the requests are reassigned later.
+            attempt(attempts <= MAX_ATTEMPTS / 2)
+        })
+        .await
     }
 
     /// The writes of a user's change and of its consequences.

@@ -10,8 +10,9 @@ use ade_domain::task::Refusal;
 use ade_store::database::{DocumentKind, StoredDocument};
 use serde_json::json;
 
-use super::{DocumentChange, MAX_ATTEMPTS, RuleService, check_revision, require_valid};
+use super::{DocumentChange, RuleService, check_revision, require_valid};
 use crate::accounts::require_admin;
+use crate::retry::retry_on_conflict;
 use crate::{Caller, Error, new_id};
 
 /// Entries of each list in the conditions.
@@ -128,7 +129,7 @@ impl RuleService {
         change: &DelegationChange,
         caller: &Caller,
     ) -> Result<StoredDocument, Error> {
-        for _ in 0..MAX_ATTEMPTS {
+        retry_on_conflict(async || {
             let before = self.delegation(id, caller).await?;
             let mut delegation: Delegation = before.read()?;
             require_may_write(caller, &delegation.owner_id)?;
@@ -141,25 +142,21 @@ impl RuleService {
             let after = document(before.revision + 1, &delegation);
             let (action, extra_writes) = ("delegation.update", Vec::new());
             let change = DocumentChange { action, before: Some(&before), after: Some(&after), extra_writes };
-            if let Some(document) = self.commit(change, caller).await? {
-                return Ok(document);
-            }
-        }
-        Err(Error::Overtaken)
+            self.commit(change, caller).await
+        })
+        .await
     }
 
     pub async fn delete_delegation(&self, id: &str, caller: &Caller) -> Result<(), Error> {
-        for _ in 0..MAX_ATTEMPTS {
+        retry_on_conflict(async || {
             let before = self.delegation(id, caller).await?;
             require_may_write(caller, &before.read::<Delegation>()?.owner_id)?;
             check_revision(&before, caller)?;
             let (action, extra_writes) = ("delegation.delete", Vec::new());
             let change = DocumentChange { action, before: Some(&before), after: None, extra_writes };
-            if self.commit(change, caller).await?.is_some() {
-                return Ok(());
-            }
-        }
-        Err(Error::Overtaken)
+            Ok(self.commit(change, caller).await?.map(drop))
+        })
+        .await
     }
 
     async fn validate(&self, delegation: &Delegation) -> Result<(), Error> {

@@ -23,8 +23,6 @@ pub(crate) use policies::is_policy;
 
 use crate::{Caller, Error, Outcome, new_id};
 
-pub(crate) const MAX_ATTEMPTS: usize = 10;
-
 #[derive(Clone)]
 pub struct RuleService {
     pub(crate) database: Database,

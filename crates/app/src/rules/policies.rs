@@ -15,8 +15,9 @@ use ade_store::database::{DocumentKind, StoredDocument, Write};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{DocumentChange, MAX_ATTEMPTS, RuleService, check_revision, require_valid};
+use super::{DocumentChange, RuleService, check_revision, require_valid};
 use crate::accounts::require_admin;
+use crate::retry::retry_on_conflict;
 use crate::tasks::Differs;
 use crate::{Caller, Error, TaskService, new_id};
 
@@ -213,18 +214,16 @@ impl RuleService {
     /// Deletes a policy with its draft.
     pub async fn delete_policy(&self, id: &str, caller: &Caller) -> Result<(), Error> {
         require_admin(caller)?;
-        for _ in 0..MAX_ATTEMPTS {
+        retry_on_conflict(async || {
             let before = self.policy(id, caller).await?;
             check_revision(&before, caller)?;
             let policy: StoredPolicy = before.read()?;
             let extra_writes = reservations(&policy.names(), &BTreeSet::new(), id);
             let action = "policy.delete";
             let change = DocumentChange { action, before: Some(&before), after: None, extra_writes };
-            if self.commit(change, caller).await?.is_some() {
-                return Ok(());
-            }
-        }
-        Err(Error::Overtaken)
+            Ok(self.commit(change, caller).await?.map(drop))
+        })
+        .await
     }
 
     async fn change_policy(
@@ -235,7 +234,7 @@ impl RuleService {
         decide: impl Fn(&StoredPolicy) -> StoredPolicy,
     ) -> Result<StoredDocument, Error> {
         require_admin(caller)?;
-        for _ in 0..MAX_ATTEMPTS {
+        retry_on_conflict(async || {
             let before = self.policy(id, caller).await?;
             check_revision(&before, caller)?;
             let was: StoredPolicy = before.read()?;
@@ -244,11 +243,9 @@ impl RuleService {
             let extra_writes = reservations(&was.names(), &now.names(), id);
             let after = document(id, before.revision + 1, &now);
             let change = DocumentChange { action, before: Some(&before), after: Some(&after), extra_writes };
-            if let Some(document) = self.commit_policy(change, &now, caller).await? {
-                return Ok(document);
-            }
-        }
-        Err(Error::Overtaken)
+            self.commit_policy(change, &now, caller).await
+        })
+        .await
     }
 
     /// Reports a duplicate name as such.

@@ -8,8 +8,9 @@ use ade_store::database::{DocumentKind, StoredDocument};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{DocumentChange, MAX_ATTEMPTS, RuleService, check_revision, require_valid};
+use super::{DocumentChange, RuleService, check_revision, require_valid};
 use crate::accounts::require_admin;
+use crate::retry::retry_on_conflict;
 use crate::{Caller, Error};
 
 const MAX_DEPENDENTS: usize = 1_000;
@@ -118,7 +119,7 @@ impl RuleService {
                 "cannot be changed; register the new pattern and delete this one",
             ));
         }
-        for _ in 0..MAX_ATTEMPTS {
+        retry_on_conflict(async || {
             let before = self.document(DocumentKind::Resource, pattern).await?;
             check_revision(&before, caller)?;
             let mut registered: RegisteredPattern = before.read()?;
@@ -129,24 +130,20 @@ impl RuleService {
                 StoredDocument { revision: before.revision + 1, body: json!(registered), ..before.clone() };
             let (action, extra_writes) = ("resource.update", Vec::new());
             let change = DocumentChange { action, before: Some(&before), after: Some(&after), extra_writes };
-            if let Some(document) = self.commit(change, caller).await? {
-                return Ok(document);
-            }
-        }
-        Err(Error::Overtaken)
+            self.commit(change, caller).await
+        })
+        .await
     }
 
     pub async fn delete_resource(&self, pattern: &str, caller: &Caller) -> Result<(), Error> {
         require_admin(caller)?;
-        for _ in 0..MAX_ATTEMPTS {
+        retry_on_conflict(async || {
             let before = self.document(DocumentKind::Resource, pattern).await?;
             check_revision(&before, caller)?;
             let (action, extra_writes) = ("resource.delete", Vec::new());
             let change = DocumentChange { action, before: Some(&before), after: None, extra_writes };
-            if self.commit(change, caller).await?.is_some() {
-                return Ok(());
-            }
-        }
-        Err(Error::Overtaken)
+            Ok(self.commit(change, caller).await?.map(drop))
+        })
+        .await
     }
 }

@@ -6,10 +6,11 @@ use ade_domain::permission::ActorRole;
 use ade_domain::task::TaskCommand;
 use ade_store::database::{Commit, StoredTask};
 
+use crate::retry::retry_on_conflict;
 use crate::{Caller, Error, Outcome};
 
 use super::commands::{approval_not_found, decision};
-use super::{MAX_ATTEMPTS, Response, TaskService};
+use super::{Response, TaskService};
 
 /// Approval requests in one batch.
 pub const MAX_BATCH_SIZE: usize = 500;
@@ -41,13 +42,11 @@ impl TaskService {
             let detail = format!("must have between 1 and {MAX_BATCH_SIZE} entries");
             return Err(Error::invalid("/approval_ids", detail));
         }
-        for _ in 0..MAX_ATTEMPTS {
+        retry_on_conflict(async || {
             let (tasks, commit) = self.decide_all(batch, caller).await?;
-            if self.commit(commit).await? {
-                return Ok(tasks);
-            }
-        }
-        Err(Error::Overtaken)
+            Ok(self.commit(commit).await?.then_some(tasks))
+        })
+        .await
     }
 
     async fn decide_all(&self, batch: &Batch, caller: &Caller) -> Result<(Vec<StoredTask>, Commit), Error> {

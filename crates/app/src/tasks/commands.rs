@@ -7,10 +7,11 @@ use ade_domain::task::{Config, Digest, Metadata, Preview, State, TaskCommand};
 use ade_domain::task::{Decision, Refusal, Task};
 use ade_store::database::{Commit, StoredTask, Write};
 
+use crate::retry::retry_on_conflict;
 use crate::{Caller, Error, new_id};
 
 use super::planner::{ApprovalPlanner, Assessment};
-use super::{MAX_ATTEMPTS, Target, TaskService};
+use super::{Target, TaskService};
 
 /// A task to be created.
 #[derive(Debug, Clone)]
@@ -122,7 +123,7 @@ impl TaskService {
     pub async fn submit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
         caller.require_for(TaskCommand::Submit)?;
         let target = Target::task(task_id, caller);
-        for _ in 0..MAX_ATTEMPTS {
+        retry_on_conflict(async || {
             let mut task = self.load_with_preview(target).await?;
             let (revision, config, mut ids) = (task.revision, task.config.clone(), new_id);
             let planner = self.planner(&config.task_type).await?;
@@ -131,11 +132,9 @@ impl TaskService {
             let plan = planner.plan(&task, &config, &task.preview, &mut ids, now);
             task.submit(plan, &caller.actor(), now)?;
             task.lock_preview = lock_preview;
-            if let Some(task) = self.commit_task(target, revision, task, now).await? {
-                return Ok(task);
-            }
-        }
-        Err(Error::Overtaken)
+            self.commit_task(target, revision, task, now).await
+        })
+        .await
     }
 
     /// Changes a task. `change` may be called again after a conflict.
@@ -147,7 +146,7 @@ impl TaskService {
     ) -> Result<StoredTask, Error> {
         caller.require_for(TaskCommand::Modify)?;
         let target = Target::task(task_id, caller);
-        for _ in 0..MAX_ATTEMPTS {
+        retry_on_conflict(async || {
             let mut task = self.load(target).await?;
             let revision = task.revision;
             let (config, metadata, preview) = change(&task)?;
@@ -178,18 +177,16 @@ impl TaskService {
             task.modify(config, digest, plan, &caller.actor(), now)?;
             task.author_set = changed.author_set;
             (task.metadata, task.preview, task.lock_preview) = (metadata, preview, lock_preview);
-            if let Some(task) = self.commit_task(target, revision, task, now).await? {
-                return Ok(task);
-            }
-        }
-        Err(Error::Overtaken)
+            self.commit_task(target, revision, task, now).await
+        })
+        .await
     }
 
     /// Deletes a draft.
     pub async fn delete(&self, task_id: &str, caller: &Caller) -> Result<(), Error> {
         caller.require_for(TaskCommand::Delete)?;
         let (target, actor) = (Target::task(task_id, caller), caller.actor());
-        for _ in 0..MAX_ATTEMPTS {
+        retry_on_conflict(async || {
             let task = self.load(target).await?;
             task.can_delete(&actor)?;
             let write = Write::DeleteTask { task_id: task_id.to_owned(), expected: task.revision };
@@ -208,11 +205,9 @@ impl TaskService {
             let events = vec![super::event(&task, &transition, now)];
             let mut commit = Commit { writes: vec![write], audit, events, ..Commit::default() };
             target.add_response(&mut commit, &task, now);
-            if self.commit(commit).await? {
-                return Ok(());
-            }
-        }
-        Err(Error::Overtaken)
+            Ok(self.commit(commit).await?.then_some(()))
+        })
+        .await
     }
 
     /// Records the decision of a reviewer, or of an administrator in place of the reviewer.

@@ -9,7 +9,8 @@ use ade_store::database::{Comment, Commit, StoredTask, Write};
 use serde_json::Value;
 
 use super::planner::Assessment;
-use super::{MAX_ATTEMPTS, Target, TaskService, audit, event};
+use super::{Target, TaskService, audit, event};
+use crate::retry::retry_on_conflict;
 use crate::{Caller, Error, Outcome, new_id};
 
 const MAX_COMMENT_BYTES: usize = 16_384;
@@ -24,7 +25,7 @@ impl TaskService {
             let detail = format!("must not be empty, and have at most {MAX_COMMENT_BYTES} bytes");
             return Err(Error::invalid("/text", detail));
         }
-        for _ in 0..MAX_ATTEMPTS {
+        retry_on_conflict(async || {
             let task = self.load(Target::task(task_id, caller)).await?;
             if !caller.takes_part(&task) {
                 return Err(Refusal::Forbidden.into());
@@ -59,11 +60,9 @@ impl TaskService {
             if let Some(request) = &caller.keep {
                 request.add_to(&mut commit, Outcome::Comment(&comment), now);
             }
-            if self.commit(commit).await? {
-                return Ok(comment);
-            }
-        }
-        Err(Error::Overtaken)
+            Ok(self.commit(commit).await?.then_some(comment))
+        })
+        .await
     }
 
     /// The comments on a task, in order.
@@ -78,7 +77,7 @@ impl TaskService {
         caller.require_for(TaskCommand::Resubmit)?;
         let target = Target::task(task_id, caller);
         let (actor, copy_id) = (caller.actor(), new_id());
-        for _ in 0..MAX_ATTEMPTS {
+        retry_on_conflict(async || {
             let mut old = self.load(target).await?;
             let (revision, config) = (old.revision, old.config.clone());
             let planner = self.planner(&config.task_type).await?;
@@ -108,11 +107,9 @@ impl TaskService {
             self.add_task(&mut commit, Some(revision), &mut old, Some(caller), now).await?;
             self.add_task(&mut commit, None, &mut copy, Some(caller), now).await?;
             target.add_response(&mut commit, &copy, now);
-            if self.commit(commit).await? {
-                return Ok(copy);
-            }
-        }
-        Err(Error::Overtaken)
+            Ok(self.commit(commit).await?.then_some(copy))
+        })
+        .await
     }
 }
 

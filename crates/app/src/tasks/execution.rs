@@ -8,7 +8,8 @@ use ade_domain::task::{ExecutionResult, Failed, Output, Phase, Preview, PreviewS
 use ade_store::database::{Commit, StoredTask};
 
 use super::planner::Assessment;
-use super::{MAX_ATTEMPTS, Target, TaskService};
+use super::{Target, TaskService};
+use crate::retry::retry_on_conflict;
 use crate::{Caller, Error, Outcome, new_id};
 
 /// A command of an administrator to the execution of a task.
@@ -203,10 +204,10 @@ impl TaskService {
         preview: &Preview,
     ) -> Result<(), Error> {
         let target = Target::internal(task_id);
-        for _ in 0..MAX_ATTEMPTS {
+        retry_on_conflict(async || {
             let mut task = self.load(target).await?;
             if task.digest != of.digest || task.preview.status != PreviewStatus::Pending {
-                return Ok(());
+                return Ok(Some(()));
             }
             let revision = task.revision;
             let planner = self.planner(&task.config.task_type).await?;
@@ -222,11 +223,9 @@ impl TaskService {
                 task.go_stale(plan, now)?;
             }
             task.preview = preview.clone();
-            if self.commit_task(target, revision, task, now).await?.is_some() {
-                return Ok(());
-            }
-        }
-        Err(Error::Overtaken)
+            Ok(self.commit_task(target, revision, task, now).await?.map(drop))
+        })
+        .await
     }
 
     /// Stops the execution of a task, or requests its rollback.

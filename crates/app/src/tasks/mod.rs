@@ -41,11 +41,10 @@ pub use proposal::{Proposal, SaidPreview};
 pub use simulate::{Differs, Imagined, Simulated};
 
 use crate::events::wakeups::{APPLY_QUEUE, APPROVAL_TIMEOUT_QUEUE, FollowUp, PREVIEW_QUEUE, WakeUps};
+use crate::retry::retry_on_conflict;
 use crate::{Caller, Error, Outcome, Settings, new_id};
 use planner::ApprovalPlanner;
 use rules_cache::RulesCache;
-
-const MAX_ATTEMPTS: usize = 10;
 
 /// Wakes a worker for recovery, where a task id would wake it for that task.
 const LOST_WORKERS: &str = "lost-workers";
@@ -249,18 +248,20 @@ impl TaskService {
     async fn update_loaded(
         &self,
         target: Target<'_>,
-        mut task: StoredTask,
+        task: StoredTask,
         decide: impl Fn(&mut StoredTask, Moment) -> Result<(), Error>,
     ) -> Result<StoredTask, Error> {
-        for _ in 0..MAX_ATTEMPTS {
+        let attempt = async |loaded: Option<StoredTask>| {
+            let mut task = match loaded {
+                Some(task) => task,
+                None => self.load(target).await?,
+            };
             let (revision, now) = (task.revision, self.clock.now());
             decide(&mut task, now)?;
-            if let Some(task) = self.commit_task(target, revision, task, now).await? {
-                return Ok(task);
-            }
-            task = self.load(target).await?;
-        }
-        Err(Error::Overtaken)
+            self.commit_task(target, revision, task, now).await
+        };
+        let mut loaded = Some(task);
+        retry_on_conflict(|| attempt(loaded.take())).await
     }
 
     /// The task of a target, if its revision is the one that the caller expects.

@@ -5,7 +5,8 @@ use ade_domain::task::State;
 use ade_store::database::StoredTask;
 
 use super::offboarding::Successors;
-use super::{MAX_ATTEMPTS, Target, TaskService};
+use super::{Target, TaskService};
+use crate::retry::retry_on_conflict;
 use crate::{Error, new_id};
 
 const BATCH_SIZE: u32 = 100;
@@ -81,22 +82,20 @@ impl TaskService {
     /// Sends a task back into review whose approval has expired.
     async fn expire(&self, task_id: &str) -> Result<StoredTask, Error> {
         let target = Target::internal(task_id);
-        for _ in 0..MAX_ATTEMPTS {
+        retry_on_conflict(async || {
             let mut task = self.load(target).await?;
             let now = self.clock.now();
             let is_expired = task.approval_ends_at.is_some_and(|ends_at| ends_at <= now);
             if task.state != State::Approved || !is_expired {
-                return Ok(task);
+                return Ok(Some(task));
             }
             let (revision, mut ids) = (task.revision, new_id);
             let planner = self.planner(&task.config.task_type).await?;
             let plan = planner.plan_anyway(&task, &task.preview, false, &mut ids, now);
             task.expire(plan, now)?;
-            if let Some(task) = self.commit_task(target, revision, task, now).await? {
-                return Ok(task);
-            }
-        }
-        Err(Error::Overtaken)
+            self.commit_task(target, revision, task, now).await
+        })
+        .await
     }
 
     /// In a backlog, raises the priority of requests that have waited for long.
