@@ -4,17 +4,14 @@
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::Clock;
-use ade_store::Database;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::audit::{Checkpoint, LedgerError, Signer};
-use crate::{Error, Jobs, TaskService};
+use crate::{Error, Jobs};
 
 const SEQUENCER_INTERVAL: Duration = Duration::from_millis(50);
 /// How long jobs may take to release their leases when the server stops.
@@ -26,9 +23,7 @@ const CHECKPOINT_KEY_FILE: &str = "audit-checkpoint-key";
 
 #[derive(Clone)]
 pub struct BackgroundServices {
-    pub record: Database,
-    pub clock: Arc<dyn Clock>,
-    pub reviews: TaskService,
+    /// Also provides database, clock and tasks.
     pub jobs: Jobs,
     /// Identifies this process as holder of the sequencer lease.
     pub name: String,
@@ -99,8 +94,8 @@ impl BackgroundServices {
 
     /// Numbers all entries and events that have no number yet.
     async fn sequence(&self) -> Result<(), Error> {
-        while self.record.has_unnumbered().await? {
-            if self.reviews.number(&self.name).await? == 0 {
+        while self.jobs.record.has_unnumbered().await? {
+            if self.jobs.reviews.number(&self.name).await? == 0 {
                 // Another process holds the sequencer lease.
                 return Ok(());
             }
@@ -144,11 +139,11 @@ impl BackgroundServices {
         signer: &Signer,
         last: &mut Option<Checkpoint>,
     ) -> Result<(), LedgerError> {
-        let head = self.record.audit_head().await?;
+        let head = self.jobs.record.audit_head().await?;
         if head.number == 0 || last.as_ref().is_some_and(|last| last.head == head) {
             return Ok(());
         }
-        let checkpoint = signer.checkpoint(&self.record, last.as_ref(), self.clock.now()).await?;
+        let checkpoint = signer.checkpoint(&self.jobs.record, last.as_ref(), self.jobs.clock.now()).await?;
         let line = serde_json::to_string(&checkpoint).map_err(std::io::Error::other)?;
         let mut file = OpenOptions::new().create(true).append(true).open(self.data.join(CHECKPOINT_FILE))?;
         writeln!(file, "{line}")?;

@@ -291,7 +291,8 @@ impl Archives {
 }
 
 impl Jobs {
-    pub(super) fn archives(&self) -> Archives {
+    #[must_use]
+    pub fn archives(&self) -> Archives {
         Archives { record: self.record.clone(), blobs: self.blobs.clone(), clock: self.clock.clone() }
     }
 

@@ -69,9 +69,6 @@ impl JobsFixture {
     fn serve(&self) -> Running {
         let jobs = self.jobs();
         let services = BackgroundServices {
-            record: jobs.record.clone(),
-            clock: jobs.clock.clone(),
-            reviews: jobs.reviews.clone(),
             name: jobs.name.clone(),
             jobs,
             data: self.folder.path().to_owned(),
