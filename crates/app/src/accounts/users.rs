@@ -17,7 +17,7 @@ use crate::{Caller, Error, Outcome};
 pub(super) const MAX_ID_LEN: usize = 128;
 const MAX_TEXT_LEN: usize = 256;
 const MAX_ROLES: usize = 50;
-/// How long somebody who set a user's password still counts as author behind the user, after the user changed it.
+/// How long whoever set a user's password still counts as an author of the user's tasks, after the user has changed it.
 const PASSWORD_WATCH_MS: u64 = 7 * 86_400_000;
 /// Characters of the first administrator's password: 96 bits.
 const FIRST_PASSWORD_LEN: usize = 24;

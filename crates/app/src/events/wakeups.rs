@@ -81,7 +81,7 @@ impl Sender {
             match self.coordination.call(batch).await {
                 Ok(0) => {}
                 Ok(dropped) => {
-                    tracing::debug!(dropped, "too many wake-ups are scheduled; polling finds the rest")
+                    tracing::debug!(dropped, "too many wake-ups are scheduled; polling finds the rest");
                 }
                 Err(error) => tracing::debug!(%error, "cannot send wake-ups; polling finds what is due"),
             }

@@ -40,8 +40,8 @@ pub struct Job {
     pub about: &'static str,
 }
 
-const fn job(name: &'static str, every_ms: u64, about: &'static str) -> Job {
-    Job { name, every_ms, about }
+const fn job(name: &'static str, interval_ms: u64, description: &'static str) -> Job {
+    Job { name, every_ms: interval_ms, about: description }
 }
 
 /// All jobs. A job with a queue has the name of its queue.

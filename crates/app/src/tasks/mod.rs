@@ -294,7 +294,7 @@ impl TaskService {
         Ok(Some(task))
     }
 
-    /// Commits, and wakes whoever has work then; returns false after a conflict.
+    /// Commits, and wakes the workers that have work then; returns false after a conflict.
     pub(crate) async fn commit(&self, commit: Commit) -> Result<bool, Error> {
         if commit.writes.is_empty() && commit.answer.is_none() {
             return Ok(true);

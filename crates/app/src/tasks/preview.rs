@@ -32,13 +32,13 @@ pub struct Previews {
 impl TaskService {
     /// The preview of a config. `declared` counts only where none can be computed.
     pub(super) async fn compute_preview(&self, config: &Config, declared: Preview) -> Result<Preview, Error> {
-        let Previews { executors, secrets, elsewhere } = &self.previews;
+        let Previews { executors, secrets, .. } = &self.previews;
         if [AGENT, NOOP].contains(&config.executor.as_str()) {
             return Ok(redact(declared, secrets));
         }
         let place = config.place();
         let Some(executor) = executors.at(&place) else {
-            if *elsewhere && EXECUTORS.contains(&config.executor.as_str()) {
+            if self.previews.elsewhere && EXECUTORS.contains(&config.executor.as_str()) {
                 return Ok(Preview::pending());
             }
             return Err(self.not_allowed(config, &place));
