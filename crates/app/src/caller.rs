@@ -1,5 +1,5 @@
-//! Who calls, and on which conditions: a person by session or token, or an agent for its sponsor. What it may do follows from
-//! this and nothing else.
+//! The authenticated caller: a person by session or token, or an agent acting for its sponsor. All permissions are derived
+//! from it and from nothing else.
 
 use std::collections::BTreeSet;
 
@@ -13,36 +13,34 @@ use ade_store::database::StoredTask;
 
 use crate::{Error, IdempotentRequest};
 
-/// Whoever calls, as the edge has recognised it.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// The person; nobody for the bootstrap token.
+    /// `None` for the bootstrap token.
     pub user: Option<User>,
-    /// The agent, if it is one: then the person is its sponsor.
+    /// Set if the caller is an agent; `user` is then its sponsor.
     pub agent_id: Option<String>,
-    /// What its token is good for; everything for a session.
+    /// The scopes of the token; a session has all of them.
     pub scopes: BTreeSet<Scope>,
-    /// Who made its token.
     pub token_made_by: Option<UserId>,
-    /// What the audit log says about it.
+    /// How audit entries name the caller.
     pub who: AuditActor,
-    /// Only if what is changed has this revision.
+    /// The revision in `If-Match`: the change applies to this revision only.
     pub if_match: Option<u64>,
-    /// When its token ends, if it acts with one.
+    /// When the caller's token expires, if it uses one.
     pub ends_at: Option<Moment>,
-    /// The request may be repeated: what it is answered is kept in the transaction of what it changes.
+    /// Set if the request has an idempotency key: its response is stored in the transaction of its changes.
     pub keep: Option<IdempotentRequest>,
 }
 
 impl Caller {
-    /// Refuses whoever's token is not good for something. Roles permit, scopes limit: both are asked.
+    /// Fails if the token lacks the scope. Roles permit, scopes limit: both are checked.
     pub fn require(&self, scope: Scope) -> Result<(), Error> {
         if self.scopes.contains(&scope) { Ok(()) } else { Err(Error::Scope(scope)) }
     }
 
-    /// The same for what something that is asked of a task needs.
-    pub(crate) fn require_for(&self, verb: TaskCommand) -> Result<(), Error> {
-        let scopes: &[Scope] = match verb {
+    /// Fails if the token lacks a scope that the command needs.
+    pub(crate) fn require_for(&self, command: TaskCommand) -> Result<(), Error> {
+        let scopes: &[Scope] = match command {
             TaskCommand::Comment if self.scopes.contains(&Scope::Decide) => &[],
             TaskCommand::Modify
             | TaskCommand::Delete
@@ -66,40 +64,40 @@ impl Caller {
         scopes.iter().try_for_each(|scope| self.require(*scope))
     }
 
-    /// What it may ask of a task now.
+    /// The commands that the caller can give to a task now.
     #[must_use]
     pub fn allowed(&self, task: &StoredTask, now: Moment) -> Vec<TaskCommand> {
         let open = task.open_to(&self.actor(), now).into_iter();
-        open.filter(|verb| self.require_for(*verb).is_ok()).collect()
+        open.filter(|command| self.require_for(*command).is_ok()).collect()
     }
 
-    /// In which parts it acts. An agent acts as author for its sponsor, whatever roles the sponsor has.
+    /// The actor that `domain` decides about. An agent acts as an author for its sponsor, whatever roles the sponsor has.
     #[must_use]
     pub fn actor(&self) -> Actor {
         let user = self.user.as_ref();
-        let parts = match (user, &self.agent_id) {
+        let roles = match (user, &self.agent_id) {
             (Some(_), Some(_)) => vec![ActorRole::Author],
             (Some(user), None) => actor_roles(user),
-            // The bootstrap token administers, and counts as nobody: it decides nothing.
+            // The bootstrap token administers, but is not a person: it makes no decisions.
             (None, _) => vec![ActorRole::Admin],
         };
         let token_made_by = self.token_made_by.clone();
         Actor {
             user: user.map(|user| user.user_id.clone()),
-            parts,
+            parts: roles,
             token_made_by,
             by_agent: self.agent_id.is_some(),
             administers: self.scopes.contains(&Scope::Admin),
         }
     }
 
-    /// Whether it may look at a task: its authors, its reviewers, administrators, auditors.
+    /// Authors, reviewers, administrators and auditors see a task.
     #[must_use]
     pub fn may_see(&self, task: &StoredTask) -> bool {
         self.sees_all() || task.is_participant(&self.actor())
     }
 
-    /// Whether it sees everything by its role: administrators, auditors, and the bootstrap token.
+    /// Administrators, auditors and the bootstrap token see everything.
     #[must_use]
     pub fn sees_all(&self) -> bool {
         self.user
@@ -107,17 +105,18 @@ impl Caller {
             .is_none_or(|user| self.agent_id.is_none() && (user.has(ADMIN) || user.has(AUDITOR)))
     }
 
-    /// Whether it has the role and a token for what administrators do.
+    /// Whether the caller has both the role and the scope of an administrator.
     #[must_use]
     pub fn administers(&self) -> bool {
         let actor = self.actor();
         actor.administers && actor.parts.contains(&ActorRole::Admin)
     }
 
-    /// Whether somebody else made what it acts with: then it makes nothing that would outlive or hide that.
+    /// Whether somebody else created the caller's token. Such a caller must not create anything that outlives the token or
+    /// hides its creator.
     #[must_use]
     pub fn is_borrowed(&self) -> bool {
         let own = self.user.as_ref().map(|user| &user.user_id);
-        self.token_made_by.as_ref().is_some_and(|maker| Some(maker) != own)
+        self.token_made_by.as_ref().is_some_and(|creator| Some(creator) != own)
     }
 }

@@ -1,68 +1,63 @@
-//! Why nothing happened: one type for every use case on the record.
+//! The error type of all services that work on the database.
 
 use ade_domain::Invalid;
 use ade_domain::permission::Scope;
 use ade_domain::task::Refusal;
 use ade_store::DatabaseError;
 
-/// Why nothing happened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// There is no such thing, or the caller may not see it.
-    #[error("there is no such {0}")]
+    /// The object does not exist, or the caller may not see it: the two cases are indistinguishable on purpose.
+    #[error("{0} not found, or not visible to you; check its id")]
     NotFound(&'static str),
-    /// There is one already.
-    #[error("{0} exists already")]
+    #[error("{0} already exists")]
     Exists(String),
-    /// Nobody knows who calls.
     #[error("{0}")]
     Unauthenticated(String),
-    /// The token is not good for this.
     #[error("the token lacks the scope {}; {}", .0.word(), how_to_get(*.0))]
     Scope(Scope),
-    /// Not by this caller.
     #[error("{0}")]
     Forbidden(String),
-    /// What was sent cannot be.
-    #[error("what was sent cannot be")]
+    #[error("the request is invalid: {}", list(.0))]
     Invalid(Vec<Invalid>),
-    /// `domain` refused.
+    /// `domain` refused the command.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// It is not the revision that the caller saw.
-    #[error("it was changed meanwhile: its revision is {now}; look again")]
-    Stale {
-        /// The revision that it has.
-        now: u64,
-    },
-    /// Somebody switched this off.
-    #[error("the feature {0} is switched off; an administrator may switch it on")]
+    /// The revision in `If-Match` is not the current one.
+    #[error("changed since you read it: the current revision is {now}. Reload it and try again")]
+    Stale { now: u64 },
+    #[error("the feature {0} is disabled; an administrator can enable it")]
     Disabled(&'static str),
-    /// Nobody has found out yet what a task would change.
+    /// A remote worker has to compute the preview and has not done so yet.
     #[error(
-        "no worker has found out yet what the task would change; see that one runs that can, and try again"
+        "the preview of the task is not ready: no worker has computed it yet. Make sure that a worker with its executor \
+         is running, and try again"
     )]
     PreviewPending,
-    /// What somebody held for a task is not held any more.
-    #[error("the locks of the task are lost: change nothing more, and report how it ended")]
+    /// The attempt no longer holds the locks of its task.
+    #[error("the locks of the task are lost: stop changing anything, and report how the task ended")]
     LocksLost,
-    /// Others were faster, again and again.
-    #[error("others keep changing it; try again")]
+    /// Concurrent changes won every attempt of an optimistic update.
+    #[error("the object is being changed by others; try again")]
     Overtaken,
-    /// One or more of a batch were refused, so nothing happened to any.
-    #[error("{} of the batch were refused, so nothing was changed", .0.len())]
+    /// Some items of a batch were refused, so none was changed.
+    #[error("{} items of the batch were refused, so nothing was changed", .0.len())]
     Batch(Vec<(String, Self)>),
-    /// The record did not do it.
     #[error(transparent)]
     Record(DatabaseError),
 }
 
 const fn how_to_get(scope: Scope) -> &'static str {
     match scope {
-        Scope::Decide => "sign in for it with ade login --decide",
-        Scope::Admin => "sign in for it with ade login --admin",
-        Scope::Read | Scope::Propose | Scope::Lock => "make a token that has it",
+        Scope::Decide => "sign in with ade login --decide",
+        Scope::Admin => "sign in with ade login --admin",
+        Scope::Read | Scope::Propose | Scope::Lock => "create a token that has it",
     }
+}
+
+fn list(faults: &[Invalid]) -> String {
+    let fault = |fault: &Invalid| format!("{} {}", fault.pointer, fault.detail);
+    faults.iter().map(fault).collect::<Vec<_>>().join("; ")
 }
 
 impl From<DatabaseError> for Error {
@@ -72,9 +67,14 @@ impl From<DatabaseError> for Error {
 }
 
 impl Error {
-    /// One part of what was sent cannot be.
     #[must_use]
     pub fn invalid(pointer: &str, detail: impl Into<String>) -> Self {
         Self::Invalid(vec![Invalid::at(pointer, detail)])
+    }
+
+    /// Something that the database needs (coordination, the blob folder, the operating system) does not answer.
+    #[expect(clippy::needless_pass_by_value, reason = "used as a function in map_err")]
+    pub(crate) fn unavailable(reason: impl ToString) -> Self {
+        Self::Record(DatabaseError::Unavailable(reason.to_string()))
     }
 }

@@ -1,38 +1,38 @@
-//! Use cases: load, let `domain` decide, commit through the ports of `store`, then tell whoever must know.
+//! Application services: load state, let `domain` decide, commit through `store`, then notify.
 //!
-//! Nothing is sent before it is committed. No lock of this process is held while anything is waited for.
+//! Nothing is published before it is committed. No blocking mutex is held across an await.
 
 pub mod accounts;
-mod acts;
 pub mod agents;
-mod audits;
+pub mod audit;
+pub mod background;
 mod caller;
 pub mod demo;
-pub mod duties;
 mod error;
+mod events;
+mod idempotency;
 pub mod jobs;
-pub mod ledger;
 pub mod locks;
-mod notices;
-pub mod proposal;
-mod repeat;
+mod retry;
 pub mod rules;
 pub mod settings;
-mod signals;
 pub mod tasks;
-mod upkeep;
 pub mod worker;
 
 pub use accounts::AccountService;
-pub use audits::AuditService;
+pub use audit::AuditService;
 pub use caller::Caller;
 pub use error::Error;
+pub use events::{AUDIT, LockEventSink, LockNotice, LogNotices, RecordNotices};
+pub use idempotency::{IdempotentRequest, Outcome, Render};
 pub use jobs::Jobs;
-pub use locks::LockService;
-pub use notices::{AUDIT, LockEventSink, LockNotice, LogNotices, RecordNotices};
-pub use repeat::{IdempotentRequest, Outcome, Render};
+pub use locks::{LockMaintenance, LockService};
 pub use rules::RuleService;
 pub use settings::Settings;
 pub use tasks::TaskService;
-pub use upkeep::LockMaintenance;
 pub use worker::{Worker, Working};
+
+/// A new id; ids sort by creation time.
+fn new_id() -> String {
+    uuid::Uuid::now_v7().to_string()
+}

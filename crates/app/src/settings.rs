@@ -1,8 +1,8 @@
-//! Settings and flags: what is changed while servers run. Each decision is made by them as they are in the record, so that a
-//! change counts on every server at the next request.
+//! Settings and feature flags, which are changed while servers run. Each decision reads them from the database, so that a
+//! change applies on every server from the next request on.
 //!
-//! The names are a closed list; what locks go by is not among it, because every server has that in its own configuration.
-//! What nobody has set has its default, and revision 0.
+//! The names are a closed list. Lock limits are not among them: they are part of each server's configuration. A setting that
+//! was never set has its default and revision 0.
 
 use ade_domain::Invalid;
 use ade_domain::permission::Scope;
@@ -13,31 +13,31 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::accounts::require_admin;
-use crate::rules::{Change, MOST_ATTEMPTS, RuleService, seen};
+use crate::retry::retry_on_conflict;
+use crate::rules::{DocumentChange, RuleService, check_revision};
 use crate::{Caller, Error};
 
-/// From where on a risk is medium, high and critical.
 const THRESHOLDS: &str = "risk:thresholds";
-const YEAR: u64 = 365 * 86_400;
+const YEAR_SECONDS: u64 = 365 * 86_400;
 
-/// All settings and flags, with defaults for those that nobody has set. Times are in seconds.
+/// All settings and feature flags. Times are in seconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// `approval:default_timeout`: how long people have before somebody else is asked.
+    /// `approval:default_timeout`: how long reviewers have before a request escalates.
     pub approval_default_timeout: u64,
-    /// `approval:max_timeout`: how long people have at most, whatever the default says.
+    /// `approval:max_timeout`: the upper bound of the default timeout.
     pub approval_max_timeout: u64,
-    /// `approval:validity`: how long an approval is good for.
+    /// `approval:validity`: how long an approval is valid.
     pub approval_validity: u64,
-    /// `approval:backlog_threshold`: with more requests than this waiting, there is a backlog.
+    /// `approval:backlog_threshold`: more pending requests than this are a backlog.
     pub approval_backlog_threshold: u64,
-    /// `task:default_timeout`: how long carrying a task out may take that does not say.
+    /// `task:default_timeout`: how long a task without a timeout of its own may run.
     pub task_default_timeout: u64,
-    /// `risk:thresholds`: what the words for risks mean.
+    /// `risk:thresholds`: the lowest scores of the risk levels medium, high and critical.
     pub thresholds: Thresholds,
-    /// Flag: in a backlog, tasks of level LOW pass whose policies allow it.
+    /// Flag: in a backlog, tasks of level LOW are approved automatically if their policies allow it.
     pub auto_approve_low_risk: bool,
-    /// Flag: many requests may be answered at once.
+    /// Flag: approval requests can be decided in batches.
     pub batch_approvals: bool,
 }
 
@@ -56,162 +56,175 @@ impl Default for Settings {
     }
 }
 
-/// A setting that is a number.
+/// A numeric setting.
 struct Number {
     name: &'static str,
-    least: u64,
-    most: u64,
-    of: fn(&mut Settings) -> &mut u64,
+    min: u64,
+    max: u64,
+    field: fn(&mut Settings) -> &mut u64,
 }
 
 const NUMBERS: [Number; 5] = [
     Number {
         name: "approval:backlog_threshold",
-        least: 0,
-        most: 1_000_000_000,
-        of: |all| &mut all.approval_backlog_threshold,
+        min: 0,
+        max: 1_000_000_000,
+        field: |settings| &mut settings.approval_backlog_threshold,
     },
     Number {
         name: "approval:default_timeout",
-        least: 1,
-        most: YEAR,
-        of: |all| &mut all.approval_default_timeout,
+        min: 1,
+        max: YEAR_SECONDS,
+        field: |settings| &mut settings.approval_default_timeout,
     },
-    Number { name: "approval:max_timeout", least: 1, most: YEAR, of: |all| &mut all.approval_max_timeout },
-    Number { name: "approval:validity", least: 1, most: YEAR, of: |all| &mut all.approval_validity },
-    Number { name: "task:default_timeout", least: 1, most: 86_400, of: |all| &mut all.task_default_timeout },
+    Number {
+        name: "approval:max_timeout",
+        min: 1,
+        max: YEAR_SECONDS,
+        field: |settings| &mut settings.approval_max_timeout,
+    },
+    Number {
+        name: "approval:validity",
+        min: 1,
+        max: YEAR_SECONDS,
+        field: |settings| &mut settings.approval_validity,
+    },
+    Number {
+        name: "task:default_timeout",
+        min: 1,
+        max: 86_400,
+        field: |settings| &mut settings.task_default_timeout,
+    },
 ];
 
-/// A flag, and where it stands.
+/// The name of a flag, and its field.
 type Flag = (&'static str, fn(&mut Settings) -> &mut bool);
 
 const FLAGS: [Flag; 2] = [
-    ("auto_approve_low_risk", |all| &mut all.auto_approve_low_risk),
-    ("batch_approvals", |all| &mut all.batch_approvals),
+    ("auto_approve_low_risk", |settings| &mut settings.auto_approve_low_risk),
+    ("batch_approvals", |settings| &mut settings.batch_approvals),
 ];
 
-/// Thresholds as they are written.
+/// The JSON form of [`Thresholds`].
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct ThresholdsJson {
     medium: u8,
     high: u8,
     critical: u8,
 }
 
-/// What a setting or a flag does.
+/// The description of a setting or feature flag.
 #[must_use]
 pub fn about(name: &str) -> &'static str {
     match name {
-        "approval:default_timeout" => "seconds that people have before somebody else is asked",
-        "approval:max_timeout" => "seconds that people have at most, whatever the default says",
-        "approval:validity" => "seconds that an approval is good for",
-        "approval:backlog_threshold" => "with more requests than this waiting there is a backlog",
-        "task:default_timeout" => "seconds that carrying a task out may take that does not say",
-        THRESHOLDS => "from which risk on a task is medium, high and critical",
-        "auto_approve_low_risk" => "in a backlog, tasks of level LOW pass whose policies allow it",
-        "batch_approvals" => "many requests may be answered at once",
+        "approval:default_timeout" => "seconds that reviewers have before a request escalates",
+        "approval:max_timeout" => "upper bound of approval:default_timeout, in seconds",
+        "approval:validity" => "seconds that an approval is valid",
+        "approval:backlog_threshold" => "more pending approval requests than this are a backlog",
+        "task:default_timeout" => "seconds that a task without a timeout of its own may run",
+        THRESHOLDS => "lowest scores of the risk levels medium, high and critical",
+        "auto_approve_low_risk" => {
+            "in a backlog, approve tasks of level LOW automatically if their policies allow it"
+        }
+        "batch_approvals" => "approval requests can be decided in batches",
         _ => "",
     }
 }
 
-/// Every name of a setting.
 pub fn names() -> impl Iterator<Item = &'static str> {
     NUMBERS.iter().map(|number| number.name).chain([THRESHOLDS])
 }
 
-/// Every name of a flag.
 pub fn flags() -> impl Iterator<Item = &'static str> {
     FLAGS.iter().map(|(name, _)| *name)
 }
 
-/// Whether a setting may have a value.
+/// Checks the value of a setting.
 pub fn check(name: &str, value: &Value) -> Result<(), Vec<Invalid>> {
-    Settings::default().put(name, value).map_err(|fault| vec![fault])
+    Settings::default().set(name, value).map_err(|fault| vec![fault])
 }
 
 impl Settings {
-    /// As they are in the record.
-    pub async fn load(record: &Database) -> Result<Self, DatabaseError> {
+    pub async fn load(database: &Database) -> Result<Self, DatabaseError> {
         let mut settings = Self::default();
-        for thing in record.settings().await? {
-            let foreign =
-                |why: &str| DatabaseError::Foreign(format!("{} {}: {why}", thing.kind.word(), thing.id));
-            match thing.kind {
-                DocumentKind::Setting if names().any(|name| name == thing.id) => {
-                    settings.put(&thing.id, &thing.body).map_err(|fault| foreign(&fault.detail))?;
+        for document in database.settings().await? {
+            let corrupt = |why: &str| {
+                DatabaseError::Foreign(format!("{} {}: {why}", document.kind.word(), document.id))
+            };
+            match document.kind {
+                DocumentKind::Setting if names().any(|name| name == document.id) => {
+                    settings.set(&document.id, &document.body).map_err(|fault| corrupt(&fault.detail))?;
                 }
                 DocumentKind::Feature => {
-                    if let Some((_, of)) = FLAGS.iter().find(|(name, _)| *name == thing.id) {
-                        *of(&mut settings) = thing.body.as_bool().ok_or_else(|| foreign("is no flag"))?;
+                    if let Some((_, field)) = FLAGS.iter().find(|(name, _)| *name == document.id) {
+                        let value = document.body.as_bool();
+                        *field(&mut settings) = value.ok_or_else(|| corrupt("is not a boolean"))?;
                     }
                 }
-                // Of a later version, which knows more.
+                // Written by a later version.
                 _ => {}
             }
         }
         Ok(settings)
     }
 
-    fn put(&mut self, name: &str, value: &Value) -> Result<(), Invalid> {
+    fn set(&mut self, name: &str, value: &Value) -> Result<(), Invalid> {
         if name == THRESHOLDS {
-            let wrong = || {
-                let detail = "must be {medium, high, critical}, each from 1 to 100 and each higher than the one before";
+            let invalid = || {
+                let detail =
+                    "must be {medium, high, critical}, each from 1 to 100 and higher than the previous one";
                 Invalid::at("/value", detail)
             };
-            let Written { medium, high, critical } =
-                serde_json::from_value(value.clone()).map_err(|_| wrong())?;
-            // A list of three would be read as well.
+            let ThresholdsJson { medium, high, critical } =
+                serde_json::from_value(value.clone()).map_err(|_| invalid())?;
+            // Serde would also accept an array.
             if !value.is_object() || medium == 0 || medium >= high || high >= critical || critical > 100 {
-                return Err(wrong());
+                return Err(invalid());
             }
             self.thresholds = Thresholds { medium, high, critical };
             return Ok(());
         }
-        let Some(known) = NUMBERS.iter().find(|known| known.name == name) else {
-            let known: Vec<&str> = names().collect();
-            return Err(Invalid::at("/name", format!("must be one of {}", known.join(", "))));
+        let Some(number) = NUMBERS.iter().find(|number| number.name == name) else {
+            let names: Vec<&str> = names().collect();
+            return Err(Invalid::at("/name", format!("must be one of {}", names.join(", "))));
         };
-        let fits = value.as_u64().filter(|number| (known.least..=known.most).contains(number));
-        *(known.of)(self) = fits.ok_or_else(|| {
-            Invalid::at(
-                "/value",
-                format!("must be a whole number between {} and {}", known.least, known.most),
-            )
+        let in_range = value.as_u64().filter(|value| (number.min..=number.max).contains(value));
+        *(number.field)(self) = in_range.ok_or_else(|| {
+            let detail = format!("must be a whole number between {} and {}", number.min, number.max);
+            Invalid::at("/value", detail)
         })?;
         Ok(())
     }
 
-    /// What a setting says.
     fn value(&mut self, name: &str) -> Option<Value> {
         if name == THRESHOLDS {
             let Thresholds { medium, high, critical } = self.thresholds;
-            return serde_json::to_value(Written { medium, high, critical }).ok();
+            return serde_json::to_value(ThresholdsJson { medium, high, critical }).ok();
         }
-        NUMBERS.iter().find(|known| known.name == name).map(|known| Value::from(*(known.of)(self)))
+        NUMBERS.iter().find(|number| number.name == name).map(|number| Value::from(*(number.field)(self)))
     }
 
-    /// How long people have before somebody else is asked.
+    /// How long reviewers have before a request escalates.
     #[must_use]
     pub fn due_after_ms(&self) -> u64 {
         self.approval_default_timeout.min(self.approval_max_timeout).saturating_mul(1_000)
     }
 
-    /// How long an approval is good for.
+    /// How long an approval is valid.
     #[must_use]
     pub const fn valid_for_ms(&self) -> u64 {
         self.approval_validity.saturating_mul(1_000)
     }
 }
 
-/// What counts where nobody has set anything.
 fn default_of(kind: DocumentKind, name: &str) -> Option<StoredDocument> {
     let mut defaults = Settings::default();
     let body = match kind {
         DocumentKind::Setting => defaults.value(name)?,
         DocumentKind::Feature => {
-            let (_, of) = FLAGS.iter().find(|(known, _)| *known == name)?;
-            Value::Bool(*of(&mut defaults))
+            let (_, field) = FLAGS.iter().find(|(flag, _)| *flag == name)?;
+            Value::Bool(*field(&mut defaults))
         }
         _ => return None,
     };
@@ -219,39 +232,35 @@ fn default_of(kind: DocumentKind, name: &str) -> Option<StoredDocument> {
 }
 
 impl RuleService {
-    /// Every setting, those that nobody has set with their defaults and revision 0.
+    /// All settings; one that was never set has its default and revision 0.
     pub async fn settings(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
         self.all(DocumentKind::Setting, names(), caller).await
     }
 
-    /// One setting.
     pub async fn setting(&self, name: &str, caller: &Caller) -> Result<StoredDocument, Error> {
         caller.require(Scope::Read)?;
         self.current(DocumentKind::Setting, name).await
     }
 
-    /// Sets a setting.
     pub async fn set(&self, name: &str, value: Value, caller: &Caller) -> Result<StoredDocument, Error> {
         require_admin(caller)?;
-        if names().all(|known| known != name) {
+        if names().all(|setting| setting != name) {
             return Err(Error::NotFound("setting"));
         }
         check(name, &value).map_err(Error::Invalid)?;
         self.overwrite(DocumentKind::Setting, name, value, "config.set", caller).await
     }
 
-    /// Every flag, those that nobody has switched with their defaults and revision 0.
+    /// All feature flags; one that was never set has its default and revision 0.
     pub async fn features(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
         self.all(DocumentKind::Feature, flags(), caller).await
     }
 
-    /// One flag.
     pub async fn feature(&self, name: &str, caller: &Caller) -> Result<StoredDocument, Error> {
         caller.require(Scope::Read)?;
         self.current(DocumentKind::Feature, name).await
     }
 
-    /// Switches a flag on or off.
     pub async fn switch(&self, name: &str, enabled: bool, caller: &Caller) -> Result<StoredDocument, Error> {
         require_admin(caller)?;
         self.overwrite(DocumentKind::Feature, name, Value::Bool(enabled), "feature.set", caller).await
@@ -264,9 +273,9 @@ impl RuleService {
         caller: &Caller,
     ) -> Result<Vec<StoredDocument>, Error> {
         caller.require(Scope::Read)?;
-        let stored = self.record.settings().await?;
+        let stored = self.database.settings().await?;
         let current = |name: &str| {
-            let found = stored.iter().find(|thing| thing.kind == kind && thing.id == name).cloned();
+            let found = stored.iter().find(|document| document.kind == kind && document.id == name).cloned();
             found.or_else(|| default_of(kind, name))
         };
         Ok(names.filter_map(current).collect())
@@ -274,7 +283,7 @@ impl RuleService {
 
     async fn current(&self, kind: DocumentKind, name: &str) -> Result<StoredDocument, Error> {
         let default = default_of(kind, name).ok_or(Error::NotFound(kind.word()))?;
-        Ok(self.record.thing(kind, name).await?.unwrap_or(default))
+        Ok(self.database.thing(kind, name).await?.unwrap_or(default))
     }
 
     async fn overwrite(
@@ -285,16 +294,15 @@ impl RuleService {
         action: &'static str,
         caller: &Caller,
     ) -> Result<StoredDocument, Error> {
-        for _ in 0..MOST_ATTEMPTS {
+        retry_on_conflict(async || {
             let before = self.current(kind, name).await?;
-            seen(&before, caller)?;
+            check_revision(&before, caller)?;
             let after =
                 StoredDocument { revision: before.revision + 1, body: body.clone(), ..before.clone() };
-            let change = Change { action, before: Some(&before), after: Some(&after), besides: Vec::new() };
-            if let Some(now) = self.commit(change, caller).await? {
-                return Ok(now);
-            }
-        }
-        Err(Error::Overtaken)
+            let extra_writes = Vec::new();
+            let change = DocumentChange { action, before: Some(&before), after: Some(&after), extra_writes };
+            self.commit(change, caller).await
+        })
+        .await
     }
 }

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_app::agents::AgentService;
+use ade_app::audit::LedgerError;
+use ade_app::background::{BackgroundServices, Running};
 use ade_app::demo::Demo;
-use ade_app::duties::{BackgroundServices, Running};
-use ade_app::jobs::Archives;
-use ade_app::ledger::LedgerError;
 use ade_app::rules::RuleService;
 use ade_app::worker::Pulls;
 use ade_app::{
@@ -214,11 +213,8 @@ impl Server {
             blobs: blobs.clone(),
             name: format!("server-{}", Uuid::new_v4().simple()),
         };
-        let archives = Archives { record: record.clone(), blobs: blobs.clone(), clock: clock.clone() };
+        let archives = jobs.archives();
         let duties = BackgroundServices {
-            record: record.clone(),
-            clock: clock.clone(),
-            reviews: reviews.clone(),
             jobs: jobs.clone(),
             name: Uuid::new_v4().to_string(),
             data: config.data.clone(),

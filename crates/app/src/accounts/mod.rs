@@ -1,7 +1,7 @@
-//! Accounts: people, how they sign in, and tokens that act for them or for their agents.
+//! Accounts: users, sessions, and tokens of users and agents.
 //!
-//! Secrets leave this room once, when they are made; what is stored are hashes. A token never gives more than whoever makes it
-//! has, and what decides is given to people alone.
+//! A secret leaves this module once, when it is created; only its hash is stored. A token never grants more than its creator
+//! has, and the scope to decide is given to people only.
 
 mod passwords;
 mod secrets;
@@ -23,41 +23,39 @@ pub use tokens::{MadeToken, TokenDraft};
 pub use users::{UserChange, UserDraft};
 
 use crate::{Caller, Error, TaskService};
-use passwords::Passwords;
+use passwords::PasswordHashing;
 
-/// The use cases; clones are the same ones.
 #[derive(Clone)]
 pub struct AccountService {
-    record: Database,
+    database: Database,
     clock: Arc<dyn Clock>,
-    reviews: TaskService,
-    passwords: Passwords,
+    tasks: TaskService,
+    passwords: PasswordHashing,
 }
 
 impl std::fmt::Debug for AccountService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Accounts").finish_non_exhaustive()
+        f.debug_struct("AccountService").finish_non_exhaustive()
     }
 }
 
 impl AccountService {
-    /// On a record, by a clock. What becomes of a leaver's requests is decided by `reviews`.
+    /// `tasks` reassigns the approval requests of users who leave.
     #[must_use]
-    pub fn new(record: Database, clock: Arc<dyn Clock>, reviews: TaskService) -> Self {
-        Self { record, clock, reviews, passwords: Passwords::new() }
+    pub fn new(database: Database, clock: Arc<dyn Clock>, tasks: TaskService) -> Self {
+        Self { database, clock, tasks, passwords: PasswordHashing::new() }
     }
 
-    /// Somebody.
     pub async fn user(&self, id: &str, caller: &Caller) -> Result<StoredUser, Error> {
         caller.require(Scope::Read)?;
-        self.known(id).await
+        self.load_user(id).await
     }
 
-    async fn known(&self, id: &str) -> Result<StoredUser, Error> {
-        self.record.user(&UserId::new(id)).await?.ok_or(Error::NotFound("user"))
+    async fn load_user(&self, id: &str) -> Result<StoredUser, Error> {
+        self.database.user(&UserId::new(id)).await?.ok_or(Error::NotFound("user"))
     }
 
-    /// People by id.
+    /// Users by id, starting after `after`.
     pub async fn users(
         &self,
         after: Option<&str>,
@@ -65,15 +63,15 @@ impl AccountService {
         caller: &Caller,
     ) -> Result<Vec<StoredUser>, Error> {
         caller.require(Scope::Read)?;
-        Ok(self.record.users(after, limit).await?)
+        Ok(self.database.users(after, limit).await?)
     }
 }
 
-/// Refuses whoever does not administer.
+/// Fails unless the caller has the scope and the role of an administrator.
 pub fn require_admin(caller: &Caller) -> Result<(), Error> {
     caller.require(Scope::Admin)?;
     if caller.administers() {
         return Ok(());
     }
-    Err(Error::Forbidden("only an administrator may do this".to_owned()))
+    Err(Error::Forbidden("only an administrator can do this".to_owned()))
 }

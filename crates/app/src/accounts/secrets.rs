@@ -1,33 +1,29 @@
-//! Secrets: random, told once, and known afterwards by their hash alone. Each has 256 bits, so a plain hash is enough.
+//! Random secrets, which are shown once and stored as hashes only. Each has 256 bits, so a plain hash is enough.
 
 use ring::rand::{SecureRandom, SystemRandom};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::Error;
+use crate::audit::hex;
 
-const BYTES: usize = 32;
+const SECRET_BYTES: usize = 32;
 
-/// A new secret, which begins so that people and scanners know what it is.
+/// A new secret. The prefix tells people and secret scanners what it is.
 pub(super) fn new(prefix: &str) -> Result<String, Error> {
-    let mut bytes = [0; BYTES];
-    let none = |_| ade_store::DatabaseError::Unavailable("the system gives no randomness".to_owned());
-    SystemRandom::new().fill(&mut bytes).map_err(none)?;
+    let mut bytes = [0; SECRET_BYTES];
+    let unavailable = |_| Error::unavailable("the system provides no randomness");
+    SystemRandom::new().fill(&mut bytes).map_err(unavailable)?;
     Ok(format!("{prefix}{}", hex(&bytes)))
 }
 
-/// What a secret is known by.
 #[must_use]
 pub fn hash(secret: &str) -> String {
     hex(&Sha256::digest(secret.as_bytes()))
 }
 
-/// Whether a secret is the one with this hash. Hashes are compared, so that time tells nothing about the secret.
+/// Whether a secret has this hash. The comparison takes constant time.
 #[must_use]
-pub fn same(secret: &str, known: &str) -> bool {
-    hash(secret).as_bytes().ct_eq(known.as_bytes()).into()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+pub fn same(secret: &str, expected: &str) -> bool {
+    hash(secret).as_bytes().ct_eq(expected.as_bytes()).into()
 }

@@ -1,4 +1,4 @@
-//! Signing in, being recognised, signing out.
+//! Signing in and out, and authentication by session or token.
 
 use std::collections::BTreeSet;
 
@@ -8,58 +8,56 @@ use ade_domain::people::UserId;
 use ade_domain::permission::Scope;
 use ade_store::database::{Commit, Password, Session, StoredToken, StoredUser, Write};
 
-use super::users::LONGEST_ID;
+use super::users::MAX_ID_LEN;
 use super::{AccountService, hash, secrets};
-use crate::acts::{Act, new_id};
-use crate::{Caller, Error};
+use crate::audit::AuditedAction;
+use crate::{Caller, Error, new_id};
 
 /// How long a session lasts after its last use.
 pub const SESSION_LASTS_MS: u64 = 24 * 3_600_000;
-/// How much of that must have passed before it is prolonged: not every request writes.
-const PROLONG_AFTER_MS: u64 = 60_000;
+/// A session is renewed at most this often, so that not every request writes.
+const RENEWAL_INTERVAL_MS: u64 = 60_000;
 
-/// Somebody who signed in: both secrets are told now and never again.
+/// A new session. Both secrets are shown now and never again.
 pub struct SignedIn {
-    /// Who.
     pub user: StoredUser,
-    /// What the cookie holds.
+    /// The value of the session cookie.
     pub secret: String,
-    /// What every request that changes something carries beside it.
+    /// Must be sent with every request that changes something.
     pub csrf_token: String,
-    /// Until when, if it is not used.
     pub expires_at: Moment,
 }
 
-/// Without its secrets.
+/// Hides the secrets.
 impl std::fmt::Debug for SignedIn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SignedIn").field("user", &self.user.user.user_id).finish_non_exhaustive()
+        f.debug_struct("NewSession").field("user", &self.user.user.user_id).finish_non_exhaustive()
     }
 }
 
 impl AccountService {
-    /// Somebody signs in; nobody hears whether it was the name or the password that was wrong.
-    pub async fn sign_in(&self, user_id: &str, password: String, who: AuditActor) -> Result<SignedIn, Error> {
-        if user_id.len() > LONGEST_ID {
-            return self.not_signed_in(user_id, false, who, self.clock.now());
+    /// Starts a session. A failure does not reveal whether the user id or the password is wrong.
+    pub async fn sign_in(
+        &self,
+        user_id: &str,
+        password: String,
+        actor: AuditActor,
+    ) -> Result<SignedIn, Error> {
+        if user_id.len() > MAX_ID_LEN {
+            return self.refuse_sign_in(user_id, false, actor);
         }
-        let found = self.record.user(&UserId::new(user_id)).await?;
-        let known = found.as_ref().filter(|found| found.user.active);
-        let fits = self
-            .passwords
-            .fits(
-                password,
-                known.and_then(|known| known.password.as_ref().map(|password| password.hash.clone())),
-            )
-            .await?;
-        let now = self.clock.now();
-        let mut commit = Commit::default();
+        let found = self.database.user(&UserId::new(user_id)).await?;
         let is_known = found.is_some();
-        let Some(user) = found.filter(|found| found.user.active && fits) else {
-            return self.not_signed_in(user_id, is_known, who, now);
+        let active = found.filter(|found| found.user.active);
+        let stored = active.as_ref().and_then(|found| found.password.as_ref());
+        let matches = self.passwords.verify(password, stored.map(|stored| stored.hash.clone())).await?;
+        let Some(user) = active.filter(|_| matches) else {
+            return self.refuse_sign_in(user_id, is_known, actor);
         };
+        let now = self.clock.now();
         let (secret, csrf_token) = (secrets::new("ades_")?, secrets::new("")?);
         let (session_id, expires_at) = (new_id(), now.plus_ms(SESSION_LASTS_MS));
+        let mut commit = Commit::default();
         commit.writes.push(Write::Session(Session {
             session_id: session_id.clone(),
             session_hash: hash(&secret),
@@ -68,73 +66,65 @@ impl AccountService {
             created_at: now,
             last_active: now,
             expires_at,
-            ip: who.ip.clone(),
-            user_agent: who.user_agent.clone(),
+            ip: actor.ip.clone(),
+            user_agent: actor.user_agent.clone(),
         }));
-        let who = AuditActor {
+        let actor = AuditActor {
             user_id: Some(user.user.user_id.clone()),
             session_id: Some(session_id.clone()),
-            ..who
+            ..actor
         };
-        Act { action: "session.create", object_id: &session_id, ..Act::default() }.by(&mut commit, who, now);
-        self.record.commit(commit).await?;
+        AuditedAction::new("session.create", &session_id).add_as(actor, &mut commit, now);
+        self.database.commit(commit).await?;
         Ok(SignedIn { user, secret, csrf_token, expires_at })
     }
 
-    /// Tries at people who are there are recorded. What was typed as a name that nobody has may be a password: it is not.
-    fn not_signed_in(
-        &self,
-        user_id: &str,
-        is_known: bool,
-        who: AuditActor,
-        now: Moment,
-    ) -> Result<SignedIn, Error> {
+    /// Failed attempts for existing users are audited. An unknown user id is not: it may be a password typed into the wrong field.
+    fn refuse_sign_in(&self, user_id: &str, is_known: bool, actor: AuditActor) -> Result<SignedIn, Error> {
         if is_known {
             let mut commit = Commit::default();
-            Act { action: "session.refuse", object_id: user_id, ..Act::default() }.by(&mut commit, who, now);
-            // Beside the answer: how long that takes tells nobody who is known.
-            let record = self.record.clone();
+            AuditedAction::new("session.refuse", user_id).add_as(actor, &mut commit, self.clock.now());
+            // In the background: the response time must not reveal whether the user exists.
+            let database = self.database.clone();
             tokio::spawn(async move {
-                if let Err(error) = record.commit(commit).await {
-                    tracing::error!(%error, "a refused sign-in is not in the audit log");
+                if let Err(error) = database.commit(commit).await {
+                    tracing::error!(%error, "cannot audit a refused sign-in");
                 }
             });
         }
         Err(Error::Unauthenticated(
-            "user and password do not fit; try again, or ask an administrator".to_owned(),
+            "user id or password is wrong; try again, or ask an administrator".to_owned(),
         ))
     }
 
-    /// Whose session this is, and the hash of what its requests carry besides; prolonged by being used.
-    pub async fn by_session(&self, secret: &str, who: AuditActor) -> Result<(Caller, Session), Error> {
+    /// Authenticates a session, and renews it.
+    pub async fn by_session(&self, secret: &str, actor: AuditActor) -> Result<(Caller, Session), Error> {
         let (now, session_hash) = (self.clock.now(), hash(secret));
-        let over = || Error::Unauthenticated("the session is over; sign in again".to_owned());
-        let (mut session, user) = self.record.authority_of_session(&session_hash).await?.ok_or_else(over)?;
+        let expired = || Error::Unauthenticated("the session has expired; sign in again".to_owned());
+        let (mut session, user) =
+            self.database.authority_of_session(&session_hash).await?.ok_or_else(expired)?;
         if session.expires_at <= now || !user.user.active {
-            return Err(over());
+            return Err(expired());
         }
-        if now.ms_since(session.last_active) >= PROLONG_AFTER_MS {
+        if now.ms_since(session.last_active) >= RENEWAL_INTERVAL_MS {
             (session.last_active, session.expires_at) = (now, now.plus_ms(SESSION_LASTS_MS));
             let touch = Write::TouchSession {
                 session_hash,
                 last_active: session.last_active,
                 expires_at: session.expires_at,
             };
-            self.record.commit(Commit { writes: vec![touch], ..Commit::default() }).await?;
+            self.database.commit(Commit { writes: vec![touch], ..Commit::default() }).await?;
         }
-        // Whoever set the password may be the one who signed in.
-        let watched = |password: &Password| password.watched_until.is_none_or(|until| until > now);
-        let token_made_by = user.password.filter(watched).and_then(|password| password.set_by);
+        // Whoever set the password may be the person who signed in.
+        let is_watched = |password: &Password| password.watched_until.is_none_or(|until| until > now);
+        let token_made_by = user.password.filter(is_watched).and_then(|password| password.set_by);
         let user_id = Some(user.user.user_id.clone());
-        let who = AuditActor { user_id, session_id: Some(session.session_id.clone()), ..who };
-        let scopes = Scope::ALL.into_iter().collect();
-        let user = Some(user.user);
         let caller = Caller {
-            user,
+            user: Some(user.user),
             agent_id: None,
-            scopes,
+            scopes: Scope::ALL.into_iter().collect(),
             token_made_by,
-            who,
+            who: AuditActor { user_id, session_id: Some(session.session_id.clone()), ..actor },
             if_match: None,
             ends_at: None,
             keep: None,
@@ -142,29 +132,30 @@ impl AccountService {
         Ok((caller, session))
     }
 
-    /// Whose token this is.
-    pub async fn by_token(&self, secret: &str, who: AuditActor) -> Result<(Caller, StoredToken), Error> {
+    /// Authenticates a token.
+    pub async fn by_token(&self, secret: &str, actor: AuditActor) -> Result<(Caller, StoredToken), Error> {
         let invalid = || Error::Unauthenticated("the token is not valid".to_owned());
-        let found = self.record.authority_of_token(&hash(secret)).await?;
+        let found = self.database.authority_of_token(&hash(secret)).await?;
         let (token, user) = found.ok_or_else(invalid)?;
         if token.revoked_at.is_some() || token.expires_at <= self.clock.now() {
             return Err(Error::Unauthenticated(
-                "the token has ended; make a new one, or ade login".to_owned(),
+                "the token has expired or was revoked; create a new one, or sign in with ade login"
+                    .to_owned(),
             ));
         }
         let user = user.filter(|user| user.user.active).ok_or_else(invalid)?.user;
-        let who = AuditActor {
+        let actor = AuditActor {
             user_id: Some(user.user_id.clone()),
             agent_id: token.agent_id.clone(),
             token_id: Some(token.token_id.clone()),
-            ..who
+            ..actor
         };
         let caller = Caller {
             user: Some(user),
             agent_id: token.agent_id.clone(),
             scopes: token.scopes.clone(),
             token_made_by: token.made_by.clone(),
-            who,
+            who: actor,
             if_match: None,
             ends_at: Some(token.expires_at),
             keep: None,
@@ -172,25 +163,23 @@ impl AccountService {
         Ok((caller, token))
     }
 
-    /// The bootstrap token: it administers, counts as nobody, and decides nothing.
+    /// The caller of the bootstrap token: it administers, is not a person, and makes no decisions.
     #[must_use]
-    pub fn bootstrap(who: AuditActor) -> Caller {
+    pub fn bootstrap(actor: AuditActor) -> Caller {
         let scopes: BTreeSet<Scope> =
             Scope::ALL.into_iter().filter(|scope| *scope != Scope::Decide).collect();
-        let who = AuditActor { token_id: Some("bootstrap".to_owned()), ..who };
         Caller {
             user: None,
             agent_id: None,
             scopes,
             token_made_by: None,
-            who,
+            who: AuditActor { token_id: Some("bootstrap".to_owned()), ..actor },
             if_match: None,
             ends_at: None,
             keep: None,
         }
     }
 
-    /// Somebody signs out.
     pub async fn sign_out(&self, secret: &str, caller: &Caller) -> Result<(), Error> {
         let (Some(user), Some(session)) = (&caller.user, &caller.who.session_id) else {
             return Err(Error::NotFound("session"));
@@ -198,8 +187,7 @@ impl AccountService {
         let mut commit = Commit::default();
         let (session_hash, user_id) = (Some(hash(secret)), user.user_id.to_string());
         commit.writes.push(Write::EndSessions { session_hash, user_id });
-        let act = Act { action: "session.end", object_id: session, ..Act::default() };
-        act.add(&mut commit, Some(caller), self.clock.now());
-        Ok(self.record.commit(commit).await?)
+        AuditedAction::new("session.end", session).add_to(&mut commit, Some(caller), self.clock.now());
+        Ok(self.database.commit(commit).await?)
     }
 }

@@ -1,7 +1,8 @@
-//! Archives: what ended long ago leaves the record for compressed lines of JSON, and comes back when an administrator wants it.
+//! Archives: approval requests and tasks that ended long ago move from the database into compressed NDJSON files, and an
+//! administrator can restore them.
 //!
-//! The copy is kept, whole and synced, before anything is deleted; what changed meanwhile is not deleted. What nobody needs any
-//! more goes by and by: stashes of tasks that left, and whatever crashes left half.
+//! The file is written and synced before anything is deleted, and nothing is deleted that changed meanwhile. Blobs that are no
+//! longer needed (stashes of archived tasks, leftovers of crashes) are removed later.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::sync::Arc;
@@ -19,111 +20,93 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{DAY_MS, Jobs, away};
-use crate::acts::Act;
-use crate::{Caller, Error, Outcome};
+use super::{DAY_MS, Jobs, days_before};
+use crate::audit::AuditedAction;
+use crate::{Caller, Error, Outcome, new_id};
 
-/// Days after which the requests of a task that ended leave.
-const APPROVALS_AFTER: u64 = 30;
-/// Days after which it leaves itself.
-const TASKS_AFTER: u64 = 90;
-/// Days for which what was brought back stays.
-const STAYS: u64 = 30;
-/// Days after which a blob that nobody needs is removed. No run takes longer than one.
-const REMOVED_AFTER: u64 = 2;
+/// Each kind, with the days after the end of a task when it is archived.
+const KINDS: [(ArchiveKind, u64); 2] = [(ArchiveKind::Tasks, 90), (ArchiveKind::Approvals, 30)];
+/// Days before restored items are archived again.
+const RESTORED_DAYS: u64 = 30;
+/// Days before an unneeded blob is removed. No execution takes longer than one day.
+const BLOB_GRACE_DAYS: u64 = 2;
 /// Tasks of one archive.
-const MOST: u32 = 200;
-/// Bytes of its lines, before they are compressed; one task may have more.
-const MOST_BYTES: usize = 16 * 1_048_576;
-/// How long one round may take to begin something new: far shorter than others wait for it.
-const ROUND: Duration = Duration::from_secs(40);
-/// Blobs that are removed at once.
-const MOST_REMOVED: u32 = 500;
-/// Bytes of an archive that is read back, and of its lines.
-const LONGEST: u64 = 512 * 1_048_576;
-const LONGEST_LINES: u64 = 4 * LONGEST;
-/// Where outputs of archived tasks are.
-const OUTPUTS: &str = "archive/output/";
+const MAX_ITEMS: u32 = 200;
+/// Uncompressed bytes of one archive; it ends with the task that exceeds them.
+const MAX_BYTES: usize = 16 * 1_048_576;
+/// After this time a round starts nothing new. It must be far below the timeout of a job.
+const ROUND_TIMEOUT: Duration = Duration::from_secs(40);
+const BLOB_BATCH_SIZE: u32 = 500;
+/// Limits of an archive that is read back, compressed and uncompressed.
+const MAX_PACKED_BYTES: u64 = 512 * 1_048_576;
+const MAX_UNPACKED_BYTES: u64 = 4 * MAX_PACKED_BYTES;
+/// Key prefix of the outputs of archived tasks.
+const OUTPUT_PREFIX: &str = "archive/output/";
 
-/// Archives: made by a job, and used by administrators.
+/// Creates archives for the job, and restores them for administrators.
 #[derive(Clone)]
 pub struct Archives {
-    /// The record.
     pub record: Database,
-    /// Where they are kept.
     pub blobs: Blobs,
-    /// By which clock.
     pub clock: Arc<dyn Clock>,
 }
 
 impl std::fmt::Debug for Archives {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Archives").finish_non_exhaustive()
+        f.debug_struct("ArchiveService").finish_non_exhaustive()
     }
 }
 
-/// What came back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
-    /// From which archive.
     pub archive: Archive,
-    /// How many were not there.
+    /// Items that were restored.
     pub items: u64,
-    /// What did not come back.
     pub left_out: LeftOut,
 }
 
-/// How a round goes.
 struct Round {
-    until: Instant,
-    many: u64,
-    /// Why some task stays.
+    deadline: Instant,
+    archived: u64,
+    /// The first failure; the round goes on with other tasks.
     failed: Option<Error>,
 }
 
 impl Round {
     fn is_over(&self) -> bool {
-        Instant::now() >= self.until
+        Instant::now() >= self.deadline
     }
 }
 
-const fn kinds() -> [(ArchiveKind, u64); 2] {
-    [(ArchiveKind::Tasks, TASKS_AFTER), (ArchiveKind::Approvals, APPROVALS_AFTER)]
-}
+/// Any error of file operations.
+type FileError = Box<dyn std::error::Error + Send + Sync>;
 
-fn days_before(now: Moment, days: u64) -> Moment {
-    Moment::from_micros(now.micros().saturating_sub(days * DAY_MS * 1_000))
-}
-
-/// Whatever goes wrong with files.
-type Unusable = Box<dyn std::error::Error + Send + Sync>;
-
-/// On a thread that may wait.
+/// Runs file operations on a blocking thread. `context` says what failed.
 async fn on_disk<T: Send + 'static>(
-    what: &str,
-    work: impl FnOnce() -> Result<T, Unusable> + Send + 'static,
+    context: &str,
+    work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
 ) -> Result<T, Error> {
-    let done = spawn_blocking(work).await.map_err(|error| away(&format!("{what}: {error}")))?;
-    done.map_err(|error| away(&format!("{what}: {error}")))
+    let failed = |error: &dyn std::fmt::Display| Error::unavailable(format!("{context}: {error}"));
+    spawn_blocking(work).await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
 }
 
 impl Archives {
-    /// Archives what is old enough, for a while; how many tasks it concerned.
+    /// Archives what is old enough, for one round; returns the number of tasks.
     pub async fn archive_old(&self) -> Result<u64, Error> {
-        let mut round = Round { until: Instant::now() + ROUND, many: 0, failed: None };
-        for (kind, days) in kinds() {
+        let mut round = Round { deadline: Instant::now() + ROUND_TIMEOUT, archived: 0, failed: None };
+        for (kind, days) in KINDS {
             self.archive_kind(kind, days, &mut round).await?;
         }
-        self.remove_unneeded(round.until).await?;
-        round.failed.map_or(Ok(round.many), Err)
+        self.remove_unneeded_blobs(round.deadline).await?;
+        round.failed.map_or(Ok(round.archived), Err)
     }
 
-    /// Whether there is so much to be archived that another round is due at once.
+    /// Whether there is enough left for another round at once.
     pub async fn is_behind(&self) -> Result<bool, Error> {
         let now = self.clock.now();
-        for (kind, days) in kinds() {
-            let some = self.record.to_be_archived(kind, days_before(now, days), now, None, MOST).await?;
-            if some.len() == MOST as usize {
+        for (kind, days) in KINDS {
+            let page = self.record.to_be_archived(kind, days_before(now, days), now, None, MAX_ITEMS).await?;
+            if page.len() == MAX_ITEMS as usize {
                 return Ok(true);
             }
         }
@@ -134,12 +117,12 @@ impl Archives {
         let now = self.clock.now();
         let (before, mut after) = (days_before(now, days), None);
         while !round.is_over() {
-            let page = self.record.to_be_archived(kind, before, now, after.as_ref(), MOST).await?;
-            let mut open = page.as_slice();
-            while !open.is_empty() && !round.is_over() {
-                open = self.archive_some(kind, open, round).await?;
+            let page = self.record.to_be_archived(kind, before, now, after.as_ref(), MAX_ITEMS).await?;
+            let mut rest = page.as_slice();
+            while !rest.is_empty() && !round.is_over() {
+                rest = self.write_archive(kind, rest, round).await?;
             }
-            if page.len() < MOST as usize {
+            if page.len() < MAX_ITEMS as usize {
                 break;
             }
             after = page.into_iter().next_back();
@@ -147,25 +130,25 @@ impl Archives {
         Ok(())
     }
 
-    /// One archive of the first of these; which of them are still to come.
-    async fn archive_some<'a>(
+    /// Writes one archive of the first tasks; returns the rest.
+    async fn write_archive<'a>(
         &self,
         kind: ArchiveKind,
-        some: &'a [(Moment, String)],
+        tasks: &'a [(Moment, String)],
         round: &mut Round,
     ) -> Result<&'a [(Moment, String)], Error> {
-        let (archive_id, created_at) = (Uuid::now_v7().to_string(), self.clock.now());
-        let (mut lines, mut leaving, mut rest) = (Vec::new(), Vec::new(), some);
+        let (archive_id, created_at) = (new_id(), self.clock.now());
+        let (mut lines, mut leaving, mut rest) = (Vec::new(), Vec::new(), tasks);
         while let Some(((_, task_id), others)) = rest.split_first()
-            && lines.len() < MOST_BYTES
+            && lines.len() < MAX_BYTES
             && (leaving.is_empty() || !round.is_over())
         {
             rest = others;
-            match self.line(kind, task_id, &mut lines).await {
+            match self.append_line(kind, task_id, &mut lines).await {
                 Ok(Some(item)) => leaving.push(Leaving::of(kind, &archive_id, &item)),
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::warn!(task_id, %error, "a task cannot be archived; trying again");
+                    tracing::warn!(task_id, %error, "cannot archive a task; retrying");
                     round.failed.get_or_insert(error);
                 }
             }
@@ -176,25 +159,26 @@ impl Archives {
         let (day, word) = (created_at.timestamp().strftime("%Y-%m-%d"), kind.word());
         let key = format!("archive/{word}/{day}/{archive_id}.ndjson.gz");
         self.record.announce_blob(&key, created_at).await?;
-        let (blobs, at) = (self.blobs.clone(), key.clone());
-        let keep = move || {
-            let bytes = packed(&lines)?;
-            blobs.put(&at, &bytes)?;
+        let (blobs, blob_key) = (self.blobs.clone(), key.clone());
+        let write = move || {
+            let bytes = pack(&lines)?;
+            blobs.put(&blob_key, &bytes)?;
             Ok(bytes.len() as u64)
         };
-        let bytes = on_disk("an archive cannot be kept", keep).await?;
-        let ended = |item: Option<&(Moment, String)>| item.map_or(created_at, |(at, _)| *at);
-        let done = some.len() - rest.len();
-        let (from, to) = (ended(some.first()), ended(done.checked_sub(1).and_then(|last| some.get(last))));
+        let bytes = on_disk("cannot write an archive", write).await?;
+        let ended_at = |task: Option<&(Moment, String)>| task.map_or(created_at, |(at, _)| *at);
+        let archived = tasks.len() - rest.len();
+        let last = archived.checked_sub(1).and_then(|last| tasks.get(last));
+        let (from, to) = (ended_at(tasks.first()), ended_at(last));
         let items = leaving.len() as u64;
         let archive =
             Archive { archive_id, kind, key, items, bytes, created_at, from, to, restored_at: None };
-        round.many += self.record.take_out(archive, leaving).await?;
+        round.archived += self.record.take_out(archive, leaving).await?;
         Ok(rest)
     }
 
-    /// Adds the line of a task, if it is there.
-    async fn line(
+    /// Appends the line of a task; `None` if the task no longer exists.
+    async fn append_line(
         &self,
         kind: ArchiveKind,
         task_id: &str,
@@ -202,27 +186,26 @@ impl Archives {
     ) -> Result<Option<Archived>, Error> {
         let Some(mut item) = self.record.archived(kind, task_id).await? else { return Ok(None) };
         if kind == ArchiveKind::Tasks {
-            self.put_away(&mut item).await?;
+            self.pack_output(&mut item).await?;
         }
-        let line = serde_json::to_vec(&item).map_err(|error| away(&error))?;
+        let line = serde_json::to_vec(&item).map_err(Error::unavailable)?;
         lines.extend_from_slice(&line);
         lines.push(b'\n');
         Ok(Some(item))
     }
 
-    /// From now on nothing of a task can be undone, and what it said is compressed.
-    async fn put_away(&self, item: &mut Archived) -> Result<(), Error> {
-        let review = &mut item.task.task;
-        let Some(execution) = &mut review.execution else { return Ok(()) };
+    /// Drops the stash of a task, which can no longer be rolled back, and compresses its output.
+    async fn pack_output(&self, item: &mut Archived) -> Result<(), Error> {
+        let task_id = item.task.task_id.clone();
+        let Some(execution) = &mut item.task.execution else { return Ok(()) };
         execution.stash_key = None;
-        let Some(from) = execution.output_key.clone().filter(|key| !key.starts_with(OUTPUTS)) else {
+        let Some(from) = execution.output_key.clone().filter(|key| !key.starts_with(OUTPUT_PREFIX)) else {
             return Ok(());
         };
-        let (to, blobs) =
-            (format!("{OUTPUTS}{}/{}.gz", review.task_id, execution.attempt), self.blobs.clone());
+        let (to, blobs) = (format!("{OUTPUT_PREFIX}{task_id}/{}.gz", execution.attempt), self.blobs.clone());
         let compress = move || {
             let mut output = match blobs.open(&from) {
-                // Somebody removed it: there is nothing to be kept, and its name stays.
+                // The output was removed by hand; its key stays.
                 Err(BlobError::Missing(_)) => return Ok(from),
                 opened => opened?,
             };
@@ -233,40 +216,32 @@ impl Archives {
             })?;
             Ok(to)
         };
-        execution.output_key = Some(on_disk("what a task said cannot be kept", compress).await?);
+        execution.output_key = Some(on_disk("cannot archive the output of a task", compress).await?);
         Ok(())
     }
 
-    /// Removes blobs that nobody has needed for a while.
-    async fn remove_unneeded(&self, until: Instant) -> Result<(), Error> {
-        const WHAT: &str = "what nobody needs cannot be removed";
-        let before = days_before(self.clock.now(), REMOVED_AFTER);
+    /// Removes blobs that have been unneeded for a while.
+    async fn remove_unneeded_blobs(&self, deadline: Instant) -> Result<(), Error> {
+        const CONTEXT: &str = "cannot remove unneeded blobs";
+        let before = days_before(self.clock.now(), BLOB_GRACE_DAYS);
         let blobs = self.blobs.clone();
-        on_disk(WHAT, move || Ok(blobs.remove_unfinished(before)?)).await?;
+        on_disk(CONTEXT, move || Ok(blobs.remove_unfinished(before)?)).await?;
         loop {
-            let some = self.record.doomed_blobs(before, MOST_REMOVED).await?;
-            let (blobs, all) = (self.blobs.clone(), some.clone());
-            on_disk(WHAT, move || {
-                Ok(all.iter().try_for_each(|within| blobs.remove_within(within).map(drop))?)
+            let keys = self.record.doomed_blobs(before, BLOB_BATCH_SIZE).await?;
+            let (blobs, removed) = (self.blobs.clone(), keys.clone());
+            on_disk(CONTEXT, move || {
+                Ok(removed.iter().try_for_each(|key| blobs.remove_within(key).map(drop))?)
             })
             .await?;
-            let is_last = some.len() < MOST_REMOVED as usize;
-            self.record.blobs_removed(some).await?;
-            if is_last || Instant::now() >= until {
+            let is_last = keys.len() < BLOB_BATCH_SIZE as usize;
+            self.record.blobs_removed(keys).await?;
+            if is_last || Instant::now() >= deadline {
                 return Ok(());
             }
         }
     }
 
-    fn permit(caller: &Caller) -> Result<(), Error> {
-        caller.require(Scope::Admin)?;
-        if caller.administers() {
-            return Ok(());
-        }
-        Err(Error::Forbidden(format!("archives are for whoever has the role {ADMIN}")))
-    }
-
-    /// Archives, the newest first.
+    /// Archives, newest first, starting before `before`.
     pub async fn list(
         &self,
         before: Option<&str>,
@@ -275,37 +250,40 @@ impl Archives {
     ) -> Result<Vec<Archive>, Error> {
         caller.require(Scope::Read)?;
         if !caller.sees_all() {
-            return Err(Error::Forbidden("archives are for administrators and auditors".to_owned()));
+            return Err(Error::Forbidden("only administrators and auditors can list archives".to_owned()));
         }
         Ok(self.record.archives(before, limit).await?)
     }
 
-    /// Brings back what is in an archive and not in the record, to stay for a while. Doing it again brings back nothing.
+    /// Restores the items of an archive that are not in the database, for a while. Restoring it again changes nothing.
     pub async fn restore(&self, archive_id: &str, caller: &Caller) -> Result<Restored, Error> {
-        Self::permit(caller)?;
-        let known = Uuid::parse_str(archive_id).is_ok();
-        let found = if known { self.record.archive(archive_id).await? } else { None };
+        caller.require(Scope::Admin)?;
+        if !caller.administers() {
+            return Err(Error::Forbidden(format!("only users with the role {ADMIN} can restore archives")));
+        }
+        let is_id = Uuid::parse_str(archive_id).is_ok();
+        let found = if is_id { self.record.archive(archive_id).await? } else { None };
         let mut archive = found.ok_or(Error::NotFound("archive"))?;
         let (blobs, key) = (self.blobs.clone(), archive.key.clone());
         let read = move || {
-            let bytes = blobs.get(&key, LONGEST)?;
-            Ok(unpacked(&bytes)?)
+            let bytes = blobs.get(&key, MAX_PACKED_BYTES)?;
+            Ok(unpack(&bytes)?)
         };
-        let items = on_disk("the archive cannot be read", read).await?;
+        let items = on_disk("cannot read the archive", read).await?;
         let task_ids: Vec<String> = items.iter().map(|item| item.task.task_id.clone()).collect();
         let now = self.clock.now();
         archive.restored_at = Some(now);
-        // Told before it is done: that somebody wanted it is worth knowing whatever comes of it.
+        // Audited first: the attempt must be on record even if restoring fails.
         let mut commit = Commit::default();
-        let act = Act { action: "archive.restore", object_id: archive_id, ..Act::default() };
-        act.add(&mut commit, Some(caller), now);
+        AuditedAction::new("archive.restore", archive_id).add_to(&mut commit, Some(caller), now);
         self.record.commit(commit).await?;
-        let items = self.record.bring_back(archive.clone(), items, now.plus_ms(STAYS * DAY_MS)).await?;
+        let until = now.plus_ms(RESTORED_DAYS * DAY_MS);
+        let items = self.record.bring_back(archive.clone(), items, until).await?;
         let left_out = self.record.left_out(&archive, &task_ids).await?;
         let restored = Restored { archive, items, left_out };
-        if let Some(keep) = &caller.keep {
+        if let Some(request) = &caller.keep {
             let mut commit = Commit::default();
-            keep.add(&mut commit, Outcome::Restored(&restored), now);
+            request.add_to(&mut commit, Outcome::Restored(&restored), now);
             self.record.commit(commit).await?;
         }
         Ok(restored)
@@ -313,27 +291,27 @@ impl Archives {
 }
 
 impl Jobs {
-    pub(super) fn archives(&self) -> Archives {
-        let (record, blobs, clock) = (self.record.clone(), self.blobs.clone(), self.clock.clone());
-        Archives { record, blobs, clock }
+    #[must_use]
+    pub fn archives(&self) -> Archives {
+        Archives { record: self.record.clone(), blobs: self.blobs.clone(), clock: self.clock.clone() }
     }
 
-    /// Whether the next round is due at once.
+    /// Whether the next round of archiving is due at once.
     pub(super) async fn is_behind(&self) -> bool {
         self.archives().is_behind().await.unwrap_or_else(|error| {
-            tracing::debug!(%error, "what is left to be archived waits for its time");
+            tracing::debug!(%error, "cannot look for more to archive; the next round is due by time");
             false
         })
     }
 }
 
-fn packed(lines: &[u8]) -> io::Result<Vec<u8>> {
+fn pack(lines: &[u8]) -> io::Result<Vec<u8>> {
     let mut packed = GzEncoder::new(Vec::new(), Compression::default());
     packed.write_all(lines)?;
     packed.finish()
 }
 
-fn unpacked(bytes: &[u8]) -> io::Result<Vec<Archived>> {
-    let lines = BufReader::new(GzDecoder::new(bytes).take(LONGEST_LINES)).lines();
+fn unpack(bytes: &[u8]) -> io::Result<Vec<Archived>> {
+    let lines = BufReader::new(GzDecoder::new(bytes).take(MAX_UNPACKED_BYTES)).lines();
     lines.map(|line| Ok(serde_json::from_str(&line?)?)).collect()
 }

@@ -1,14 +1,14 @@
-//! Jobs: work that repeats without anybody asking, by time (`turns.rs`) and by call (`calls.rs`). When each is due, who is at it and
-//! how it went are facts in the record; calls through the queues of coordination only make it sooner.
+//! Background jobs, started by time (`scheduler.rs`) and by wake-ups (`wakeups.rs`). When each job is due, who runs it and how it
+//! ended is stored in the database; wake-ups through the queues of coordination only make it sooner.
 //!
-//! Any number of processes may run them: a lease keeps them from doing the same at once, and every job is made so that doing it
-//! twice does no harm. One that fails is tried again, later each time, and everybody can see it.
+//! Any number of processes may run them: a lease keeps two from running the same job at once, and every job is idempotent. A
+//! failed job is retried with increasing delay, and its failure is visible in its status.
 
 mod archive;
-mod calls;
-mod days;
-mod tidy;
-mod turns;
+mod cleanup;
+mod daily_stats;
+mod scheduler;
+mod wakeups;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,74 +22,62 @@ use tokio::task::JoinSet;
 pub use archive::{Archives, Restored};
 
 use crate::agents::{AgentError, AgentService};
-use crate::notices::LockNotice;
-use crate::{Error, LockService, TaskService};
+use crate::{Error, LockNotice, LockService, TaskService};
 
-/// Calls that wait until the loop takes them.
-const MOST_CALLS: usize = 64;
-/// A failing job is tried again after its usual time, then twice as long each time, but never later than this.
-const LONGEST_REST_MS: u64 = 600_000;
+/// Wake-ups that wait for the scheduler.
+const WAKE_UP_BUFFER: usize = 64;
+/// The delay before a failed job is retried doubles with each failure, up to this.
+const MAX_RETRY_BACKOFF_MS: u64 = 600_000;
 const DAY_MS: u64 = 86_400_000;
+/// Lost workers that one run of `task_timeout` looks for.
+const LOST_WORKER_LIMIT: u32 = 100;
 
-/// A job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Job {
-    /// What it is called.
     pub name: &'static str,
-    /// How often, in milliseconds; a day means at midnight UTC.
+    /// A job with an interval of one day runs at midnight UTC.
     pub every_ms: u64,
-    /// What it does.
     pub about: &'static str,
 }
 
-const fn job(name: &'static str, every_ms: u64, about: &'static str) -> Job {
-    Job { name, every_ms, about }
+const fn job(name: &'static str, interval_ms: u64, description: &'static str) -> Job {
+    Job { name, every_ms: interval_ms, about: description }
 }
 
-/// Every job there is. Those with a queue of their own have its name.
+/// All jobs. A job with a queue has the name of its queue.
 pub const JOBS: [Job; 8] = [
-    job("agent_liveness", 5_000, "forgets agents that were known only by name and went silent"),
+    job("agent_liveness", 5_000, "removes unregistered agents without a heartbeat"),
     job(
         "approval_timeout",
         1_000,
-        "escalates what nobody answered, ends approvals that grew old, moves what leavers left",
+        "escalates overdue approval requests, expires old approvals, reassigns requests of users who left",
     ),
     job(
         "archive",
         3_600_000,
-        "moves requests of tasks that ended 30 days ago, and tasks after 90, into archives",
+        "archives approval requests 30 days after their task ended, and tasks after 90 days",
     ),
-    job("daily_stats", DAY_MS, "counts the days that are over, at midnight UTC"),
-    job("deadlock_detect", 5_000, "ends cycles of holders who wait for each other that were left over"),
+    job("daily_stats", DAY_MS, "computes the statistics of past days, at midnight UTC"),
+    job("deadlock_detect", 5_000, "resolves deadlocks that were not detected when they arose"),
     job(
         "index_repair",
         600_000,
-        "makes parts of the audit log for coming months, forgets old answers and sessions",
+        "creates the audit log partitions of the next months, deletes old stored responses and sessions",
     ),
-    job("lock_cleanup", 5_000, "ends leases and waits that are over, mends what was left over of locks"),
-    job(
-        "task_timeout",
-        1_000,
-        "calls whoever settles tasks whose worker was not heard of until its lease ended",
-    ),
+    job("lock_cleanup", 5_000, "ends expired leases and waits, repairs leftovers of locks"),
+    job("task_timeout", 1_000, "starts the recovery of tasks whose worker lost its lease"),
 ];
 
-/// What jobs work with.
 #[derive(Clone)]
 pub struct Jobs {
-    /// The record.
     pub record: Database,
-    /// By which clock.
     pub clock: Arc<dyn Clock>,
-    /// Reviews.
     pub reviews: TaskService,
-    /// Agents.
     pub agents: AgentService,
-    /// Locks.
     pub locks: LockService,
-    /// Where archives are kept.
+    /// Where archives are stored.
     pub blobs: Blobs,
-    /// Who this process is among others.
+    /// Identifies this process as holder of job leases.
     pub name: String,
 }
 
@@ -99,17 +87,15 @@ impl std::fmt::Debug for Jobs {
     }
 }
 
-/// How a job stands, also one that was never done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
-    /// Which.
     pub job: Job,
-    /// How it stands; nothing if it was never begun.
+    /// `None` if the job has never run.
     pub row: Option<JobRow>,
 }
 
 impl Jobs {
-    /// Every job, and how it stands.
+    /// The status of all jobs.
     pub async fn standing(&self) -> Result<Vec<Standing>, Error> {
         let rows = self.record.jobs().await?;
         let mut rows: BTreeMap<String, JobRow> =
@@ -117,46 +103,43 @@ impl Jobs {
         Ok(JOBS.iter().map(|job| Standing { job: *job, row: rows.remove(job.name) }).collect())
     }
 
-    /// Begins to do what is due, when it is due and when somebody calls, until it is told to stop; then what was begun is left to others.
+    /// Starts the loops, which run until `stopped` and then release the leases of running jobs.
     pub(crate) fn start(self, loops: &mut JoinSet<()>, stopped: &watch::Receiver<bool>) {
-        tracing::info!(by = self.name, "jobs are done");
-        let (calls, called) = mpsc::channel(MOST_CALLS);
-        loops.spawn(self.clone().listen(calls, stopped.clone()));
-        loops.spawn(self.clone().move_calls(stopped.clone()));
-        loops.spawn(self.look(called, stopped.clone()));
+        tracing::info!(by = self.name, "background jobs started");
+        let (wake_ups, woken) = mpsc::channel(WAKE_UP_BUFFER);
+        loops.spawn(self.clone().receive_wake_ups(wake_ups, stopped.clone()));
+        loops.spawn(self.clone().deliver_scheduled(stopped.clone()));
+        loops.spawn(self.run_due_jobs(woken, stopped.clone()));
     }
 
-    /// How much there was to do.
-    async fn work(&self, name: &str) -> Result<u64, Error> {
+    /// Runs one job; returns the number of objects that it handled.
+    async fn execute(&self, name: &str) -> Result<u64, Error> {
         match name {
             "approval_timeout" => Ok(self.reviews.work_off().await? as u64),
-            "agent_liveness" => match self.agents.forget_idle().await {
-                Ok(many) => Ok(many as u64),
+            "agent_liveness" => match self.agents.remove_idle().await {
+                Ok(removed) => Ok(removed as u64),
                 Err(AgentError::Refused(error)) => Err(error),
-                Err(error) => Err(away(&error)),
+                Err(error) => Err(Error::unavailable(error)),
             },
             "archive" => self.archives().archive_old().await,
             "daily_stats" => self.count_days().await,
-            "index_repair" => self.tidy().await,
+            "index_repair" => self.clean_up().await,
             "lock_cleanup" | "deadlock_detect" => {
-                let found = self.locks.coordination().sweep().await.map_err(|error| away(&error))?;
-                found.iter().for_each(|one| self.locks.notices().tell(LockNotice::Deadlock(one)));
-                Ok(found.len() as u64)
+                let deadlocks = self.locks.coordination().sweep().await.map_err(Error::unavailable)?;
+                let publish = |deadlock| self.locks.notices().tell(LockNotice::Deadlock(deadlock));
+                deadlocks.iter().for_each(publish);
+                Ok(deadlocks.len() as u64)
             }
             "task_timeout" => {
-                let silent = self.record.silent(self.clock.now(), None, 100).await?;
-                if !silent.is_empty() {
-                    self.reviews.call_recovery();
+                let lost = self.record.silent(self.clock.now(), None, LOST_WORKER_LIMIT).await?;
+                if !lost.is_empty() {
+                    self.reviews.wake_recovery();
                 }
-                Ok(silent.len() as u64)
+                Ok(lost.len() as u64)
             }
-            other => Err(away(&format!("nobody knows the job {other}"))),
+            other => Err(Error::unavailable(format!("unknown job {other}"))),
         }
     }
-}
-
-fn away(error: &impl std::fmt::Display) -> Error {
-    Error::Record(ade_store::DatabaseError::Unavailable(error.to_string()))
 }
 
 fn midnight(now: Moment) -> Moment {
@@ -164,14 +147,18 @@ fn midnight(now: Moment) -> Moment {
     Moment::from_micros(now.micros() / day * day)
 }
 
-/// When a job is due that ended now, after so many failures in a row.
-fn due_after(job: Job, failures: u32, now: Moment) -> Moment {
+fn days_before(moment: Moment, days: u64) -> Moment {
+    Moment::from_micros(moment.micros().saturating_sub(days * DAY_MS * 1_000))
+}
+
+/// When a job that ended now is due again, after so many failures in a row.
+fn next_due(job: Job, failures: u32, now: Moment) -> Moment {
     if job.every_ms == DAY_MS && failures == 0 {
         return midnight(now).plus_ms(DAY_MS);
     }
-    let least = job.every_ms.min(60_000);
-    let rest = least.saturating_mul(1 << failures.min(20)).min(LONGEST_REST_MS);
-    now.plus_ms(if failures == 0 { job.every_ms } else { rest })
+    let first_backoff = job.every_ms.min(60_000);
+    let backoff = first_backoff.saturating_mul(1 << failures.min(20)).min(MAX_RETRY_BACKOFF_MS);
+    now.plus_ms(if failures == 0 { job.every_ms } else { backoff })
 }
 
 #[cfg(test)]
@@ -179,20 +166,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failing_job_rests_longer_each_time_and_a_daily_one_waits_for_midnight() {
+    fn backs_off_after_failures_and_runs_daily_jobs_at_midnight() {
         let now = Moment::from_micros(1_794_744_000_000_000);
-        let rests = |job: Job, failures| due_after(job, failures, now).ms_since(now);
-        let often = job("often", 1_000, "");
-        assert_eq!([0, 1, 2, 3].map(|failures| rests(often, failures)), [1_000, 2_000, 4_000, 8_000]);
-        assert_eq!(rests(often, 30), LONGEST_REST_MS);
+        let delay = |job: Job, failures| next_due(job, failures, now).ms_since(now);
+        let frequent = job("frequent", 1_000, "");
+        assert_eq!([0, 1, 2, 3].map(|failures| delay(frequent, failures)), [1_000, 2_000, 4_000, 8_000]);
+        assert_eq!(delay(frequent, 30), MAX_RETRY_BACKOFF_MS);
         let daily = job("daily", DAY_MS, "");
-        assert_eq!(due_after(daily, 0, now).micros() % (DAY_MS * 1_000), 0);
-        assert!(rests(daily, 0) <= DAY_MS);
-        assert_eq!(rests(daily, 1), 120_000);
+        assert_eq!(next_due(daily, 0, now).micros() % (DAY_MS * 1_000), 0);
+        assert!(delay(daily, 0) <= DAY_MS);
+        assert_eq!(delay(daily, 1), 120_000);
     }
 
     #[test]
-    fn each_job_is_listed_once() {
+    fn job_names_are_unique() {
         let names: std::collections::BTreeSet<&str> = JOBS.iter().map(|job| job.name).collect();
         assert_eq!(names.len(), JOBS.len());
     }

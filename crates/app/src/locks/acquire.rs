@@ -1,4 +1,4 @@
-//! Taking locks: at once, with the answer held open, or with a ticket.
+//! Acquiring locks: immediately, with a request that is held open, or with a ticket.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,30 +10,29 @@ use ade_store::coordination::{CoordinationError, Registration, Ticket};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-use super::served::Serving;
+use super::open_requests::OpenGuard;
 use super::{Acquired, Granted, LockError, LockService, Waiting};
 
-/// How often an open answer asks again although nobody told it to: hints may get lost.
-/// Well within the time that a grant waits for its claim, and that locks which were won so far are kept.
-const POLL: Duration = Duration::from_millis(1_000);
+/// How often a waiting request polls without a notification: notifications may get lost. It must be well below the time for
+/// which a grant waits for its claim, and for which the locks of a partial acquisition are kept.
+const POLL_INTERVAL: Duration = Duration::from_millis(1_000);
 
-/// About that often, and not all at once: a thousand who were woken together drift apart.
-fn poll_every(request: RequestKey) -> Duration {
+/// The poll interval with a jitter that depends on the request: requests that were woken together drift apart.
+fn poll_interval(request: RequestKey) -> Duration {
     let digits = request.to_string();
-    let some = digits.get(30..).and_then(|last| u32::from_str_radix(last, 16).ok()).unwrap_or_default();
-    POLL * (768 + 2 * some) / 1_024
+    let jitter = digits.get(30..).and_then(|last| u32::from_str_radix(last, 16).ok()).unwrap_or_default();
+    POLL_INTERVAL * (768 + 2 * jitter) / 1_024
 }
 
-/// How long coordination may fail before those who wait are told: a stall or a failover costs nobody its place.
-const STALL: Duration = Duration::from_secs(5);
-/// Between two attempts meanwhile.
-const ATTEMPT: Duration = Duration::from_millis(200);
+/// How long coordination may be unavailable before waiting requests fail: nobody loses its place by a stall or a failover.
+const OUTAGE_TIMEOUT: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 impl LockService {
-    /// Takes the locks of a request, or waits for them as it says, or learns how a repeated request stands.
+    /// Acquires the locks of a request, or waits for them as the request says. A repeated request gets its current state.
     ///
-    /// Dropping the future while the answer is held open is hanging up: the request leaves the queue and gives back what
-    /// it won.
+    /// Dropping the future of a request that is held open means that the caller hung up: the request leaves the queue and
+    /// releases the locks that it has.
     pub async fn acquire(&self, request: LockRequest) -> Result<Acquired, LockError> {
         let agent = request.holder.agent_id().to_owned();
         if !self.coordination.heard(agent.clone()).await? {
@@ -46,17 +45,17 @@ impl LockService {
         self.acquire_unmetered(request).await
     }
 
-    /// The same for what was approved: how often people may ask has nothing to do with it.
+    /// The same without rate limit, for locks of approved tasks.
     pub(crate) async fn acquire_unmetered(&self, request: LockRequest) -> Result<Acquired, LockError> {
         let wait_ms = match request.patience {
             Patience::None => 0,
             Patience::HeldOpen { ms } | Patience::Ticket { ms } => ms,
         };
         let deadline = self.coordination.now().plus_ms(wait_ms);
-        let deadline = self.remember(&request, deadline).await?;
+        let deadline = self.register(&request, deadline).await?;
         let acquired = match request.patience {
-            Patience::Ticket { .. } => self.take_or_queue(&request, deadline).await,
-            _ => self.take_or_wait(&request, deadline).await,
+            Patience::Ticket { .. } => self.acquire_or_queue(&request, deadline).await,
+            _ => self.acquire_or_wait(&request, deadline).await,
         };
         if let Err(LockError::Failed { failure: Failure::Refused(..) | Failure::TimedOut(_), .. }) = &acquired
         {
@@ -65,9 +64,8 @@ impl LockService {
         acquired
     }
 
-    /// Remembers a request that can come again, and says when it gives up: a ticket that is asked for again gives up when
-    /// it was going to.
-    async fn remember(&self, request: &LockRequest, deadline: Moment) -> Result<Moment, LockError> {
+    /// Registers a repeatable request, and returns its deadline: a repeated ticket keeps its first deadline.
+    async fn register(&self, request: &LockRequest, deadline: Moment) -> Result<Moment, LockError> {
         let has_ticket = matches!(request.patience, Patience::Ticket { .. });
         if !request.repeatable && !has_ticket {
             return Ok(deadline);
@@ -79,39 +77,50 @@ impl LockService {
             Registration::New => Ok(deadline),
             Registration::Other => Err(LockError::RequestReused),
             Registration::Same => match self.coordination.recall(key).await? {
-                // A refusal is not remembered: a ticket that waited long enough may be asked for anew.
-                Some(ticket_before) if ticket_before.deadline <= self.coordination.now() => {
+                // A timeout is not remembered: an expired ticket may be requested again.
+                Some(known) if known.deadline <= self.coordination.now() => {
                     self.coordination.forget(key).await?;
                     self.coordination.remember(key, digest, ticket(), until).await?;
                     Ok(deadline)
                 }
-                before => Ok(before.map_or(deadline, |before| before.deadline)),
+                known => Ok(known.map_or(deadline, |known| known.deadline)),
             },
         }
     }
 
-    async fn take_or_wait(&self, request: &LockRequest, deadline: Moment) -> Result<Acquired, LockError> {
-        let hang_up = HangUp { service: self, request, serving: self.open.begin(&request.key), armed: true };
-        let outcome = self.wait_open(request, deadline).await;
-        // Whoever is told that we cannot tell comes back with the same request, and keeps its place until then; a request
-        // that cannot come back is given up.
-        let gone = matches!(outcome, Err(LockError::Unavailable(_))) && !request.repeatable;
-        if !gone {
-            hang_up.disarm();
+    async fn acquire_or_wait(&self, request: &LockRequest, deadline: Moment) -> Result<Acquired, LockError> {
+        let guard = CancelOnDrop {
+            service: self,
+            request,
+            open: self.open_requests.open(&request.key),
+            is_armed: true,
+        };
+        let acquired = self.wait_until_acquired(request, deadline).await;
+        // When coordination is unavailable, the caller of a repeatable request comes back with the same request and keeps its
+        // place; any other request is cancelled.
+        let is_abandoned = matches!(acquired, Err(LockError::Unavailable(_))) && !request.repeatable;
+        if !is_abandoned {
+            guard.disarm();
         }
-        outcome
+        acquired
     }
 
-    async fn wait_open(&self, request: &LockRequest, deadline: Moment) -> Result<Acquired, LockError> {
+    async fn wait_until_acquired(
+        &self,
+        request: &LockRequest,
+        deadline: Moment,
+    ) -> Result<Acquired, LockError> {
         let watch = self.coordination.watch(request.key);
         let mut saga = Saga::new(request.clone(), self.server.clone());
-        // Since when it waits and coordination answers; nothing before it waits.
-        let mut answered: Option<Instant> = None;
+        // When coordination answered last; `None` until the request waits.
+        let mut answered_at: Option<Instant> = None;
         loop {
             let next = match self.advance(&mut saga, deadline).await {
-                // Every command of a saga may be repeated.
-                Err(LockError::Unavailable(_)) if answered.is_some_and(|at| at.elapsed() < STALL) => {
-                    sleep(ATTEMPT).await;
+                // All commands of a saga are idempotent.
+                Err(LockError::Unavailable(_))
+                    if answered_at.is_some_and(|at| at.elapsed() < OUTAGE_TIMEOUT) =>
+                {
+                    sleep(RETRY_INTERVAL).await;
                     continue;
                 }
                 next => next?,
@@ -121,19 +130,19 @@ impl LockService {
                 Next::Granted(grants) => return Ok(Acquired::Granted(granted(request, grants))),
                 Next::Failed(failure) => return Err(self.failed(failure).await?),
                 Next::Wait { lock, .. } => {
-                    answered = Some(Instant::now());
-                    let _serving = self.served.begin(&lock);
+                    answered_at = Some(Instant::now());
+                    let _awaited = self.awaited_locks.open(&lock);
                     let keeps = saga.keep(self.coordination.rules());
                     let left = Duration::from_millis(deadline.ms_since(self.coordination.now()));
-                    // Whether woken or not, the next question is the same.
-                    let _ = tokio::time::timeout(poll_every(request.key).min(left), watch.changed()).await;
+                    // A notification and a timeout have the same effect: poll.
+                    let _ = tokio::time::timeout(poll_interval(request.key).min(left), watch.changed()).await;
                     match self.keep(&mut saga, keeps).await {
-                        // Asked again, it will be seen whether anything was lost.
+                        // The next poll shows whether anything was lost.
                         Err(LockError::Unavailable(_)) => {}
                         kept => kept?,
                     }
                     if let Err(error) = self.coordination.heard(request.holder.agent_id().to_owned()).await {
-                        tracing::debug!(%error, "not written down that an agent waits");
+                        tracing::debug!(%error, "cannot store the heartbeat of a waiting agent");
                     }
                     if self.coordination.now() >= deadline { saga.time_out() } else { saga.poll() }
                 }
@@ -142,7 +151,7 @@ impl LockService {
         }
     }
 
-    async fn take_or_queue(&self, request: &LockRequest, deadline: Moment) -> Result<Acquired, LockError> {
+    async fn acquire_or_queue(&self, request: &LockRequest, deadline: Moment) -> Result<Acquired, LockError> {
         let mut saga = Saga::new(request.clone(), self.server.clone());
         loop {
             match self.advance(&mut saga, deadline).await? {
@@ -158,7 +167,7 @@ impl LockService {
         }
     }
 
-    /// Runs a saga until it needs something else than a command.
+    /// Runs the commands of a saga until it needs something else.
     pub(super) async fn advance(&self, saga: &mut Saga, deadline: Moment) -> Result<Next, LockError> {
         loop {
             match saga.next(deadline.ms_since(self.coordination.now())) {
@@ -171,7 +180,7 @@ impl LockService {
         }
     }
 
-    /// Keeps what was won so far; if some of it is gone, the request is over.
+    /// Keeps the locks acquired so far; if one of them is lost, the request fails.
     pub(super) async fn keep(
         &self,
         saga: &mut Saga,
@@ -184,23 +193,24 @@ impl LockService {
         Ok(())
     }
 
-    /// Takes back the waits that name this server although nobody waits here. Hanging up could not do it while coordination
-    /// was away; or they come from the past: a replica that took over has queues of before. As others wait here for the
-    /// same lock, the mark is renewed, and each of them would be granted in turn and keep the lock unclaimed.
-    pub(crate) async fn disown(&self) -> Result<(), CoordinationError> {
-        for lock in self.served.all() {
+    /// Cancels waits that name this server although no request is open for them: they could not be cancelled while coordination
+    /// was unavailable, or they come from an old queue of a replica that took over. While others wait here for the same lock,
+    /// the mark is renewed, so such a wait would be granted in its turn and hold the lock unclaimed.
+    pub(crate) async fn cancel_orphaned_waits(&self) -> Result<(), CoordinationError> {
+        for lock in self.awaited_locks.all() {
             let queue = self.coordination.look(lock.clone()).await?.queue;
-            // Whoever waits here was open before it was queued: it is asked after the queue was seen.
-            let is_gone = |waiter: &Waiter| {
-                waiter.served_by.as_ref() == Some(&self.server) && !self.open.serves(&waiter.request)
+            // A request is opened before it is queued, so checking after the queue was read is safe.
+            let is_orphaned = |waiter: &Waiter| {
+                waiter.served_by.as_ref() == Some(&self.server)
+                    && !self.open_requests.is_open(&waiter.request)
             };
             let hang_up = |waiter: Waiter| {
                 let (holder, request, server) = (waiter.holder, waiter.request, self.server.clone());
                 (lock.clone(), LockCommand::HangUp { holder, request, server, begun: false })
             };
-            let commands: Vec<_> = queue.into_iter().filter(is_gone).map(hang_up).collect();
+            let commands: Vec<_> = queue.into_iter().filter(is_orphaned).map(hang_up).collect();
             if !commands.is_empty() {
-                tracing::info!(%lock, waits = commands.len(), "waits of requests that are not open any more end");
+                tracing::info!(%lock, waits = commands.len(), "cancelling waits of closed requests");
                 self.coordination.commands(commands).await?;
             }
         }
@@ -221,39 +231,39 @@ pub(super) fn granted(request: &LockRequest, grants: Vec<ade_domain::lock::Grant
     asks.zip(grants).map(|(ask, grant)| Granted { ask, grant }).collect()
 }
 
-/// Gives everything back when the caller goes away before it was answered; not when this process does.
-struct HangUp<'a> {
+/// Cancels a request and releases its locks when the caller hangs up, but not when this process stops.
+struct CancelOnDrop<'a> {
     service: &'a LockService,
     request: &'a LockRequest,
-    serving: Serving<RequestKey>,
-    armed: bool,
+    open: OpenGuard<RequestKey>,
+    is_armed: bool,
 }
 
-impl HangUp<'_> {
+impl CancelOnDrop<'_> {
     fn disarm(mut self) {
-        self.armed = false;
+        self.is_armed = false;
     }
 }
 
-impl Drop for HangUp<'_> {
+impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         let Ok(runtime) = Handle::try_current() else { return };
-        let comes_back = self.request.repeatable && self.service.leaving.load(Ordering::SeqCst);
-        // A request that was repeated over another connection is still wanted there.
-        let last = self.serving.end();
-        if self.armed && !comes_back && last {
+        let comes_back = self.request.repeatable && self.service.is_stopping.load(Ordering::SeqCst);
+        // The same request may be open over another connection.
+        let is_last = self.open.close();
+        if self.is_armed && !comes_back && is_last {
             let (service, commands) =
                 (self.service.clone(), Saga::hang_up(self.request, &self.service.server));
             let key = self.request.key;
             runtime.spawn(async move {
-                if service.open.serves(&key) {
-                    // Its repetition was faster than this.
+                if service.open_requests.is_open(&key) {
+                    // The caller has repeated the request meanwhile.
                     return;
                 }
-                // If coordination does not answer, a grant ends with its lease; a wait ends when the mark is not renewed, or,
-                // if others wait here for the same lock, when it is disowned.
+                // If coordination does not answer, a grant ends with its lease. A wait ends when the mark expires, or, if others
+                // wait here for the same lock, when orphaned waits are cancelled.
                 if let Err(error) = service.run(commands).await {
-                    tracing::warn!(%error, "cannot take back the request of a caller that hung up");
+                    tracing::warn!(%error, "cannot cancel the request of a caller that hung up");
                 }
                 if let Err(error) = service.coordination.forget(key).await {
                     tracing::warn!(%error, "cannot forget the request of a caller that hung up");

@@ -1,8 +1,9 @@
-//! Locks as agents use them: take, wait, hold, give back; and as people see them.
+//! Locks: acquire, wait, hold and release for agents; views for people.
 
 mod acquire;
-mod hold;
-mod served;
+mod holders;
+mod maintenance;
+mod open_requests;
 mod tickets;
 
 use std::sync::Arc;
@@ -15,126 +16,110 @@ use ade_store::coordination::{Filter, LockView, WaitView};
 use ade_store::{Coordination, CoordinationError};
 use uuid::Uuid;
 
-pub use hold::{Held, HoldResult};
-pub use served::Served;
+pub use holders::{Held, HoldResult};
+pub use maintenance::LockMaintenance;
 pub use tickets::TicketState;
 
-use crate::notices::{LockEventSink, LockNotice};
+use crate::{LockEventSink, LockNotice};
+use open_requests::OpenRequests;
 
-/// Use cases around locks.
 #[derive(Clone)]
 pub struct LockService {
     coordination: Arc<dyn Coordination>,
     notices: Arc<dyn LockEventSink>,
+    /// Identifies this process as the server of its waiters.
     server: Text,
-    served: Served<LockName>,
-    open: Served<RequestKey>,
-    leaving: Arc<AtomicBool>,
+    awaited_locks: OpenRequests<LockName>,
+    open_requests: OpenRequests<RequestKey>,
+    is_stopping: Arc<AtomicBool>,
 }
 
-/// A lock that was granted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Granted {
-    /// Which lock, and how it was asked for.
     pub ask: Ask,
-    /// The grant.
     pub grant: Grant,
 }
 
-/// How an acquisition stands.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Acquired {
-    /// Every lock is held.
+    /// All locks are held.
     Granted(Vec<Granted>),
     /// The request waits with a ticket.
     Waiting(Waiting),
 }
 
-/// A ticket in a queue.
+/// A ticket that waits in the queue of a lock.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Waiting {
-    /// The ticket.
     pub ticket: RequestKey,
-    /// The lock that is waited for.
     pub waiting_for: LockName,
-    /// The head of its queue is 1.
+    /// The head of the queue has position 1.
     pub position: usize,
-    /// When it gives up.
     pub deadline: Moment,
 }
 
-/// Why locks were not granted.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// The request came to its end.
-    #[error("the request failed")]
+    #[error("the lock request failed")]
     Failed {
-        /// Why.
         failure: Failure,
-        /// The lock in question, as it is now.
+        /// The lock that was waited for, as it is now.
         now: Option<Box<LockView>>,
     },
-    /// The agent asks too often.
-    #[error("the agent asks for locks too often")]
-    RateLimited {
-        /// When it may ask again.
-        retry_at: Moment,
-    },
-    /// The request's id belongs to another request.
-    #[error("this request_id was used for another request")]
+    #[error("the agent requests locks too often; try again later")]
+    RateLimited { retry_at: Moment },
+    #[error("this request_id was used with another body; use a new one for a new request")]
     RequestReused,
-    /// Nobody has such a ticket.
-    #[error("there is no such ticket; it may have ended more than ten minutes ago")]
+    #[error("ticket not found; it may have ended more than ten minutes ago")]
     NoTicket,
-    /// Too many agents are known by their name only.
-    #[error("too many agents are known by name only; register this one first")]
+    #[error("too many unregistered agents; register this one first")]
     TooManyAgents,
-    /// Coordination does not answer.
     #[error(transparent)]
     Unavailable(#[from] CoordinationError),
 }
 
 impl LockService {
-    /// Locks of a backend, served by this process.
     #[must_use]
     pub fn new(coordination: Arc<dyn Coordination>, notices: Arc<dyn LockEventSink>) -> Self {
-        let server = Uuid::new_v4().simple().to_string().into();
-        let (served, open, leaving) = (Served::default(), Served::default(), Arc::default());
-        Self { coordination, notices, server, served, open, leaving }
+        Self {
+            coordination,
+            notices,
+            server: Uuid::new_v4().simple().to_string().into(),
+            awaited_locks: OpenRequests::default(),
+            open_requests: OpenRequests::default(),
+            is_stopping: Arc::default(),
+        }
     }
 
-    /// The backend.
     #[must_use]
     pub fn coordination(&self) -> &Arc<dyn Coordination> {
         &self.coordination
     }
 
-    /// Where notices go.
     #[must_use]
     pub fn notices(&self) -> &Arc<dyn LockEventSink> {
         &self.notices
     }
 
-    /// The process is about to end: from now on, an open answer that is dropped is not a caller who hung up. A request
-    /// that can be repeated keeps its place until another process serves it, or until this one was silent for too long.
+    /// The process is about to stop: from now on, a dropped request does not mean that the caller hung up. A repeatable request
+    /// keeps its place until another process serves it, or until the mark of this one has expired.
     pub fn leave(&self) {
-        self.leaving.store(true, Ordering::SeqCst);
+        self.is_stopping.store(true, Ordering::SeqCst);
     }
 
-    pub(crate) const fn served(&self) -> &Served<LockName> {
-        &self.served
+    pub(crate) const fn awaited_locks(&self) -> &OpenRequests<LockName> {
+        &self.awaited_locks
     }
 
     pub(crate) const fn server(&self) -> &Text {
         &self.server
     }
 
-    /// One lock.
     pub async fn show(&self, lock: LockName) -> Result<LockView, CoordinationError> {
         self.coordination.look(lock).await
     }
 
-    /// Locks by name.
+    /// Locks by name, starting after `after`.
     pub async fn list(
         &self,
         by: Filter,
@@ -144,24 +129,25 @@ impl LockService {
         self.coordination.list(by, after, limit).await
     }
 
-    /// Who waits for whom.
+    /// The wait-for graph.
     pub async fn graph(&self, limit: usize) -> Result<Vec<WaitView>, CoordinationError> {
         self.coordination.waits(limit).await
     }
 
-    /// Commands to locks, and notices of the deadlocks that they ended.
+    /// Runs commands, and publishes the deadlocks that they resolved.
     async fn run(&self, commands: Vec<(LockName, LockCommand)>) -> Result<Vec<Outcome>, CoordinationError> {
-        let answers = self.coordination.commands(commands).await?;
+        let replies = self.coordination.commands(commands).await?;
         let outcome = |Answer { outcome, deadlocks }: Answer| {
             deadlocks.iter().for_each(|deadlock| self.notices.tell(LockNotice::Deadlock(deadlock)));
             outcome
         };
-        Ok(answers.into_iter().map(outcome).collect())
+        Ok(replies.into_iter().map(outcome).collect())
     }
 
     async fn run_one(&self, lock: LockName, command: LockCommand) -> Result<Outcome, CoordinationError> {
         let outcomes = self.run(vec![(lock, command)]).await?;
-        outcomes.into_iter().next().ok_or_else(|| CoordinationError("a command was not answered".to_owned()))
+        let missing = || CoordinationError("a lock command got no reply".to_owned());
+        outcomes.into_iter().next().ok_or_else(missing)
     }
 }
 

@@ -1,4 +1,5 @@
-//! Tickets: requests that wait without an open answer. Polls keep what was won so far, and the last step is a claim.
+//! Tickets: lock requests that wait without an open connection. Polling keeps the locks acquired so far; a claim starts the
+//! leases.
 
 use ade_domain::Moment;
 use ade_domain::lock::saga::{Failure, Next, Saga};
@@ -8,24 +9,20 @@ use ade_store::coordination::Ticket;
 use super::acquire::granted;
 use super::{Granted, LockError, LockService, Waiting};
 
-/// How a ticket stands.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TicketState {
-    /// It waits.
     Waiting(Waiting),
-    /// Everything is held and must be claimed.
+    /// All locks are held, and must be claimed in time.
     Ready {
-        /// The ticket.
         ticket: RequestKey,
-        /// Until when it must be claimed.
         claim_by: Moment,
     },
-    /// It was claimed.
+    /// The locks were claimed.
     Granted(Vec<Granted>),
 }
 
 impl LockService {
-    /// How a ticket stands. Asking is what keeps its locks while it waits for further ones.
+    /// The state of a ticket. Polling keeps its locks while it waits for further ones.
     pub async fn ticket(&self, key: RequestKey) -> Result<TicketState, LockError> {
         self.poll(key, false).await
     }
@@ -35,26 +32,26 @@ impl LockService {
         self.poll(key, true).await
     }
 
-    /// Gives a ticket up, and what it won.
+    /// Cancels a ticket and releases its locks.
     pub async fn cancel(&self, key: RequestKey) -> Result<(), LockError> {
-        let Ticket { request, deadline } = self.recall(key).await?;
+        let Ticket { request, deadline } = self.find(key).await?;
         let mut saga = Saga::new(request, self.server.clone());
         saga.cancel();
         self.advance(&mut saga, deadline).await?;
         Ok(())
     }
 
-    /// Whose ticket it is.
+    /// The agent that owns a ticket.
     pub async fn ticket_agent(&self, key: RequestKey) -> Result<String, LockError> {
-        Ok(self.recall(key).await?.request.holder.agent_id().to_owned())
+        Ok(self.find(key).await?.request.holder.agent_id().to_owned())
     }
 
-    async fn recall(&self, key: RequestKey) -> Result<Ticket, LockError> {
+    async fn find(&self, key: RequestKey) -> Result<Ticket, LockError> {
         self.coordination.recall(key).await?.ok_or(LockError::NoTicket)
     }
 
     async fn poll(&self, key: RequestKey, claim: bool) -> Result<TicketState, LockError> {
-        let ticket = self.recall(key).await?;
+        let ticket = self.find(key).await?;
         self.coordination.heard(ticket.request.holder.agent_id().to_owned()).await?;
         let standings = self.standings(&ticket).await?;
         let held = grants(&standings);
@@ -66,8 +63,8 @@ impl LockService {
         if self.coordination.now() >= deadline {
             saga.time_out();
         } else if standings.iter().all(Option::is_none) {
-            // A ticket that is alive stands in a queue or holds something. Its end may have been forgotten by its locks
-            // already; it must not begin anew.
+            // A live ticket waits in a queue or holds a lock. This one has ended, even if its locks no longer know how; it must not
+            // start again.
             saga.lost(0);
         }
         loop {
@@ -92,7 +89,7 @@ impl LockService {
         }
     }
 
-    /// How a ticket stands at each of its locks; `None` where it is not known.
+    /// The standing of a ticket at each of its locks; `None` where the lock does not know it.
     async fn standings(&self, ticket: &Ticket) -> Result<Vec<Option<Standing>>, LockError> {
         let request = &ticket.request;
         let inquire = || LockCommand::Inquire { holder: request.holder.clone(), request: request.key };
@@ -105,7 +102,7 @@ impl LockService {
         Ok(outcomes.into_iter().map(standing).collect())
     }
 
-    /// Everything is held: claimed before, claimed now, or waiting to be claimed.
+    /// All locks are held: they are already claimed, claimed now, or ready to be claimed.
     async fn complete(
         &self,
         ticket: &Ticket,
@@ -128,7 +125,7 @@ impl LockService {
     }
 }
 
-/// The grants that a ticket has, in its order, as far as they reach.
+/// The grants up to the first lock that is not held, in the order of the request.
 fn grants(standings: &[Option<Standing>]) -> Vec<Grant> {
     let grant = |standing: &Option<Standing>| match standing {
         Some(Standing::Held(grant)) => Some(grant.clone()),

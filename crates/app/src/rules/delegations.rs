@@ -1,6 +1,6 @@
-//! Delegations, as their owners make them, or administrators for others.
+//! Delegations: created by their owners, or by administrators for others.
 //!
-//! Who stands in for somebody decides in its place: making one for oneself takes a token that may decide, and no agent makes one.
+//! A delegate decides in place of the owner. Creating a delegation therefore needs the scope to decide, and agents cannot.
 
 use ade_domain::Moment;
 use ade_domain::approval::delegation::{Conditions, Delegation, Kind};
@@ -9,33 +9,30 @@ use ade_domain::permission::{ActorRole, Scope};
 use ade_domain::task::Refusal;
 use ade_store::database::{DocumentKind, StoredDocument};
 use serde_json::json;
-use uuid::Uuid;
 
-use super::{Change, MOST_ATTEMPTS, RuleService, seen, valid};
+use super::{DocumentChange, RuleService, check_revision, require_valid};
 use crate::accounts::require_admin;
-use crate::{Caller, Error};
+use crate::retry::retry_on_conflict;
+use crate::{Caller, Error, new_id};
 
-/// Entries of each list of conditions.
-const MOST_ENTRIES: usize = 200;
+/// Entries of each list in the conditions.
+const MAX_CONDITIONS: usize = 200;
 
-/// What somebody wants a delegation to be; what is not said stays as it is, or has its default in a new one.
+/// A missing field keeps its value, or has its default in a new delegation. `Some(None)` clears a field.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DelegationChange {
-    /// Whose requests; the caller's, if nothing is said.
+    /// The caller, if missing in a new delegation.
     pub owner_id: Option<UserId>,
-    /// Go to whom, or follow whom; needed for a new one.
+    /// Required for a new delegation.
     pub delegate_to: Option<UserId>,
-    /// Which of both.
     pub kind: Option<Kind>,
-    /// For which tasks.
     pub conditions: Option<Conditions>,
-    /// Whether the delegate's own delegations count as well; they do, if nothing is said.
+    /// Whether the delegate's own delegations are followed; true by default.
     pub cascade: Option<bool>,
-    /// Whether it is in force at all; it is, if nothing is said.
     pub active: Option<bool>,
-    /// From when on; `Some(None)` takes it away.
+    /// Inclusive.
     pub valid_from: Option<Option<Moment>>,
-    /// Until before when; `Some(None)` takes it away.
+    /// Exclusive.
     pub valid_until: Option<Option<Moment>>,
 }
 
@@ -52,16 +49,16 @@ impl DelegationChange {
     }
 }
 
-/// Whether the caller may look at one: its owner, and whom it leads to.
-fn sees(caller: &Caller, delegation: &Delegation) -> bool {
-    let concerns = |user: &UserId| delegation.owner_id == *user || delegation.delegate_to == *user;
-    caller.sees_all() || caller.user.as_ref().is_some_and(|user| concerns(&user.user_id))
+/// Owner and delegate can see a delegation.
+fn can_see(caller: &Caller, delegation: &Delegation) -> bool {
+    let is_party = |user: &UserId| delegation.owner_id == *user || delegation.delegate_to == *user;
+    caller.sees_all() || caller.user.as_ref().is_some_and(|user| is_party(&user.user_id))
 }
 
-/// Refuses whoever is neither the owner nor an administrator. Roles permit, scopes limit.
-fn may_write(caller: &Caller, owner: &UserId) -> Result<(), Error> {
-    let own = caller.user.as_ref().is_some_and(|user| user.user_id == *owner && user.active);
-    if own && caller.agent_id.is_none() {
+/// Only the owner and administrators can change a delegation. Roles permit, scopes limit.
+fn require_may_write(caller: &Caller, owner: &UserId) -> Result<(), Error> {
+    let is_owner = caller.user.as_ref().is_some_and(|user| user.user_id == *owner && user.active);
+    if is_owner && caller.agent_id.is_none() {
         return caller.require(Scope::Decide);
     }
     if !caller.actor().parts.contains(&ActorRole::Admin) {
@@ -70,33 +67,31 @@ fn may_write(caller: &Caller, owner: &UserId) -> Result<(), Error> {
     caller.require(Scope::Admin)
 }
 
-fn thing(revision: u64, delegation: &Delegation) -> StoredDocument {
+fn document(revision: u64, delegation: &Delegation) -> StoredDocument {
     let id = delegation.delegation_id.clone();
     StoredDocument { kind: DocumentKind::Delegation, id, revision, body: json!(delegation) }
 }
 
 impl RuleService {
-    /// The delegations that the caller may look at, in the order in which they were made. [`Thing::read`] gives a
-    /// [`Delegation`].
+    /// The delegations that the caller can see, oldest first. [`StoredDocument::read`] gives a [`Delegation`].
     pub async fn delegations(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
         caller.require(Scope::Read)?;
-        let mut seen = Vec::new();
-        for thing in self.record.things(DocumentKind::Delegation).await? {
-            if sees(caller, &thing.read()?) {
-                seen.push(thing);
+        let mut visible = Vec::new();
+        for document in self.database.things(DocumentKind::Delegation).await? {
+            if can_see(caller, &document.read()?) {
+                visible.push(document);
             }
         }
-        Ok(seen)
+        Ok(visible)
     }
 
-    /// One delegation.
     pub async fn delegation(&self, id: &str, caller: &Caller) -> Result<StoredDocument, Error> {
         caller.require(Scope::Read)?;
-        let found = self.one(DocumentKind::Delegation, id).await?;
-        if sees(caller, &found.read()?) { Ok(found) } else { Err(Error::NotFound("delegation")) }
+        let found = self.document(DocumentKind::Delegation, id).await?;
+        if can_see(caller, &found.read()?) { Ok(found) } else { Err(Error::NotFound("delegation")) }
     }
 
-    /// A new delegation: for the caller, or by an administrator for somebody else.
+    /// Creates a delegation for the caller, or by an administrator for another user.
     pub async fn create_delegation(
         &self,
         change: &DelegationChange,
@@ -104,12 +99,12 @@ impl RuleService {
     ) -> Result<StoredDocument, Error> {
         let own = caller.user.as_ref().map(|user| user.user_id.clone());
         let owner_id = change.owner_id.clone().or(own);
-        let owner_id = owner_id.ok_or_else(|| Error::invalid("/owner_id", "must be given"))?;
+        let owner_id = owner_id.ok_or_else(|| Error::invalid("/owner_id", "is required"))?;
         let delegate_to = change.delegate_to.clone();
-        let delegate_to = delegate_to.ok_or_else(|| Error::invalid("/delegate_to", "must be given"))?;
-        may_write(caller, &owner_id)?;
+        let delegate_to = delegate_to.ok_or_else(|| Error::invalid("/delegate_to", "is required"))?;
+        require_may_write(caller, &owner_id)?;
         let mut delegation = Delegation {
-            delegation_id: Uuid::now_v7().to_string(),
+            delegation_id: new_id(),
             owner_id,
             delegate_to,
             kind: Kind::default(),
@@ -120,56 +115,51 @@ impl RuleService {
             valid_until: None,
         };
         change.apply(&mut delegation);
-        self.check(&delegation).await?;
-        let after = thing(1, &delegation);
-        let change =
-            Change { action: "delegation.create", before: None, after: Some(&after), besides: Vec::new() };
+        self.validate(&delegation).await?;
+        let after = document(1, &delegation);
+        let (action, extra_writes) = ("delegation.create", Vec::new());
+        let change = DocumentChange { action, before: None, after: Some(&after), extra_writes };
         self.commit(change, caller).await?.ok_or(Error::Overtaken)
     }
 
-    /// Changes a delegation. Only an administrator gives it to another owner.
+    /// Changes a delegation. Only an administrator can change its owner.
     pub async fn update_delegation(
         &self,
         id: &str,
         change: &DelegationChange,
         caller: &Caller,
     ) -> Result<StoredDocument, Error> {
-        for _ in 0..MOST_ATTEMPTS {
+        retry_on_conflict(async || {
             let before = self.delegation(id, caller).await?;
             let mut delegation: Delegation = before.read()?;
-            may_write(caller, &delegation.owner_id)?;
-            seen(&before, caller)?;
+            require_may_write(caller, &delegation.owner_id)?;
+            check_revision(&before, caller)?;
             if change.owner_id.as_ref().is_some_and(|owner| *owner != delegation.owner_id) {
                 require_admin(caller)?;
             }
             change.apply(&mut delegation);
-            self.check(&delegation).await?;
-            let after = thing(before.revision + 1, &delegation);
-            let (action, besides) = ("delegation.update", Vec::new());
-            let change = Change { action, before: Some(&before), after: Some(&after), besides };
-            if let Some(thing) = self.commit(change, caller).await? {
-                return Ok(thing);
-            }
-        }
-        Err(Error::Overtaken)
+            self.validate(&delegation).await?;
+            let after = document(before.revision + 1, &delegation);
+            let (action, extra_writes) = ("delegation.update", Vec::new());
+            let change = DocumentChange { action, before: Some(&before), after: Some(&after), extra_writes };
+            self.commit(change, caller).await
+        })
+        .await
     }
 
-    /// Deletes a delegation.
     pub async fn delete_delegation(&self, id: &str, caller: &Caller) -> Result<(), Error> {
-        for _ in 0..MOST_ATTEMPTS {
+        retry_on_conflict(async || {
             let before = self.delegation(id, caller).await?;
-            may_write(caller, &before.read::<Delegation>()?.owner_id)?;
-            seen(&before, caller)?;
-            let besides = Vec::new();
-            let change = Change { action: "delegation.delete", before: Some(&before), after: None, besides };
-            if self.commit(change, caller).await?.is_some() {
-                return Ok(());
-            }
-        }
-        Err(Error::Overtaken)
+            require_may_write(caller, &before.read::<Delegation>()?.owner_id)?;
+            check_revision(&before, caller)?;
+            let (action, extra_writes) = ("delegation.delete", Vec::new());
+            let change = DocumentChange { action, before: Some(&before), after: None, extra_writes };
+            Ok(self.commit(change, caller).await?.map(drop))
+        })
+        .await
     }
 
-    async fn check(&self, delegation: &Delegation) -> Result<(), Error> {
+    async fn validate(&self, delegation: &Delegation) -> Result<(), Error> {
         let mut faults = delegation.faults();
         let mut fault = |pointer: &str, detail: String| {
             faults.push(ade_domain::Invalid::at(pointer, detail));
@@ -179,20 +169,20 @@ impl RuleService {
             ("/conditions/task_types", task_types.len()),
             ("/conditions/resource_patterns", resource_patterns.len()),
         ];
-        for (pointer, count) in lists.into_iter().filter(|(_, count)| *count > MOST_ENTRIES) {
-            fault(pointer, format!("must have at most {MOST_ENTRIES} entries, not {count}"));
+        for (pointer, count) in lists.into_iter().filter(|(_, count)| *count > MAX_CONDITIONS) {
+            fault(pointer, format!("must have at most {MAX_CONDITIONS} entries, not {count}"));
         }
-        if self.record.user(&delegation.owner_id).await?.is_none() {
-            fault("/owner_id", format!("there is no user {}", delegation.owner_id));
+        if self.database.user(&delegation.owner_id).await?.is_none() {
+            fault("/owner_id", format!("user {} does not exist", delegation.owner_id));
         }
-        match self.record.user(&delegation.delegate_to).await? {
-            None => fault("/delegate_to", format!("there is no user {}", delegation.delegate_to)),
-            // What is switched off may lead to somebody who left: else it could not be switched off.
+        match self.database.user(&delegation.delegate_to).await? {
+            None => fault("/delegate_to", format!("user {} does not exist", delegation.delegate_to)),
+            // An inactive delegation may name a user who left; otherwise it could not be deactivated.
             Some(found) if !found.user.active && delegation.active => {
-                fault("/delegate_to", format!("{} is not active", delegation.delegate_to));
+                fault("/delegate_to", format!("user {} is not active", delegation.delegate_to));
             }
             Some(_) => {}
         }
-        valid(faults)
+        require_valid(faults)
     }
 }

@@ -1,7 +1,7 @@
-//! What reviews are decided by, as people change it: policies, delegations, the registry of resources; settings and flags are
-//! in `settings`.
+//! The rules that approvals follow: policies, delegations, and the resource registry. Settings and feature flags are in
+//! `settings`.
 //!
-//! Each change is committed with its audit entry and its event, guarded by the revision that was seen.
+//! Each change is committed with its audit entry and event, guarded by the revision that was read.
 
 mod delegations;
 mod policies;
@@ -14,7 +14,6 @@ use ade_domain::{Clock, Invalid};
 use ade_store::database::{Commit, DocumentKind, Event, StoredDocument, Write};
 use ade_store::{Database, DatabaseError};
 use serde_json::{Map, json};
-use uuid::Uuid;
 
 pub use delegations::DelegationChange;
 pub use policies::{PolicyChange, StoredPolicy, imagined};
@@ -22,114 +21,107 @@ pub use resources::{RegisteredPattern, ResourceChange};
 
 pub(crate) use policies::is_policy;
 
-use crate::{Caller, Error, Outcome};
+use crate::{Caller, Error, Outcome, new_id};
 
-/// How often a change is repeated that somebody else overtook.
-pub(crate) const MOST_ATTEMPTS: usize = 10;
-
-/// The use cases; clones are the same ones.
 #[derive(Clone)]
 pub struct RuleService {
-    pub(crate) record: Database,
+    pub(crate) database: Database,
     clock: Arc<dyn Clock>,
 }
 
 impl std::fmt::Debug for RuleService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rules").finish_non_exhaustive()
+        f.debug_struct("RuleService").finish_non_exhaustive()
     }
 }
 
-/// Refuses whoever saw another revision.
-pub(crate) fn seen(thing: &StoredDocument, caller: &Caller) -> Result<(), Error> {
+/// Checks `If-Match`.
+pub(crate) fn check_revision(document: &StoredDocument, caller: &Caller) -> Result<(), Error> {
     match caller.if_match {
-        Some(revision) if revision != thing.revision => Err(Error::Stale { now: thing.revision }),
+        Some(revision) if revision != document.revision => Err(Error::Stale { now: document.revision }),
         _ => Ok(()),
     }
 }
 
-fn valid(faults: Vec<Invalid>) -> Result<(), Error> {
+fn require_valid(faults: Vec<Invalid>) -> Result<(), Error> {
     if faults.is_empty() { Ok(()) } else { Err(Error::Invalid(faults)) }
 }
 
-/// Somebody's change of one thing. It is new if it was not before, and deleted if it is not afterwards.
-pub(crate) struct Change<'a> {
+/// A change of one document: created if there is no `before`, deleted if there is no `after`.
+pub(crate) struct DocumentChange<'a> {
     /// As `policy.create`.
     pub(crate) action: &'static str,
-    /// As it was seen.
     pub(crate) before: Option<&'a StoredDocument>,
-    /// As it is to be.
     pub(crate) after: Option<&'a StoredDocument>,
-    /// What else belongs to it.
-    pub(crate) besides: Vec<Write>,
+    /// Further writes of the same commit.
+    pub(crate) extra_writes: Vec<Write>,
 }
 
 impl RuleService {
-    /// On a record, by a clock.
     #[must_use]
-    pub fn new(record: Database, clock: Arc<dyn Clock>) -> Self {
-        Self { record, clock }
+    pub fn new(database: Database, clock: Arc<dyn Clock>) -> Self {
+        Self { database, clock }
     }
 
-    /// Commits a change: what it is now, or was if it is deleted; nothing if somebody else was faster.
+    /// Commits a change; returns the document after it, or before it if it is deleted. `None` after a conflict.
     pub(crate) async fn commit(
         &self,
-        change: Change<'_>,
+        change: DocumentChange<'_>,
         caller: &Caller,
     ) -> Result<Option<StoredDocument>, Error> {
-        let Change { action, before, after, besides } = change;
-        // Nothing but the answer is written where nothing changes.
-        let changes = before.map(|thing| &thing.body) != after.map(|thing| &thing.body);
-        let Some(thing) = after.filter(|_| changes).or(before) else { return Ok(None) };
+        let DocumentChange { action, before, after, extra_writes } = change;
+        // If nothing changes, only the stored response is written.
+        let is_changed = before.map(|document| &document.body) != after.map(|document| &document.body);
+        let Some(document) = after.filter(|_| is_changed).or(before) else { return Ok(None) };
         let now = self.clock.now();
         let mut commit = Commit::default();
-        if changes {
-            // What has its default stands nowhere yet.
-            let expected = before.map(|thing| thing.revision).filter(|revision| *revision > 0);
-            commit.writes = besides;
+        if is_changed {
+            // A default has revision 0 and is not stored yet.
+            let expected = before.map(|document| document.revision).filter(|revision| *revision > 0);
+            commit.writes = extra_writes;
             commit.writes.extend(match (after, expected) {
                 (Some(after), expected) => Some(Write::Thing { thing: after.clone(), expected }),
                 (None, Some(expected)) => {
-                    Some(Write::DeleteThing { kind: thing.kind, id: thing.id.clone(), expected })
+                    Some(Write::DeleteThing { kind: document.kind, id: document.id.clone(), expected })
                 }
                 (None, None) => None,
             });
             let mut details = Map::new();
-            for (name, thing) in [("before", before), ("after", after)] {
-                details.extend(thing.map(|thing| (name.to_owned(), thing.body.clone())));
+            for (name, document) in [("before", before), ("after", after)] {
+                details.extend(document.map(|document| (name.to_owned(), document.body.clone())));
             }
             commit.audit.push(AuditBody {
-                entry_id: Uuid::now_v7().to_string(),
+                entry_id: new_id(),
                 at: now,
                 who: caller.who.clone(),
                 action: action.to_owned(),
-                object_type: thing.kind.word().to_owned(),
-                object_id: thing.id.clone(),
+                object_type: document.kind.word().to_owned(),
+                object_id: document.id.clone(),
                 task_id: None,
                 from: None,
                 to: None,
-                revision: Some(thing.revision),
+                revision: Some(document.revision),
                 digest: None,
                 reason: None,
                 ticket: None,
                 details,
             });
             commit.events.push(Event {
-                event_id: Uuid::now_v7().to_string(),
+                event_id: new_id(),
                 kind: action.replacen('.', ":", 1),
                 at: now,
                 task_id: None,
                 tell: Vec::new(),
-                data: json!({ "kind": thing.kind.word(), "id": thing.id, "revision": thing.revision }),
+                data: json!({ "kind": document.kind.word(), "id": document.id, "revision": document.revision }),
             });
         }
-        if let Some(keep) = &caller.keep {
-            keep.add(&mut commit, Outcome::Thing(thing), now);
+        if let Some(request) = &caller.keep {
+            request.add_to(&mut commit, Outcome::Thing(document), now);
         }
-        match self.record.commit(commit).await {
-            Ok(()) => Ok(Some(thing.clone())),
+        match self.database.commit(commit).await {
+            Ok(()) => Ok(Some(document.clone())),
             Err(DatabaseError::Conflict { .. }) => Ok(None),
-            // Two set for the first time what had its default.
+            // Two callers replaced the same default at once.
             Err(DatabaseError::Exists { .. }) if before.is_some_and(|before| before.revision == 0) => {
                 Ok(None)
             }
@@ -137,8 +129,7 @@ impl RuleService {
         }
     }
 
-    /// One of a kind.
-    async fn one(&self, kind: DocumentKind, id: &str) -> Result<StoredDocument, Error> {
-        self.record.thing(kind, id).await?.ok_or(Error::NotFound(kind.word()))
+    async fn document(&self, kind: DocumentKind, id: &str) -> Result<StoredDocument, Error> {
+        self.database.thing(kind, id).await?.ok_or(Error::NotFound(kind.word()))
     }
 }

@@ -1,7 +1,7 @@
-//! Policies: what is in force, and what is being drafted.
+//! Policies: each has an active version, a draft, or both.
 //!
-//! No two policies have the same name, drafted or in force. A name is taken by a thing of its own, so that of two who want it
-//! at once the record lets one have it.
+//! Names are unique among active versions and drafts. A name is reserved by a document of its own, so that the database
+//! decides between concurrent requests for it.
 
 use std::collections::BTreeSet;
 
@@ -14,25 +14,22 @@ use ade_store::DatabaseError;
 use ade_store::database::{DocumentKind, StoredDocument, Write};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use uuid::Uuid;
 
-use super::{Change, MOST_ATTEMPTS, RuleService, seen, valid};
+use super::{DocumentChange, RuleService, check_revision, require_valid};
 use crate::accounts::require_admin;
+use crate::retry::retry_on_conflict;
 use crate::tasks::Differs;
-use crate::{Caller, Error, TaskService};
+use crate::{Caller, Error, TaskService, new_id};
 
-/// A policy as it is stored: what is in force, and what is being drafted. There is always one of both.
+/// At least one of both is set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredPolicy {
-    /// In force, if it is.
     pub active: Option<Policy>,
-    /// Being drafted.
     pub draft: Option<Policy>,
 }
 
-/// What somebody wants a policy to be; what is not said stays as it is, or has its default in a new one.
+/// A missing field keeps its value, or has its default in a new policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[expect(missing_docs, reason = "as in Policy")]
 pub struct PolicyChange {
     pub name: Option<String>,
     pub task_types: Option<Vec<String>>,
@@ -41,41 +38,41 @@ pub struct PolicyChange {
     pub required_roles: Option<Vec<String>>,
     pub reviewers: Option<Vec<UserId>>,
     pub risk_threshold: Option<u8>,
-    /// `Some(None)` takes it away; the same below.
+    /// `Some(None)` clears it; the same below.
     pub auto_approve_if: Option<Option<AutoApprove>>,
     pub escalation_role: Option<Option<String>>,
     pub reject_threshold: Option<u32>,
     pub priority: Option<Priority>,
     pub window: Option<Option<Window>>,
-    /// Whether it is in force at once; no takes it out of force.
+    /// True activates the policy immediately, false deactivates it; otherwise only the draft changes.
     pub active: Option<bool>,
 }
 
-fn put<T: Clone>(field: &mut T, wanted: Option<&T>) {
-    if let Some(wanted) = wanted {
-        *field = wanted.clone();
+fn set<T: Clone>(field: &mut T, value: Option<&T>) {
+    if let Some(value) = value {
+        *field = value.clone();
     }
 }
 
 impl PolicyChange {
     fn apply(&self, policy: &mut Policy) {
-        put(&mut policy.name, self.name.as_ref());
-        put(&mut policy.task_types, self.task_types.as_ref());
-        put(&mut policy.resource_patterns, self.resource_patterns.as_ref());
-        put(&mut policy.min_approvers, self.min_approvers.as_ref());
-        put(&mut policy.required_roles, self.required_roles.as_ref());
-        put(&mut policy.reviewers, self.reviewers.as_ref());
-        put(&mut policy.risk_threshold, self.risk_threshold.as_ref());
-        put(&mut policy.auto_approve_if, self.auto_approve_if.as_ref());
-        put(&mut policy.escalation_role, self.escalation_role.as_ref());
-        put(&mut policy.reject_threshold, self.reject_threshold.as_ref());
-        put(&mut policy.priority, self.priority.as_ref());
-        put(&mut policy.window, self.window.as_ref());
+        set(&mut policy.name, self.name.as_ref());
+        set(&mut policy.task_types, self.task_types.as_ref());
+        set(&mut policy.resource_patterns, self.resource_patterns.as_ref());
+        set(&mut policy.min_approvers, self.min_approvers.as_ref());
+        set(&mut policy.required_roles, self.required_roles.as_ref());
+        set(&mut policy.reviewers, self.reviewers.as_ref());
+        set(&mut policy.risk_threshold, self.risk_threshold.as_ref());
+        set(&mut policy.auto_approve_if, self.auto_approve_if.as_ref());
+        set(&mut policy.escalation_role, self.escalation_role.as_ref());
+        set(&mut policy.reject_threshold, self.reject_threshold.as_ref());
+        set(&mut policy.priority, self.priority.as_ref());
+        set(&mut policy.window, self.window.as_ref());
     }
 }
 
 impl StoredPolicy {
-    /// What is being drafted, else what is in force.
+    /// The draft if there is one, else the active version.
     fn latest(&self) -> Policy {
         self.draft.clone().or_else(|| self.active.clone()).unwrap_or_else(default_policy)
     }
@@ -98,37 +95,37 @@ impl StoredPolicy {
     }
 }
 
-/// The thing that takes a name.
-const TAKEN: &str = "name:";
+/// Prefix of the ids of name reservations.
+const RESERVATION: &str = "name:";
 
-/// Whether a thing is a policy, and does not merely take the name of one.
-pub(crate) fn is_policy(thing: &StoredDocument) -> bool {
-    !thing.id.starts_with(TAKEN)
+/// Whether a document is a policy, and not the reservation of a name.
+pub(crate) fn is_policy(document: &StoredDocument) -> bool {
+    !document.id.starts_with(RESERVATION)
 }
 
-/// Takes names that were free, and frees those that nobody has any more.
-fn taking(before: &BTreeSet<&str>, after: &BTreeSet<&str>, id: &str) -> Vec<Write> {
+/// The writes that reserve new names and release unused ones.
+fn reservations(before: &BTreeSet<&str>, after: &BTreeSet<&str>, id: &str) -> Vec<Write> {
     let kind = DocumentKind::Policy;
-    let freed = before.difference(after).map(|name| Write::DeleteThing {
+    let released = before.difference(after).map(|name| Write::DeleteThing {
         kind,
-        id: format!("{TAKEN}{name}"),
+        id: format!("{RESERVATION}{name}"),
         expected: 1,
     });
-    let taken = after.difference(before).map(|name| {
+    let reserved = after.difference(before).map(|name| {
         let body = json!({ "policy_id": id });
         Write::Thing {
-            thing: StoredDocument { kind, id: format!("{TAKEN}{name}"), revision: 1, body },
+            thing: StoredDocument { kind, id: format!("{RESERVATION}{name}"), revision: 1, body },
             expected: None,
         }
     });
-    freed.chain(taken).collect()
+    released.chain(reserved).collect()
 }
 
-fn thing(id: &str, revision: u64, policy: &StoredPolicy) -> StoredDocument {
+fn document(id: &str, revision: u64, policy: &StoredPolicy) -> StoredDocument {
     StoredDocument { kind: DocumentKind::Policy, id: id.to_owned(), revision, body: json!(policy) }
 }
 
-/// Policies as if they were in force.
+/// Hypothetical policies of a simulation.
 pub fn imagined(changes: &[PolicyChange]) -> Result<Vec<Policy>, Error> {
     let mut policies = Vec::with_capacity(changes.len());
     for (number, change) in changes.iter().enumerate() {
@@ -148,36 +145,35 @@ pub fn imagined(changes: &[PolicyChange]) -> Result<Vec<Policy>, Error> {
 }
 
 impl RuleService {
-    /// The past tasks that would have gone another way with what a policy drafts, or has in force: for administrators and
-    /// auditors, who see all of them.
+    /// The past tasks for which the latest version of a policy would have required other approvals: for administrators and
+    /// auditors, who can see all tasks.
     pub async fn replay(
         &self,
         id: &str,
-        reviews: &TaskService,
+        tasks: &TaskService,
         caller: &Caller,
     ) -> Result<Vec<Differs>, Error> {
         if !caller.sees_all() {
-            let detail = "past tasks are replayed for administrators and auditors, who see all of them";
+            let detail = "only administrators and auditors can replay past tasks";
             return Err(Error::Forbidden(detail.to_owned()));
         }
         let stored: StoredPolicy = self.policy(id, caller).await?.read()?;
-        reviews.replay(&stored.latest(), caller).await
+        tasks.replay(&stored.latest(), caller).await
     }
 
-    /// Every policy, in the order in which they were made. [`Thing::read`] gives a [`StoredPolicy`].
+    /// All policies, oldest first. [`StoredDocument::read`] gives a [`StoredPolicy`].
     pub async fn policies(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
         caller.require(Scope::Read)?;
-        Ok(self.record.things(DocumentKind::Policy).await?.into_iter().filter(is_policy).collect())
+        Ok(self.database.things(DocumentKind::Policy).await?.into_iter().filter(is_policy).collect())
     }
 
-    /// One policy.
     pub async fn policy(&self, id: &str, caller: &Caller) -> Result<StoredDocument, Error> {
         caller.require(Scope::Read)?;
-        let found = self.one(DocumentKind::Policy, id).await?;
+        let found = self.document(DocumentKind::Policy, id).await?;
         if is_policy(&found) { Ok(found) } else { Err(Error::NotFound("policy")) }
     }
 
-    /// A new policy: a draft, unless it is to be in force at once.
+    /// Creates a policy: a draft, unless `change.active` is true.
     pub async fn create_policy(
         &self,
         change: &PolicyChange,
@@ -186,19 +182,20 @@ impl RuleService {
         require_admin(caller)?;
         let mut policy = Policy { name: String::new(), ..default_policy() };
         change.apply(&mut policy);
-        valid(policy.faults())?;
+        require_valid(policy.faults())?;
         let policy = match change.active {
             Some(true) => StoredPolicy { active: Some(policy), draft: None },
             _ => StoredPolicy { active: None, draft: Some(policy) },
         };
-        let id = Uuid::now_v7().to_string();
-        let after = thing(&id, 1, &policy);
-        let besides = taking(&BTreeSet::new(), &policy.names(), &id);
-        let change = Change { action: "policy.create", before: None, after: Some(&after), besides };
+        let id = new_id();
+        let after = document(&id, 1, &policy);
+        let extra_writes = reservations(&BTreeSet::new(), &policy.names(), &id);
+        let action = "policy.create";
+        let change = DocumentChange { action, before: None, after: Some(&after), extra_writes };
         self.commit_policy(change, &policy, caller).await?.ok_or(Error::Overtaken)
     }
 
-    /// Changes the draft of a policy, or what is in force if it is to be so at once; or takes it out of force.
+    /// Changes the draft of a policy; `change.active` activates or deactivates it.
     pub async fn update_policy(
         &self,
         id: &str,
@@ -208,26 +205,25 @@ impl RuleService {
         self.change_policy(id, "policy.update", caller, |policy| policy.changed(change)).await
     }
 
-    /// What is drafted is in force from now on. Where nothing is drafted, nothing changes.
+    /// Activates the draft. Without a draft nothing changes.
     pub async fn activate_policy(&self, id: &str, caller: &Caller) -> Result<StoredDocument, Error> {
         let activate = |policy: &StoredPolicy| StoredPolicy { active: Some(policy.latest()), draft: None };
         self.change_policy(id, "policy.activate", caller, activate).await
     }
 
-    /// Deletes a policy, drafted and in force.
+    /// Deletes a policy with its draft.
     pub async fn delete_policy(&self, id: &str, caller: &Caller) -> Result<(), Error> {
         require_admin(caller)?;
-        for _ in 0..MOST_ATTEMPTS {
+        retry_on_conflict(async || {
             let before = self.policy(id, caller).await?;
-            seen(&before, caller)?;
+            check_revision(&before, caller)?;
             let policy: StoredPolicy = before.read()?;
-            let besides = taking(&policy.names(), &BTreeSet::new(), id);
-            let change = Change { action: "policy.delete", before: Some(&before), after: None, besides };
-            if self.commit(change, caller).await?.is_some() {
-                return Ok(());
-            }
-        }
-        Err(Error::Overtaken)
+            let extra_writes = reservations(&policy.names(), &BTreeSet::new(), id);
+            let action = "policy.delete";
+            let change = DocumentChange { action, before: Some(&before), after: None, extra_writes };
+            Ok(self.commit(change, caller).await?.map(drop))
+        })
+        .await
     }
 
     async fn change_policy(
@@ -238,35 +234,34 @@ impl RuleService {
         decide: impl Fn(&StoredPolicy) -> StoredPolicy,
     ) -> Result<StoredDocument, Error> {
         require_admin(caller)?;
-        for _ in 0..MOST_ATTEMPTS {
+        retry_on_conflict(async || {
             let before = self.policy(id, caller).await?;
-            seen(&before, caller)?;
+            check_revision(&before, caller)?;
             let was: StoredPolicy = before.read()?;
             let now = decide(&was);
-            valid(now.active.iter().chain(&now.draft).flat_map(Policy::faults).collect())?;
-            let besides = taking(&was.names(), &now.names(), id);
-            let after = thing(id, before.revision + 1, &now);
-            let change = Change { action, before: Some(&before), after: Some(&after), besides };
-            if let Some(thing) = self.commit_policy(change, &now, caller).await? {
-                return Ok(thing);
-            }
-        }
-        Err(Error::Overtaken)
+            require_valid(now.active.iter().chain(&now.draft).flat_map(Policy::faults).collect())?;
+            let extra_writes = reservations(&was.names(), &now.names(), id);
+            let after = document(id, before.revision + 1, &now);
+            let change = DocumentChange { action, before: Some(&before), after: Some(&after), extra_writes };
+            self.commit_policy(change, &now, caller).await
+        })
+        .await
     }
 
-    /// Says so where it is the name that somebody else has.
+    /// Reports a duplicate name as such.
     async fn commit_policy(
         &self,
-        change: Change<'_>,
+        change: DocumentChange<'_>,
         policy: &StoredPolicy,
         caller: &Caller,
     ) -> Result<Option<StoredDocument>, Error> {
-        let own = change.after.map(|thing| thing.id.clone()).unwrap_or_default();
+        let own_id = change.after.map(|document| document.id.clone()).unwrap_or_default();
         match self.commit(change, caller).await {
             Err(Error::Record(DatabaseError::Exists { what })) => {
                 for name in policy.names() {
-                    let taken = self.record.thing(DocumentKind::Policy, &format!("{TAKEN}{name}")).await?;
-                    if taken.is_some_and(|taken| taken.body != json!({ "policy_id": own })) {
+                    let reserved =
+                        self.database.thing(DocumentKind::Policy, &format!("{RESERVATION}{name}")).await?;
+                    if reserved.is_some_and(|reserved| reserved.body != json!({ "policy_id": own_id })) {
                         return Err(Error::Exists(format!("a policy with the name {name}")));
                     }
                 }

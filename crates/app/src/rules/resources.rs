@@ -1,4 +1,4 @@
-//! The registry of resources: how critical what matches a pattern is, and what depends on it. The pattern is the key.
+//! The resource registry: criticality and dependents of the resources that match a pattern. The pattern is the key.
 
 use ade_domain::Invalid;
 use ade_domain::glob::Pattern;
@@ -8,79 +8,74 @@ use ade_store::database::{DocumentKind, StoredDocument};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Change, MOST_ATTEMPTS, RuleService, seen, valid};
+use super::{DocumentChange, RuleService, check_revision, require_valid};
 use crate::accounts::require_admin;
+use crate::retry::retry_on_conflict;
 use crate::{Caller, Error};
 
-/// What may depend on one pattern.
-const MOST_DEPENDENTS: usize = 1_000;
-/// Bytes of a pattern, and of what depends on it.
-const LONGEST: usize = 512;
+const MAX_DEPENDENTS: usize = 1_000;
+/// Of a pattern, and of each dependent.
+const MAX_NAME_LEN: usize = 512;
 
-/// How critical what matches a pattern is, and what depends on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegisteredPattern {
-    /// What it is about.
     pub pattern: Pattern,
     /// From 0 to 100.
     pub criticality: u8,
-    /// What depends on it, as `type:id`.
+    /// As `type:id`.
     #[serde(default)]
     pub dependents: Vec<String>,
 }
 
-/// What somebody wants the registry to say; what is not said stays as it is.
+/// A missing field keeps its value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResourceChange {
-    /// What it is about: needed for a new one, and never changed.
+    /// Required for a new entry; it cannot be changed.
     pub pattern: Option<Pattern>,
-    /// From 0 to 100; needed for a new one.
+    /// From 0 to 100; required for a new entry.
     pub criticality: Option<u8>,
-    /// What depends on it, as `type:id`.
+    /// As `type:id`.
     pub dependents: Option<Vec<String>>,
 }
 
 impl RegisteredPattern {
-    /// Everything about it that cannot be.
-    #[must_use]
-    pub fn faults(&self) -> Vec<Invalid> {
+    fn faults(&self) -> Vec<Invalid> {
         let mut faults = Vec::new();
-        let mut check = |holds: bool, pointer: &str, detail: String| {
-            if !holds {
+        let mut check = |is_valid: bool, pointer: &str, detail: String| {
+            if !is_valid {
                 faults.push(Invalid::at(pointer, detail));
             }
         };
-        let fits =
-            |text: &str| !text.is_empty() && text.len() <= LONGEST && !text.chars().any(char::is_control);
-        let detail = format!("must be 1 to {LONGEST} bytes without control characters");
-        check(fits(self.pattern.as_str()), "/pattern", detail);
+        let is_text = |text: &str| {
+            !text.is_empty() && text.len() <= MAX_NAME_LEN && !text.chars().any(char::is_control)
+        };
+        let detail = format!("must be 1 to {MAX_NAME_LEN} bytes without control characters");
+        check(is_text(self.pattern.as_str()), "/pattern", detail);
         check(self.criticality <= 100, "/criticality", "must be between 0 and 100".to_owned());
-        let detail = format!("must have at most {MOST_DEPENDENTS} entries");
-        check(self.dependents.len() <= MOST_DEPENDENTS, "/dependents", detail);
-        for (number, name) in self.dependents.iter().take(MOST_DEPENDENTS).enumerate() {
+        let detail = format!("must have at most {MAX_DEPENDENTS} entries");
+        check(self.dependents.len() <= MAX_DEPENDENTS, "/dependents", detail);
+        for (number, name) in self.dependents.iter().take(MAX_DEPENDENTS).enumerate() {
             let is_name = name.split_once(':').is_some_and(|(of, id)| !of.is_empty() && !id.is_empty());
-            let detail = format!("must be type:id, at most {LONGEST} bytes without control characters");
-            check(is_name && fits(name), &format!("/dependents/{number}"), detail);
+            let detail = format!("must be type:id, at most {MAX_NAME_LEN} bytes without control characters");
+            check(is_name && is_text(name), &format!("/dependents/{number}"), detail);
         }
         faults
     }
 }
 
 impl RuleService {
-    /// Everything that is registered, by pattern. [`Thing::read`] gives a [`RegisteredPattern`].
+    /// All entries by pattern. [`StoredDocument::read`] gives a [`RegisteredPattern`].
     pub async fn resources(&self, caller: &Caller) -> Result<Vec<StoredDocument>, Error> {
         caller.require(Scope::Read)?;
-        Ok(self.record.things(DocumentKind::Resource).await?)
+        Ok(self.database.things(DocumentKind::Resource).await?)
     }
 
-    /// What is registered under a pattern.
     pub async fn resource(&self, pattern: &str, caller: &Caller) -> Result<StoredDocument, Error> {
         caller.require(Scope::Read)?;
-        self.one(DocumentKind::Resource, pattern).await
+        self.document(DocumentKind::Resource, pattern).await
     }
 
-    /// Registers a pattern.
     pub async fn create_resource(
         &self,
         change: &ResourceChange,
@@ -88,11 +83,10 @@ impl RuleService {
     ) -> Result<StoredDocument, Error> {
         require_admin(caller)?;
         let pattern = change.pattern.clone().unwrap_or_else(|| Pattern::new(""));
-        let criticality =
-            change.criticality.ok_or_else(|| Error::invalid("/criticality", "must be given"))?;
+        let criticality = change.criticality.ok_or_else(|| Error::invalid("/criticality", "is required"))?;
         let dependents = change.dependents.clone().unwrap_or_default();
         let registered = RegisteredPattern { pattern, criticality, dependents };
-        valid(registered.faults())?;
+        require_valid(registered.faults())?;
         let id = registered.pattern.to_string();
         let after = StoredDocument {
             kind: DocumentKind::Resource,
@@ -100,19 +94,18 @@ impl RuleService {
             revision: 1,
             body: json!(registered),
         };
-        let change =
-            Change { action: "resource.create", before: None, after: Some(&after), besides: Vec::new() };
+        let (action, extra_writes) = ("resource.create", Vec::new());
+        let change = DocumentChange { action, before: None, after: Some(&after), extra_writes };
         match self.commit(change, caller).await {
             Err(Error::Record(DatabaseError::Exists { .. }))
-                if self.record.thing(DocumentKind::Resource, &id).await?.is_some() =>
+                if self.database.thing(DocumentKind::Resource, &id).await?.is_some() =>
             {
-                Err(Error::Exists(format!("the resource {id}")))
+                Err(Error::Exists(format!("resource {id}")))
             }
-            done => done?.ok_or(Error::Overtaken),
+            committed => committed?.ok_or(Error::Overtaken),
         }
     }
 
-    /// Changes what is registered under a pattern.
     pub async fn update_resource(
         &self,
         pattern: &str,
@@ -120,43 +113,37 @@ impl RuleService {
         caller: &Caller,
     ) -> Result<StoredDocument, Error> {
         require_admin(caller)?;
-        if change.pattern.as_ref().is_some_and(|wanted| wanted.as_str() != pattern) {
+        if change.pattern.as_ref().is_some_and(|other| other.as_str() != pattern) {
             return Err(Error::invalid(
                 "/pattern",
-                "cannot be changed; register the other one, and delete this",
+                "cannot be changed; register the new pattern and delete this one",
             ));
         }
-        for _ in 0..MOST_ATTEMPTS {
-            let before = self.one(DocumentKind::Resource, pattern).await?;
-            seen(&before, caller)?;
+        retry_on_conflict(async || {
+            let before = self.document(DocumentKind::Resource, pattern).await?;
+            check_revision(&before, caller)?;
             let mut registered: RegisteredPattern = before.read()?;
             registered.criticality = change.criticality.unwrap_or(registered.criticality);
             registered.dependents = change.dependents.clone().unwrap_or(registered.dependents);
-            valid(registered.faults())?;
+            require_valid(registered.faults())?;
             let after =
                 StoredDocument { revision: before.revision + 1, body: json!(registered), ..before.clone() };
-            let besides = Vec::new();
-            let change =
-                Change { action: "resource.update", before: Some(&before), after: Some(&after), besides };
-            if let Some(thing) = self.commit(change, caller).await? {
-                return Ok(thing);
-            }
-        }
-        Err(Error::Overtaken)
+            let (action, extra_writes) = ("resource.update", Vec::new());
+            let change = DocumentChange { action, before: Some(&before), after: Some(&after), extra_writes };
+            self.commit(change, caller).await
+        })
+        .await
     }
 
-    /// Deletes what is registered under a pattern.
     pub async fn delete_resource(&self, pattern: &str, caller: &Caller) -> Result<(), Error> {
         require_admin(caller)?;
-        for _ in 0..MOST_ATTEMPTS {
-            let before = self.one(DocumentKind::Resource, pattern).await?;
-            seen(&before, caller)?;
-            let besides = Vec::new();
-            let change = Change { action: "resource.delete", before: Some(&before), after: None, besides };
-            if self.commit(change, caller).await?.is_some() {
-                return Ok(());
-            }
-        }
-        Err(Error::Overtaken)
+        retry_on_conflict(async || {
+            let before = self.document(DocumentKind::Resource, pattern).await?;
+            check_revision(&before, caller)?;
+            let (action, extra_writes) = ("resource.delete", Vec::new());
+            let change = DocumentChange { action, before: Some(&before), after: None, extra_writes };
+            Ok(self.commit(change, caller).await?.map(drop))
+        })
+        .await
     }
 }

@@ -1,28 +1,29 @@
-//! What people say about tasks, and tasks that are made of others which ended badly.
+//! Comments on tasks, and resubmission of tasks that were rejected or failed.
 
 use ade_domain::task::{Refusal, Task, TaskCommand};
 use ade_store::database::{Comment, Commit, StoredTask, Write};
 use serde_json::Value;
 
-use super::facts::Seen;
-use super::{About, MOST_ATTEMPTS, TaskService, audit, event, new_id};
-use crate::{Caller, Error, Outcome};
+use super::planner::Assessment;
+use super::{Target, TaskService, audit, event};
+use crate::retry::retry_on_conflict;
+use crate::{Caller, Error, Outcome, new_id};
 
-/// Bytes of a comment.
-const LONGEST: usize = 16_384;
+const MAX_COMMENT_BYTES: usize = 16_384;
 
 impl TaskService {
-    /// Somebody who takes part in a task says something about it: auditors look, and leave it as it is. The task stays as it is, revision included; it is written back as it
-    /// was seen, so that nothing is said about one that has left the states in which it may be.
+    /// Adds a comment of somebody who takes part in the review; auditors only read. The task itself stays as it is, revision
+    /// included. It is written back with its revision, so that the comment fails if the task has left the states that allow one.
     pub async fn comment(&self, task_id: &str, text: &str, caller: &Caller) -> Result<Comment, Error> {
         caller.require_for(TaskCommand::Comment)?;
         let author = caller.actor().user.ok_or(Refusal::Forbidden)?;
-        if text.trim().is_empty() || text.len() > LONGEST {
-            return Err(Error::invalid("/text", format!("must say something, in at most {LONGEST} bytes")));
+        if text.trim().is_empty() || text.len() > MAX_COMMENT_BYTES {
+            let detail = format!("must not be empty, and have at most {MAX_COMMENT_BYTES} bytes");
+            return Err(Error::invalid("/text", detail));
         }
-        for _ in 0..MOST_ATTEMPTS {
-            let task = self.load(About::task(task_id, caller)).await?;
-            let happened = task.comment(&caller.actor())?;
+        retry_on_conflict(async || {
+            let task = self.load(Target::task(task_id, caller)).await?;
+            let transition = task.comment(&caller.actor())?;
             let now = self.clock.now();
             let comment = Comment {
                 comment_id: new_id(),
@@ -31,40 +32,38 @@ impl TaskService {
                 text: text.to_owned(),
                 created_at: now,
             };
-            let mut entry = audit(&task, &happened, Some(caller), now);
+            let mut entry = audit(&task, &transition, Some(caller), now);
             entry.details.insert("comment_id".to_owned(), Value::from(comment.comment_id.as_str()));
             let mut commit = Commit::default();
             commit.audit.push(entry);
-            commit.events.push(event(&task, &happened, now));
+            commit.events.push(event(&task, &transition, now));
             let expected = Some(task.revision);
             commit.writes.push(Write::Task { task: Box::new(task), expected, at: now });
             commit.writes.push(Write::Comment(comment.clone()));
-            if let Some(keep) = &caller.keep {
-                keep.add(&mut commit, Outcome::Comment(&comment), now);
+            if let Some(request) = &caller.keep {
+                request.add_to(&mut commit, Outcome::Comment(&comment), now);
             }
-            if self.commit(commit).await? {
-                return Ok(comment);
-            }
-        }
-        Err(Error::Overtaken)
+            Ok(self.commit(commit).await?.then_some(comment))
+        })
+        .await
     }
 
-    /// What was said about a task, in order.
+    /// The comments on a task, in order.
     pub async fn comments(&self, task_id: &str, caller: &Caller) -> Result<Vec<Comment>, Error> {
         let task = self.task(task_id, caller).await?;
-        Ok(self.record.comments(&task.task_id).await?)
+        Ok(self.database.comments(&task.task_id).await?)
     }
 
-    /// A new draft of a task that was rejected or failed, by one of its authors. Nobody who could not decide about the old
-    /// one decides about the new one. The answer is the new one.
+    /// Creates a new draft of a rejected or failed task, by one of its authors. The authors of the old task are authors of the new
+    /// one, which is returned.
     pub async fn resubmit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
         caller.require_for(TaskCommand::Resubmit)?;
-        let about = About::task(task_id, caller);
+        let target = Target::task(task_id, caller);
         let (actor, copy_id) = (caller.actor(), new_id());
-        for _ in 0..MOST_ATTEMPTS {
-            let mut old = self.load(about).await?;
-            let (seen, config) = (old.revision, old.config.clone());
-            let facts = self.facts(&config.task_type).await?;
+        retry_on_conflict(async || {
+            let mut old = self.load(target).await?;
+            let (revision, config) = (old.revision, old.config.clone());
+            let planner = self.planner(&config.task_type).await?;
             let lock_preview = self.lock_preview(&config, Some(&copy_id)).await;
             let sponsors = self.sponsors(&old.metadata.lineage).await?;
             let now = self.clock.now();
@@ -79,17 +78,16 @@ impl TaskService {
             let (preview, predecessor) = (old.preview.clone(), Some(task_id.to_owned()));
             let mut copy: StoredTask = Task { metadata, preview, predecessor, lock_preview, ..draft }.into();
             copy.by_agent = caller.agent_id.is_some() || copy.metadata.lineage.agent_id.is_some();
-            let risk = facts.risk(&copy.config, &copy.preview);
-            let alone = facts.approves_alone(&copy, Seen::of(risk.score, &copy.preview), now);
-            copy.assess(risk, alone, now);
+            let risk = planner.risk(&copy.config, &copy.preview);
+            let auto_approvable =
+                planner.is_auto_approved(&copy, Assessment::of(risk.score, &copy.preview), now);
+            copy.assess(risk, auto_approvable, now);
             let mut commit = Commit::default();
-            self.add(&mut commit, Some(seen), &mut old, Some(caller), now).await?;
-            self.add(&mut commit, None, &mut copy, Some(caller), now).await?;
-            about.keep(&mut commit, &copy, now);
-            if self.commit(commit).await? {
-                return Ok(copy);
-            }
-        }
-        Err(Error::Overtaken)
+            self.add_task(&mut commit, Some(revision), &mut old, Some(caller), now).await?;
+            self.add_task(&mut commit, None, &mut copy, Some(caller), now).await?;
+            target.add_response(&mut commit, &copy, now);
+            Ok(self.commit(commit).await?.then_some(copy))
+        })
+        .await
     }
 }

@@ -1,4 +1,4 @@
-//! Tasks and requests as people list them: what they may see, and nothing else.
+//! Lists of tasks and approval requests, restricted to what the caller can see.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,29 +10,27 @@ use ade_store::database::{ApprovalFilter, StoredTask, TaskFilter};
 use uuid::Uuid;
 
 use super::TaskService;
-use super::use_cases::of_request;
+use super::commands::approval_not_found;
 use crate::{Caller, Error};
 
-/// Whose requests.
+/// Whose approval requests to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Whose {
-    /// The caller's.
+    /// Those of the caller.
     #[default]
     Own,
-    /// Somebody's.
     Of(UserId),
-    /// Everybody's.
     Anybody,
 }
 
-fn cursor(id: &str) -> Result<&str, Error> {
+fn valid_cursor(id: &str) -> Result<&str, Error> {
     let is_id = Uuid::parse_str(id).is_ok();
-    if is_id { Ok(id) } else { Err(Error::invalid("/cursor", "must be one that a list gave")) }
+    if is_id { Ok(id) } else { Err(Error::invalid("/cursor", "must be the next_cursor of a previous page")) }
 }
 
 impl TaskService {
-    /// The tasks that the caller may see, the newest first, from the first one before `before`. Whom the filter says they
-    /// are visible to does not count. A task and its requests are read one after the other: they may differ by a change.
+    /// The tasks that the caller can see, newest first, starting before `before`. `filter.visible_to` is ignored. A task and its
+    /// requests are read one after the other, so they may differ by one change.
     pub async fn tasks(
         &self,
         filter: TaskFilter,
@@ -41,23 +39,23 @@ impl TaskService {
         caller: &Caller,
     ) -> Result<Vec<StoredTask>, Error> {
         caller.require(Scope::Read)?;
-        let before = before.map(cursor).transpose()?;
+        let before = before.map(valid_cursor).transpose()?;
         let own = caller.user.as_ref().map(|user| user.user_id.clone());
         let filter = TaskFilter { visible_to: own.filter(|_| !caller.sees_all()), ..filter };
-        let mut tasks = self.record.tasks(&filter, before, limit).await?;
+        let mut tasks = self.database.tasks(&filter, before, limit).await?;
         let ids: Vec<&str> = tasks.iter().map(|task| task.task_id.as_str()).collect();
-        let mut requests: BTreeMap<String, Vec<Approval>> = BTreeMap::new();
-        for approval in self.record.requests_of(&ids).await? {
-            requests.entry(approval.task_id.clone()).or_default().push(approval);
+        let mut approvals: BTreeMap<String, Vec<Approval>> = BTreeMap::new();
+        for approval in self.database.requests_of(&ids).await? {
+            approvals.entry(approval.task_id.clone()).or_default().push(approval);
         }
         for task in &mut tasks {
-            task.approvals = requests.remove(&task.task_id).unwrap_or_default();
+            task.approvals = approvals.remove(&task.task_id).unwrap_or_default();
         }
         Ok(tasks)
     }
 
-    /// Requests, the highest score first, from the first one behind `after`: its score and id. Those of others are listed for
-    /// administrators and auditors alone.
+    /// Approval requests, highest score first, starting behind `after` (score and id). Only administrators and auditors can list
+    /// those of others.
     pub async fn approvals(
         &self,
         whose: &Whose,
@@ -76,27 +74,27 @@ impl TaskService {
             _ => return Err(Refusal::Forbidden.into()),
         };
         if let Some((_, id)) = &after {
-            cursor(id)?;
+            valid_cursor(id)?;
         }
-        Ok(self.record.approvals(&ApprovalFilter { reviewer, status, after }, limit).await?)
+        Ok(self.database.approvals(&ApprovalFilter { reviewer, status, after }, limit).await?)
     }
 
-    /// What the tasks are about of requests that the caller was given, by their ids.
-    pub async fn descriptions(&self, of: &[Approval]) -> Result<BTreeMap<String, String>, Error> {
-        let ids: BTreeSet<&str> = of.iter().map(|one| one.task_id.as_str()).collect();
-        Ok(self.record.descriptions(&ids.into_iter().collect::<Vec<_>>()).await?)
+    /// The descriptions of the tasks of these requests, by task id. The caller must be allowed to see the requests.
+    pub async fn descriptions(&self, approvals: &[Approval]) -> Result<BTreeMap<String, String>, Error> {
+        let ids: BTreeSet<&str> = approvals.iter().map(|approval| approval.task_id.as_str()).collect();
+        Ok(self.database.descriptions(&ids.into_iter().collect::<Vec<_>>()).await?)
     }
 
-    /// One request, with its task.
+    /// An approval request with its task.
     pub async fn approval(
         &self,
         approval_id: &str,
         caller: &Caller,
     ) -> Result<(StoredTask, Approval), Error> {
         caller.require(Scope::Read)?;
-        let task_id = self.task_of(approval_id).await?;
-        let task = self.visible(&task_id, Some(caller)).await.map_err(of_request)?;
-        let found = task.approvals.iter().find(|one| one.approval_id == approval_id).cloned();
+        let task_id = self.task_id_of(approval_id).await?;
+        let task = self.visible_task(&task_id, Some(caller)).await.map_err(approval_not_found)?;
+        let found = task.approvals.iter().find(|approval| approval.approval_id == approval_id).cloned();
         found.map(|approval| (task, approval)).ok_or(Error::NotFound("approval"))
     }
 }

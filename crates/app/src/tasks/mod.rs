@@ -1,26 +1,27 @@
-//! Reviews: load, let `domain` decide on the whole review, commit it with its audit entries and events, guarded by the revision
-//! that was seen. Whoever was overtaken loads again and decides again.
+//! Tasks: load one, let `domain` decide about it, and commit it with its audit entries and events if its revision is unchanged.
+//! After a conflict the task is loaded and decided about again.
 
-mod apply;
 mod batch;
+mod commands;
 mod comments;
-mod due;
-mod facts;
-mod leave;
+mod execution;
 mod lists;
-mod locks;
+mod lock_preview;
+mod offboarding;
+mod planner;
 mod preview;
+mod proposal;
+mod rules_cache;
 mod simulate;
-mod use_cases;
+mod timeouts;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ade_domain::audit::AuditBody;
+use ade_domain::audit::{AuditActor, AuditBody};
 use ade_domain::people::{AuthorSet, UserId};
-use ade_domain::task::Transition as Happened;
-use ade_domain::task::{Lineage, State};
+use ade_domain::task::{Lineage, State, Transition};
 use ade_domain::{Clock, Moment};
 use ade_store::coordination::WakeAt;
 use ade_store::database::{Commit, Event, StoredTask, Write};
@@ -29,176 +30,171 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-pub use apply::Command;
-pub(crate) use apply::is_over;
-pub use batch::{Batch, MOST_AT_ONCE};
-pub use leave::MOST_MOVED;
+pub use batch::{Batch, MAX_BATCH_SIZE};
+pub use commands::{Draft, Response, TaskAction};
+pub use execution::Command;
+pub(crate) use execution::is_superseded;
 pub use lists::Whose;
-pub(crate) use preview::hidden;
+pub use offboarding::MAX_REASSIGNED_TASKS;
+pub(crate) use preview::redact;
 pub use preview::{EXECUTORS, Previews};
+pub use proposal::{Proposal, SaidPreview};
 pub use simulate::{Differs, Imagined, Simulated};
-pub use use_cases::{Draft, Response, TaskAction};
 
-use crate::signals::{APPLY, APPROVAL_TIMEOUT, Due, PREVIEW, WakeUps};
-use crate::{Caller, Error, Outcome, Settings};
-pub(crate) use facts::Facts;
-use facts::RulesCache;
+use crate::events::wakeups::{APPLY_QUEUE, APPROVAL_TIMEOUT_QUEUE, FollowUp, PREVIEW_QUEUE, WakeUps};
+use crate::retry::retry_on_conflict;
+use crate::{Caller, Error, Outcome, Settings, new_id};
+use planner::ApprovalPlanner;
+use rules_cache::RulesCache;
 
-/// How often a decision is repeated that somebody else overtook.
-const MOST_ATTEMPTS: usize = 10;
+/// Wakes a worker for recovery, where a task id would wake it for that task.
+const LOST_WORKERS: &str = "lost-workers";
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
+const RECONNECT_BACKOFF: Duration = Duration::from_secs(1);
 
-/// What workers are called for if others may be gone.
-const SILENT: &str = "silent";
-const LISTEN_FOR: Duration = Duration::from_secs(30);
-const LISTEN_AGAIN: Duration = Duration::from_secs(1);
-
-/// The use cases; clones are the same ones.
 #[derive(Clone)]
 pub struct TaskService {
-    record: Database,
+    database: Database,
     clock: Arc<dyn Clock>,
-    locks: Option<Arc<dyn Coordination>>,
+    coordination: Option<Arc<dyn Coordination>>,
     previews: Previews,
-    signals: WakeUps,
-    wake: watch::Sender<()>,
-    silent: watch::Sender<()>,
-    kept: Arc<RulesCache>,
+    wake_ups: WakeUps,
+    work_ready: watch::Sender<()>,
+    worker_lost: watch::Sender<()>,
+    rules: Arc<RulesCache>,
 }
 
 impl std::fmt::Debug for TaskService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reviews").finish_non_exhaustive()
+        f.debug_struct("TaskService").finish_non_exhaustive()
     }
 }
 
-fn new_id() -> String {
-    Uuid::now_v7().to_string()
-}
-
-/// What is changed, and by whom.
+/// The task to change, and the caller who changes it.
 #[derive(Clone, Copy)]
-struct About<'a> {
-    /// Which task; if none was named, the one of the request.
+struct Target<'a> {
+    /// `None` if only the approval request is given.
     task_id: Option<&'a str>,
-    /// Which of its requests, if one was named.
     approval_id: Option<&'a str>,
-    /// Nobody, where it is due by itself.
+    /// `None` for changes by the service itself.
     caller: Option<&'a Caller>,
 }
 
-impl<'a> About<'a> {
+impl<'a> Target<'a> {
     const fn task(task_id: &'a str, caller: &'a Caller) -> Self {
         Self { task_id: Some(task_id), approval_id: None, caller: Some(caller) }
     }
 
-    const fn request(approval_id: &'a str, caller: &'a Caller) -> Self {
+    const fn approval(approval_id: &'a str, caller: &'a Caller) -> Self {
         Self { task_id: None, approval_id: Some(approval_id), caller: Some(caller) }
     }
 
-    const fn due(task_id: &'a str) -> Self {
+    /// A task that the service itself changes.
+    const fn internal(task_id: &'a str) -> Self {
         Self { task_id: Some(task_id), approval_id: None, caller: None }
     }
 
-    /// Refuses whoever saw another revision of what it named.
-    fn seen(&self, task: &StoredTask) -> Result<(), Error> {
+    /// Checks `If-Match` against the approval request if one is given, else against the task.
+    fn check_revision(&self, task: &StoredTask) -> Result<(), Error> {
         let mut approvals = task.approvals.iter();
-        let named = self.approval_id.and_then(|id| approvals.find(|one| one.approval_id == id));
-        let now = named.map_or(task.revision, |approval| approval.revision);
+        let approval = self.approval_id.and_then(|id| approvals.find(|approval| approval.approval_id == id));
+        let now = approval.map_or(task.revision, |approval| approval.revision);
         match self.caller.and_then(|caller| caller.if_match) {
             Some(revision) if revision != now => Err(Error::Stale { now }),
             _ => Ok(()),
         }
     }
 
-    fn keep(&self, commit: &mut Commit, task: &StoredTask, now: Moment) {
-        if let Some(keep) = self.caller.and_then(|caller| caller.keep.as_ref()) {
-            let made = self.approval_id.map_or(Outcome::Task(task), |id| Outcome::Approval(task, id));
-            keep.add(commit, made, now);
+    fn add_response(&self, commit: &mut Commit, task: &StoredTask, now: Moment) {
+        if let Some(request) = self.caller.and_then(|caller| caller.keep.as_ref()) {
+            let outcome = self.approval_id.map_or(Outcome::Task(task), |id| Outcome::Approval(task, id));
+            request.add_to(commit, outcome, now);
         }
     }
 }
 
 impl TaskService {
-    /// On a record, by a clock; with what coordinates, if locks are to be looked at.
+    /// Without coordination, locks are not previewed and nobody is woken.
     #[must_use]
-    pub fn new(record: Database, clock: Arc<dyn Clock>, locks: Option<Arc<dyn Coordination>>) -> Self {
+    pub fn new(
+        database: Database,
+        clock: Arc<dyn Clock>,
+        coordination: Option<Arc<dyn Coordination>>,
+    ) -> Self {
         Self {
-            record,
+            database,
             clock,
-            signals: WakeUps::to(locks.clone()),
-            locks,
+            wake_ups: WakeUps::new(coordination.clone()),
+            coordination,
             previews: Previews::default(),
-            wake: watch::Sender::new(()),
-            silent: watch::Sender::new(()),
-            kept: Arc::default(),
+            work_ready: watch::Sender::new(()),
+            worker_lost: watch::Sender::new(()),
+            rules: Arc::default(),
         }
     }
 
-    /// The same, with previews made like this.
     #[must_use]
     pub fn with_previews(self, previews: Previews) -> Self {
         Self { previews, ..self }
     }
 
-    /// The time by which it decides.
     #[must_use]
     pub fn now(&self) -> Moment {
         self.clock.now()
     }
 
-    /// Hears that some task may have work for workers: a hint, for everybody here who listens.
+    /// Notifies that some task may have work for workers. It is only a hint.
     #[must_use]
     pub fn work(&self) -> watch::Receiver<()> {
-        self.wake.subscribe()
+        self.work_ready.subscribe()
     }
 
-    /// Hears that workers may be gone whose tasks are to be settled: a hint, as above.
+    /// Notifies that some worker may be lost, whose tasks need recovery. It is only a hint.
     #[must_use]
     pub fn silence(&self) -> watch::Receiver<()> {
-        self.silent.subscribe()
+        self.worker_lost.subscribe()
     }
 
-    /// Tells what is due when.
-    pub(crate) const fn signals(&self) -> &WakeUps {
-        &self.signals
+    pub(crate) const fn wake_ups(&self) -> &WakeUps {
+        &self.wake_ups
     }
 
-    /// Some tasks have work: everybody here hears it, and workers elsewhere, if there may be some.
-    fn call_workers(&self, ready: &[(&'static str, String)]) {
+    /// Wakes the workers of this process, and remote ones if there may be some.
+    fn wake_workers(&self, ready: &[(&'static str, String)]) {
         if ready.is_empty() {
             return;
         }
-        self.wake.send_replace(());
+        self.work_ready.send_replace(());
         for (queue, task_id) in ready.iter().filter(|_| self.previews.elsewhere) {
-            self.signals.call(queue, task_id, WakeAt::Now);
+            self.wake_ups.schedule(queue, task_id, WakeAt::Now);
         }
     }
 
-    /// Some workers may be gone: everybody here hears it, and one worker elsewhere, if there may be some.
-    pub(crate) fn call_recovery(&self) {
-        self.silent.send_replace(());
+    /// Wakes recovery in this process, and in one remote worker if there may be some.
+    pub(crate) fn wake_recovery(&self) {
+        self.worker_lost.send_replace(());
         if self.previews.elsewhere {
-            self.signals.call(APPLY, SILENT, WakeAt::Now);
+            self.wake_ups.schedule(APPLY_QUEUE, LOST_WORKERS, WakeAt::Now);
         }
     }
 
-    /// Somebody left: what that one was asked, and could not be moved at once, moves on soon.
-    pub(crate) fn call_for_leavers(&self, leaver: &UserId) {
-        self.signals.call(APPROVAL_TIMEOUT, leaver.as_str(), WakeAt::Now);
+    /// Wakes the job that reassigns what could not be reassigned in the transaction in which a user left.
+    pub(crate) fn schedule_reassignment(&self, leaver: &UserId) {
+        self.wake_ups.schedule(APPROVAL_TIMEOUT_QUEUE, leaver.as_str(), WakeAt::Now);
     }
 
-    /// Passes calls for workers on to everybody here, for as long as it is polled: from elsewhere, and for what was not ready before.
+    /// Relays wake-ups from coordination to the workers of this process, for as long as it is polled.
     pub async fn hear_calls(&self) {
-        let Some(coordination) = self.locks.clone() else { return };
-        let queues = [PREVIEW, APPLY].map(str::to_owned);
+        let Some(coordination) = self.coordination.clone() else { return };
+        let queues = [PREVIEW_QUEUE, APPLY_QUEUE].map(str::to_owned);
         loop {
-            match coordination.woken(queues.to_vec(), LISTEN_FOR).await {
-                Ok(Some(call)) if call.about == SILENT => self.silent.send_replace(()),
-                Ok(Some(_)) => self.wake.send_replace(()),
+            match coordination.woken(queues.to_vec(), LISTEN_TIMEOUT).await {
+                Ok(Some(wake_up)) if wake_up.about == LOST_WORKERS => self.worker_lost.send_replace(()),
+                Ok(Some(_)) => self.work_ready.send_replace(()),
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::debug!(%error, "calls for workers cannot be heard; work is found by looking");
-                    tokio::time::sleep(LISTEN_AGAIN).await;
+                    tracing::debug!(%error, "cannot receive wake-ups for workers; they poll");
+                    tokio::time::sleep(RECONNECT_BACKOFF).await;
                 }
             }
         }
@@ -206,7 +202,7 @@ impl TaskService {
 
     /// The settings in force.
     pub(crate) async fn settings(&self) -> Result<Settings, Error> {
-        Ok(self.kept.now(&self.record).await?.settings.clone())
+        Ok(self.rules.current(&self.database).await?.settings.clone())
     }
 
     /// The author set of what a caller proposes with this lineage.
@@ -220,67 +216,69 @@ impl TaskService {
     async fn sponsors(&self, lineage: &Lineage) -> Result<BTreeMap<String, UserId>, Error> {
         let mut sponsors = BTreeMap::new();
         for agent_id in lineage.agents() {
-            let agent = self.record.agent(agent_id).await?;
+            let agent = self.database.agent(agent_id).await?;
             sponsors.extend(agent.and_then(|agent| Some((agent_id.to_owned(), agent.sponsor_id?))));
         }
         Ok(sponsors)
     }
 
-    pub(crate) async fn facts(&self, task_type: &str) -> Result<Facts, Error> {
-        Ok(Facts::load(&self.record, &self.kept, task_type).await?)
+    async fn planner(&self, task_type: &str) -> Result<ApprovalPlanner, Error> {
+        Ok(ApprovalPlanner::load(&self.database, &self.rules, task_type).await?)
     }
 
-    /// Changes one task by itself, as often as it takes for nobody to overtake it.
-    async fn change(
+    /// Changes one task, and retries after conflicts.
+    async fn update(
         &self,
-        about: About<'_>,
+        target: Target<'_>,
         decide: impl Fn(&mut StoredTask, Moment) -> Result<(), Error>,
     ) -> Result<StoredTask, Error> {
-        let task = self.load(about).await?;
-        self.change_known(about, task, decide).await
+        let task = self.load(target).await?;
+        self.update_loaded(target, task, decide).await
     }
 
-    /// The same for whoever knows how it probably is: only if somebody changed it since then, it is read again.
-    async fn change_known(
+    /// The same for a task that is loaded already: it is read again only after a conflict.
+    async fn update_loaded(
         &self,
-        about: About<'_>,
-        mut task: StoredTask,
+        target: Target<'_>,
+        task: StoredTask,
         decide: impl Fn(&mut StoredTask, Moment) -> Result<(), Error>,
     ) -> Result<StoredTask, Error> {
-        for _ in 0..MOST_ATTEMPTS {
-            let (seen, now) = (task.revision, self.clock.now());
+        let attempt = async |loaded: Option<StoredTask>| {
+            let mut task = match loaded {
+                Some(task) => task,
+                None => self.load(target).await?,
+            };
+            let (revision, now) = (task.revision, self.clock.now());
             decide(&mut task, now)?;
-            if let Some(task) = self.finish(about, seen, task, now).await? {
-                return Ok(task);
-            }
-            task = self.load(about).await?;
-        }
-        Err(Error::Overtaken)
+            self.commit_task(target, revision, task, now).await
+        };
+        let mut loaded = Some(task);
+        retry_on_conflict(|| attempt(loaded.take())).await
     }
 
-    /// What is to be changed, as the caller saw it.
-    async fn load(&self, about: About<'_>) -> Result<StoredTask, Error> {
-        let task = match (about.task_id, about.approval_id) {
-            (None, Some(approval_id)) => self.visible_by(approval_id, about.caller).await?,
-            (task_id, _) => self.visible(task_id.unwrap_or_default(), about.caller).await?,
+    /// The task of a target, if its revision is the one that the caller expects.
+    async fn load(&self, target: Target<'_>) -> Result<StoredTask, Error> {
+        let task = match (target.task_id, target.approval_id) {
+            (None, Some(approval_id)) => self.visible_task_of(approval_id, target.caller).await?,
+            (task_id, _) => self.visible_task(task_id.unwrap_or_default(), target.caller).await?,
         };
-        about.seen(&task)?;
+        target.check_revision(&task)?;
         Ok(task)
     }
 
-    /// Commits what was decided; nothing if somebody else was faster.
-    async fn finish(
+    /// Commits a task that was loaded with `revision`; `None` after a conflict.
+    async fn commit_task(
         &self,
-        about: About<'_>,
-        seen: u64,
+        target: Target<'_>,
+        revision: u64,
         mut task: StoredTask,
         now: Moment,
     ) -> Result<Option<StoredTask>, Error> {
         let mut commit = Commit::default();
         if !task.transitions.is_empty() {
-            self.add(&mut commit, Some(seen), &mut task, about.caller, now).await?;
+            self.add_task(&mut commit, Some(revision), &mut task, target.caller, now).await?;
         }
-        about.keep(&mut commit, &task, now);
+        target.add_response(&mut commit, &task, now);
         if !self.commit(commit).await? {
             return Ok(None);
         }
@@ -288,15 +286,15 @@ impl TaskService {
         Ok(Some(task))
     }
 
-    /// Commits, and calls whoever has something to do then; whether nobody was faster.
+    /// Commits, and wakes the workers that have work then; returns false after a conflict.
     pub(crate) async fn commit(&self, commit: Commit) -> Result<bool, Error> {
         if commit.writes.is_empty() && commit.answer.is_none() {
             return Ok(true);
         }
-        let due = Due::of(&commit.writes, self.clock.now());
-        match self.record.commit(commit).await {
+        let follow_up = FollowUp::of(&commit.writes, self.clock.now());
+        match self.database.commit(commit).await {
             Ok(()) => {
-                self.call_workers(&due.tell(&self.signals));
+                self.wake_workers(&follow_up.schedule(&self.wake_ups));
                 Ok(true)
             }
             Err(DatabaseError::Conflict { .. }) => Ok(false),
@@ -304,21 +302,21 @@ impl TaskService {
         }
     }
 
-    async fn visible(&self, task_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
+    async fn visible_task(&self, task_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
         let is_id = Uuid::parse_str(task_id).is_ok();
-        let found = if is_id { self.record.task(task_id).await? } else { None };
-        seen_by(caller, found).ok_or(Error::NotFound("task"))
+        let found = if is_id { self.database.task(task_id).await? } else { None };
+        found.filter(|task| is_visible(task, caller)).ok_or(Error::NotFound("task"))
     }
 
-    /// The task that a request is about.
-    async fn visible_by(&self, approval_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
+    /// The task of an approval request.
+    async fn visible_task_of(&self, approval_id: &str, caller: Option<&Caller>) -> Result<StoredTask, Error> {
         let is_id = Uuid::parse_str(approval_id).is_ok();
-        let found = if is_id { self.record.task_with(approval_id).await? } else { None };
-        seen_by(caller, found).ok_or(Error::NotFound("approval"))
+        let found = if is_id { self.database.task_with(approval_id).await? } else { None };
+        found.filter(|task| is_visible(task, caller)).ok_or(Error::NotFound("approval"))
     }
 
-    /// Puts a task into a commit, with what happened to it.
-    async fn add(
+    /// Adds a task with its audit entries and events to a commit.
+    async fn add_task(
         &self,
         commit: &mut Commit,
         expected: Option<u64>,
@@ -326,77 +324,75 @@ impl TaskService {
         caller: Option<&Caller>,
         now: Moment,
     ) -> Result<(), Error> {
-        // An approval is good for as long as was said when it was given, whatever is said later.
-        let is_approved = task.state == State::Approved;
-        let comes = |one: &Happened| one.to == State::Approved && one.from != State::Approved;
-        if !is_approved {
+        // The validity of an approval is fixed when it is given; later changes of the setting do not apply.
+        let is_approval =
+            |transition: &Transition| transition.to == State::Approved && transition.from != State::Approved;
+        if task.state != State::Approved {
             task.approval_ends_at = None;
-        } else if task.approval_ends_at.is_none() || task.transitions.iter().any(comes) {
-            let known = match task.as_read.mark() {
-                Some(mark) => self.kept.at(&self.record, mark).await?,
-                None => self.kept.now(&self.record).await?,
+        } else if task.approval_ends_at.is_none() || task.transitions.iter().any(is_approval) {
+            let rules = match task.as_read.mark() {
+                Some(version) => self.rules.at(&self.database, version).await?,
+                None => self.rules.current(&self.database).await?,
             };
-            let valid_for_ms = known.settings.valid_for_ms();
+            let valid_for_ms = rules.settings.valid_for_ms();
             let approved_at = task.since.get(&State::Approved).copied();
             task.approval_ends_at = approved_at.map(|at| at.plus_ms(valid_for_ms));
         }
-        for happened in std::mem::take(&mut task.transitions) {
-            commit.audit.push(audit(task, &happened, caller, now));
-            commit.events.push(event(task, &happened, now));
+        for transition in std::mem::take(&mut task.transitions) {
+            commit.audit.push(audit(task, &transition, caller, now));
+            commit.events.push(event(task, &transition, now));
         }
         commit.writes.push(Write::Task { task: Box::new(task.clone()), expected, at: now });
         Ok(())
     }
 }
 
-/// What a caller may not see is not there for it.
-fn seen_by(caller: Option<&Caller>, found: Option<StoredTask>) -> Option<StoredTask> {
-    found.filter(|task| caller.is_none_or(|caller| caller.may_see(task)))
+/// A task that the caller may not see does not exist for the caller.
+fn is_visible(task: &StoredTask, caller: Option<&Caller>) -> bool {
+    caller.is_none_or(|caller| caller.may_see(task))
 }
 
-fn audit(task: &StoredTask, happened: &Happened, caller: Option<&Caller>, now: Moment) -> AuditBody {
-    let review = &task.task;
-    let (object_type, object_id) = match &happened.approval_id {
+fn audit(task: &StoredTask, transition: &Transition, caller: Option<&Caller>, now: Moment) -> AuditBody {
+    let (object_type, object_id) = match &transition.approval_id {
         Some(id) => ("approval", id.clone()),
-        None => ("task", review.task_id.clone()),
+        None => ("task", task.task_id.clone()),
     };
-    // What follows from an act by itself, such as an approval by the last answer, is nobody's act.
-    let own = happened.actor.is_some();
-    let who = caller.filter(|_| own).map(|caller| caller.who.clone()).unwrap_or_default();
+    // A consequence, such as the approval of the task by the last decision, has no actor.
+    let caller = caller.filter(|_| transition.actor.is_some());
+    let actor = caller.map(|caller| caller.who.clone()).unwrap_or_default();
     AuditBody {
         entry_id: new_id(),
         at: now,
-        who: ade_domain::audit::AuditActor { user_id: happened.actor.clone(), ..who },
-        action: happened.action.clone(),
+        who: AuditActor { user_id: transition.actor.clone(), ..actor },
+        action: transition.action.clone(),
         object_type: object_type.to_owned(),
         object_id,
-        task_id: Some(review.task_id.clone()),
-        from: Some(happened.from),
-        to: Some(happened.to),
-        revision: Some(review.revision),
-        digest: Some(review.digest),
-        reason: happened.reason.clone(),
-        ticket: happened.ticket.clone(),
-        details: told(&happened.tell),
+        task_id: Some(task.task_id.clone()),
+        from: Some(transition.from),
+        to: Some(transition.to),
+        revision: Some(task.revision),
+        digest: Some(task.digest),
+        reason: transition.reason.clone(),
+        ticket: transition.ticket.clone(),
+        details: notified(&transition.tell),
     }
 }
 
-/// Whom it concerns: who is asked from now on, or need not answer any more.
-fn told(people: &[UserId]) -> Map<String, Value> {
-    if people.is_empty() { Map::new() } else { Map::from_iter([("told".to_owned(), json!(people))]) }
+/// The people who are notified: those who are asked to decide from now on, or no longer have to.
+fn notified(people: &[UserId]) -> Map<String, Value> {
+    if people.is_empty() { Map::new() } else { Map::from_iter([("notified".to_owned(), json!(people))]) }
 }
 
-fn event(task: &StoredTask, happened: &Happened, now: Moment) -> Event {
-    let review = &task.task;
+fn event(task: &StoredTask, transition: &Transition, now: Moment) -> Event {
     Event {
         event_id: new_id(),
-        kind: happened.action.replacen('.', ":", 1),
+        kind: transition.action.replacen('.', ":", 1),
         at: now,
-        task_id: Some(review.task_id.clone()),
-        tell: happened.tell.iter().map(ToString::to_string).collect(),
+        task_id: Some(task.task_id.clone()),
+        tell: transition.tell.iter().map(ToString::to_string).collect(),
         data: json!({
-            "task_id": review.task_id, "state": happened.to, "revision": review.revision,
-            "approval_id": happened.approval_id,
+            "task_id": task.task_id, "state": transition.to, "revision": task.revision,
+            "approval_id": transition.approval_id,
         }),
     }
 }

@@ -1,108 +1,107 @@
-//! What a task would change: as its agent says, found out here, or asked of a worker that can. Nobody's word is asked for what
-//! can be found out.
+//! Previews of tasks: declared by the agent, computed here, or requested from a remote worker. A declared preview is accepted
+//! only where none can be computed.
 
 use std::time::Duration;
 
 use ade_domain::Invalid;
-use ade_domain::task::{AGENT, Config, NOOP, Preview, PreviewStatus};
+use ade_domain::task::{AGENT, Config, NOOP, Preview, PreviewStatus, State};
 use ade_executors::{Executors, Secrets};
 use ade_store::database::StoredTask;
 use tokio::time::{Instant, sleep};
 
-use super::{About, TaskService};
+use super::{Target, TaskService};
 use crate::Error;
 use crate::worker::preview_of;
 
-/// Every executor there is.
+/// Names of all executors.
 pub const EXECUTORS: [&str; 6] = ["agent", "command", "files", "http", "noop", "sql"];
-/// How long whoever submits is kept waiting for a preview.
-const PATIENCE: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long submitting waits for the preview of a remote worker.
+const REMOTE_PREVIEW_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What previews are made with.
+/// How previews are computed.
 #[derive(Debug, Clone, Default)]
 pub struct Previews {
-    /// What can be found out here.
     pub executors: Executors,
-    /// What must never be seen.
+    /// Secrets to redact.
     pub secrets: Secrets,
-    /// Whether workers elsewhere may find out what cannot be found out here.
+    /// Whether remote workers may compute previews for which this process has no executor.
     pub elsewhere: bool,
 }
 
 impl TaskService {
-    /// What a config would change. What its author said counts only where nobody can find out.
-    pub(crate) async fn look_ahead(&self, config: &Config, said: Preview) -> Result<Preview, Error> {
-        let Previews { executors, secrets, elsewhere } = &self.previews;
+    /// The preview of a config. `declared` counts only where none can be computed.
+    pub(super) async fn compute_preview(&self, config: &Config, declared: Preview) -> Result<Preview, Error> {
+        let Previews { executors, secrets, .. } = &self.previews;
         if [AGENT, NOOP].contains(&config.executor.as_str()) {
-            return Ok(hidden(said, secrets));
+            return Ok(redact(declared, secrets));
         }
         let place = config.place();
         let Some(executor) = executors.at(&place) else {
-            if *elsewhere && EXECUTORS.contains(&config.executor.as_str()) {
+            if self.previews.elsewhere && EXECUTORS.contains(&config.executor.as_str()) {
                 return Ok(Preview::pending());
             }
-            return Err(self.not_here(config, &place));
+            return Err(self.not_allowed(config, &place));
         };
-        let below = |fault: Invalid| Invalid::at(format!("/parameters{}", fault.pointer), fault.detail);
-        let faults = |faults: Vec<Invalid>| Error::Invalid(faults.into_iter().map(below).collect());
-        executor.check(&config.parameters).map_err(faults)?;
+        let in_parameters =
+            |fault: Invalid| Invalid::at(format!("/parameters{}", fault.pointer), fault.detail);
+        let invalid = |faults: Vec<Invalid>| Error::Invalid(faults.into_iter().map(in_parameters).collect());
+        executor.check(&config.parameters).map_err(invalid)?;
         let preview = preview_of(executor, &config.parameters).await;
-        Ok(hidden(preview.unwrap_or_else(|failure| Preview::failed(failure.message)), secrets))
+        Ok(redact(preview.unwrap_or_else(|failure| Preview::failed(failure.message)), secrets))
     }
 
-    fn not_here(&self, config: &Config, place: &str) -> Error {
+    fn not_allowed(&self, config: &Config, place: &str) -> Error {
         let executor = config.executor.as_str();
         if !EXECUTORS.contains(&executor) {
             return Error::invalid("/executor", format!("must be one of {}", EXECUTORS.join(", ")));
         }
-        let there: Vec<&str> =
-            self.previews.executors.places().filter(|one| one.starts_with(executor)).collect();
-        let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+        let allowed: Vec<&str> =
+            self.previews.executors.places().filter(|place| place.starts_with(executor)).collect();
+        let allowed = if allowed.is_empty() { "none".to_owned() } else { allowed.join(", ") };
         Error::invalid(
             "/parameters",
             format!(
-                "{place} is not allowed here (allowed for {executor}: {there}); an operator allows it in the \
+                "{place} is not allowed here (allowed for {executor}: {allowed}); an operator can allow it in the \
                  configuration under executors.{executor}"
             ),
         )
     }
 
-    /// A draft with the preview that it is submitted with: made anew where it can be found out here, waited for elsewhere.
-    pub(super) async fn with_preview(&self, about: About<'_>) -> Result<StoredTask, Error> {
-        let began = Instant::now();
+    /// Loads a task to be submitted. The preview of a draft is computed again, or waited for if a remote worker computes it.
+    pub(super) async fn load_with_preview(&self, target: Target<'_>) -> Result<StoredTask, Error> {
+        let started = Instant::now();
         loop {
-            let mut task = self.load(about).await?;
-            if task.state != ade_domain::task::State::Draft {
+            let mut task = self.load(target).await?;
+            if task.state != State::Draft {
                 return Ok(task);
             }
-            let before = task.preview.clone();
-            let now = self.look_ahead(&task.config, before.clone()).await?;
-            if now.status != PreviewStatus::Pending {
-                task.preview = now;
+            let preview = self.compute_preview(&task.config, task.preview.clone()).await?;
+            if preview.status != PreviewStatus::Pending {
+                task.preview = preview;
                 return Ok(task);
             }
-            if before.status != PreviewStatus::Pending {
+            if task.preview.status != PreviewStatus::Pending {
                 return Ok(task);
             }
-            if began.elapsed() >= PATIENCE {
+            if started.elapsed() >= REMOTE_PREVIEW_TIMEOUT {
                 return Err(Error::PreviewPending);
             }
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-/// The same without what must never be seen.
-pub(crate) fn hidden(mut preview: Preview, secrets: &Secrets) -> Preview {
-    let hide = |text: &mut String| *text = secrets.hide(text);
+/// Removes secrets from a preview.
+pub(crate) fn redact(mut preview: Preview, secrets: &Secrets) -> Preview {
+    let redact = |text: &mut String| *text = secrets.hide(text);
     for change in &mut preview.changes {
-        hide(&mut change.what);
+        redact(&mut change.what);
         for text in [&mut change.before, &mut change.after, &mut change.diff] {
-            text.iter_mut().for_each(hide);
+            text.iter_mut().for_each(redact);
         }
     }
-    preview.warnings.iter_mut().for_each(hide);
-    preview.errors.iter_mut().for_each(hide);
+    preview.warnings.iter_mut().for_each(redact);
+    preview.errors.iter_mut().for_each(redact);
     preview
 }

@@ -1,17 +1,17 @@
-//! Workers: what is approved is carried out, exactly that, once, under its locks; and what a worker left that is gone is settled.
+//! Workers: approved tasks are applied exactly as approved, once, and under their locks; tasks of lost workers are recovered.
 //!
-//! A worker changes nothing before the record says that it may: its attempt is committed first, then what is needed to undo it
-//! is kept, then it begins. Whoever lost its lease or its locks stops.
+//! A worker changes nothing before the database allows it: first its attempt is committed, then the rollback data is stored, and
+//! then it begins. A worker that has lost its lease or its locks stops.
 
-mod claims;
-mod hold;
-mod one;
-mod pull;
-mod recover;
-mod undo;
+mod agent_work;
+mod apply;
+mod claim;
+mod lease;
+mod recovery;
+mod rollback;
 
-pub(crate) use one::preview_of;
-pub use pull::{Alive, Pulls, Report};
+pub use agent_work::{Alive, Pulls, Report};
+pub(crate) use apply::preview_of;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,37 +24,30 @@ use tokio::task::JoinSet;
 
 use crate::{Error, LockService, TaskService};
 
-/// How often somebody looks for work that nobody told of.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How often somebody looks for workers that are gone.
-const RECOVER_EVERY: Duration = Duration::from_millis(500);
+/// How often workers look for tasks without a wake-up.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+const RECOVERY_INTERVAL: Duration = Duration::from_millis(500);
 /// Tasks that are claimed at once.
-const MOST_AT_ONCE: usize = 32;
-/// How long what is under way may take once the worker is told to end.
-const FAREWELL: Duration = Duration::from_secs(20);
+const MAX_CLAIMS: usize = 32;
+/// How long running tasks may take once the worker stops.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a worker works with.
 #[derive(Clone)]
 pub struct Worker {
-    /// The record.
     pub record: Database,
-    /// Reviews.
     pub reviews: TaskService,
-    /// Locks.
     pub locks: LockService,
-    /// By which clock.
     pub clock: Arc<dyn Clock>,
-    /// What can be carried out here.
     pub executors: Executors,
-    /// Where stashes and long output are kept.
+    /// Where rollback data and long output is stored.
     pub blobs: Blobs,
-    /// What must never be seen.
+    /// Secrets to redact.
     pub secrets: Secrets,
-    /// Who this worker is among others; nobody else is ever called so.
+    /// Must be unique: no other worker ever has the same name.
     pub name: String,
-    /// Tasks at once.
+    /// Tasks that run at the same time.
     pub slots: usize,
-    /// How long it counts as alive without being heard of.
+    /// How long the worker counts as alive without a heartbeat.
     pub lease_ms: u64,
 }
 
@@ -62,12 +55,12 @@ impl std::fmt::Debug for Worker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Worker")
             .field("name", &self.name)
-            .field("at", &self.executors)
+            .field("executors", &self.executors)
             .finish_non_exhaustive()
     }
 }
 
-/// A worker that runs.
+/// A running worker.
 #[derive(Debug)]
 pub struct Working {
     loops: JoinSet<()>,
@@ -75,44 +68,44 @@ pub struct Working {
 }
 
 impl Working {
-    /// Takes nothing new, and waits for what is under way; what takes too long is left to whoever recovers it.
+    /// Claims nothing new and waits for running tasks. Those that take too long are left to the recovery of another worker.
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
         let ended = async { while self.loops.join_next().await.is_some() {} };
-        if tokio::time::timeout(FAREWELL, ended).await.is_err() {
-            tracing::warn!("some tasks are still carried out; another worker will settle them");
+        if tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await.is_err() {
+            tracing::warn!("some tasks are still running; another worker will recover them");
         }
         self.loops.shutdown().await;
     }
 }
 
 impl Worker {
-    /// Starts to look for work, if there are slots for it, and for workers that are gone.
+    /// Starts to apply tasks, and to recover those of lost workers.
     #[must_use]
     pub fn start(self) -> Working {
         let (stop, stopped) = watch::channel(false);
         let mut loops = JoinSet::new();
-        let (reviews, mut ends) = (self.reviews.clone(), stopped.clone());
+        let (tasks, mut stopping) = (self.reviews.clone(), stopped.clone());
         loops.spawn(async move {
             tokio::select! {
                 biased;
-                _ = ends.wait_for(|ends| *ends) => {}
-                () = reviews.hear_calls() => {}
+                _ = stopping.wait_for(|stopping| *stopping) => {}
+                () = tasks.hear_calls() => {}
             }
         });
-        loops.spawn(self.clone().work(stopped.clone()));
-        loops.spawn(self.recover_all(stopped));
+        loops.spawn(self.clone().process_tasks(stopped.clone()));
+        loops.spawn(self.recover_lost(stopped));
         Working { loops, stop }
     }
 
-    /// Carries nothing out, and looks for workers and agents that are gone where nothing has to be undone for that: a server
-    /// that leaves work to others sees to it that no task waits for nobody.
+    /// Applies nothing, and recovers only tasks that need no rollback. A server without worker slots runs it, so that tasks of lost
+    /// agents do not wait for ever.
     #[must_use]
     pub fn watch(self) -> Working {
         let (stop, stopped) = watch::channel(false);
         let mut loops = JoinSet::new();
-        let watching = Self { executors: Executors::default(), ..self };
-        loops.spawn(watching.recover_all(stopped));
+        let recovery = Self { executors: Executors::default(), ..self };
+        loops.spawn(recovery.recover_lost(stopped));
         Working { loops, stop }
     }
 
@@ -124,17 +117,17 @@ impl Worker {
         self.now().plus_ms(self.lease_ms)
     }
 
-    async fn work(self, mut stopped: watch::Receiver<bool>) {
+    async fn process_tasks(self, mut stopped: watch::Receiver<bool>) {
         let places: Vec<String> = self.executors.places().map(str::to_owned).collect();
         let slots = Arc::new(Semaphore::new(self.slots));
         let mut running = JoinSet::new();
-        let mut fails = false;
+        let mut is_failing = false;
         let mut work = self.reviews.work();
         loop {
-            // What becomes ready from here on is heard.
+            // Work that becomes ready after this is notified.
             work.mark_unchanged();
             while running.try_join_next().is_some() {}
-            // Whoever is told to end while all slots are busy takes nothing when one is free.
+            // If the worker stops while all slots are busy, a slot that becomes free is not used.
             let slot = tokio::select! {
                 biased;
                 _ = stopped.wait_for(|stopped| *stopped) => break,
@@ -143,49 +136,49 @@ impl Worker {
             let Ok(slot) = slot else { break };
             let claimed = match self.claim(&places, slot, &slots).await {
                 Ok(claimed) => {
-                    fails = false;
+                    is_failing = false;
                     claimed
                 }
                 Err(error) => {
-                    if !std::mem::replace(&mut fails, true) {
-                        tracing::error!(%error, "cannot look for work; trying again");
+                    if !std::mem::replace(&mut is_failing, true) {
+                        tracing::error!(%error, "cannot look for work; retrying");
                     }
                     Vec::new()
                 }
             };
-            let idle = claimed.is_empty();
+            let is_idle = claimed.is_empty();
             for (task_id, permit) in claimed {
                 let worker = self.clone();
                 running.spawn(async move {
-                    worker.attend(&task_id).await;
+                    worker.process_claimed(&task_id).await;
                     drop(permit);
                 });
             }
-            if idle {
+            if is_idle {
                 tokio::select! {
-                    _ = tokio::time::timeout(LOOK_EVERY, work.changed()) => {}
+                    _ = tokio::time::timeout(POLL_INTERVAL, work.changed()) => {}
                     _ = stopped.wait_for(|stopped| *stopped) => {}
                 }
             }
         }
-        // What is under way goes on until it is waited for no longer.
+        // Running tasks go on until the shutdown timeout.
         while running.join_next().await.is_some() {}
     }
 
-    /// One claimed task. What goes wrong here is told by the task itself, or is tried again.
-    async fn attend(&self, task_id: &str) {
+    /// Failures of the task itself are stored with it; anything else is retried.
+    async fn process_claimed(&self, task_id: &str) {
         let done = tokio::select! {
             biased;
-            done = self.one(task_id) => done,
-            never = self.stay_at(task_id) => match never {},
+            done = self.process(task_id) => done,
+            never = self.renew_claim(task_id) => match never {},
         };
         if let Err(error) = done {
-            if crate::tasks::is_over(&error) || matches!(error, Error::Overtaken | Error::NotFound(_)) {
-                tracing::debug!(task_id, %error, "somebody else was faster");
+            if crate::tasks::is_superseded(&error) || matches!(error, Error::Overtaken | Error::NotFound(_)) {
+                tracing::debug!(task_id, %error, "another process changed the task first");
             } else {
-                tracing::warn!(task_id, %error, "a task cannot be carried out now; trying again");
+                tracing::warn!(task_id, %error, "cannot apply a task now; retrying");
             }
-            self.put_off(task_id).await;
+            self.postpone(task_id).await;
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ade_app::ledger::Checkpoint;
+use ade_app::audit::Checkpoint;
 use ade_client::Client;
 use ade_client::wire::{AuditVerdict, BadEntry};
 use clap::Args as ClapArgs;

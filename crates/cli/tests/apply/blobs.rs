@@ -83,7 +83,7 @@ async fn what_is_not_there_yet_is_waited_for() {
     std::fs::rename(&stash, &away).expect("moved");
     let mark = house.ade().process().mark();
     house.ade().start_again().expect("starts");
-    let told = "what was kept to undo it is not here yet";
+    let told = "rollback data of a lost worker is not available yet";
     house.ade().process().wait_for_line_after(mark, told, LONG).expect("told");
     assert_eq!(text(&office.task(&id).await, "state"), "APPLYING", "nobody gives it up");
     std::fs::rename(&away, &stash).expect("moved back");

@@ -183,7 +183,7 @@ async fn who_dies_or_stops_in_the_middle_of_a_job_is_replaced_in_time() {
     let rest = others(&house, first);
     let door = Api::of(rest[0]).await;
     let by_other = |not: &Ade| {
-        let gone = not.process().lines_with("jobs are done").join("\n");
+        let gone = not.process().lines_with("background jobs started").join("\n");
         move |job: &Value| job["running_by"].as_str().is_some_and(|by| !gone.contains(by))
     };
     let second = job(&door, JOB, REPLACED_WITHIN, by_other(first)).await;

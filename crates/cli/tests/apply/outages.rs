@@ -305,7 +305,7 @@ fn whoever_is_told_to_end_does_so_at_once(worker: &Worker, server: &Ade) {
     worker.stop().expect("ends");
     server.stop().expect("ends");
     for process in [worker.process(), server.process()] {
-        assert_eq!(process.lines_with("still carried out"), Vec::<String>::new());
+        assert_eq!(process.lines_with("still running"), Vec::<String>::new());
     }
 }
 
@@ -333,10 +333,7 @@ async fn the_record_is_away_while_a_task_is_under_way() {
     }
     // It ends while nobody can write that down.
     site.end("done\n");
-    town.servers[0]
-        .process()
-        .wait_for_lines("the end of a task cannot be written", 1, LONG)
-        .expect("it tries");
+    town.servers[0].process().wait_for_lines("cannot record the end of a task", 1, LONG).expect("it tries");
     town.line.come_back();
     let done = office.wait_for("it is written down", &id, is_over).await;
     let execution = &done["execution"];

@@ -2,7 +2,7 @@
 
 #![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
 
-use ade_app::ledger::LedgerError;
+use ade_app::audit::LedgerError;
 use ade_client::wire;
 use ade_domain::Moment;
 use ade_domain::audit::Head;

@@ -3,8 +3,7 @@
 #![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
 
 use ade_app::Outcome;
-use ade_app::proposal::{Proposal, SaidPreview};
-use ade_app::tasks::TaskAction;
+use ade_app::tasks::{Proposal, SaidPreview, TaskAction};
 use ade_client::wire;
 use ade_domain::task::{Preview, State as TaskState};
 use ade_store::database::{StoredTask, TaskFilter};

@@ -1,0 +1,76 @@
+//! Audited actions on anything but tasks: one audit entry and one event, in the commit of the change.
+
+use ade_domain::Moment;
+use ade_domain::audit::{AuditActor, AuditBody};
+use ade_store::database::{Commit, Event};
+use serde_json::{Map, Value, json};
+
+use crate::{Caller, new_id};
+
+/// Replaces NUL, which lock names may contain and PostgreSQL cannot store, by its Unicode symbol.
+pub(crate) fn replace_nul(text: &str) -> String {
+    text.replace('\0', "\u{2400}")
+}
+
+/// Replaces NUL in all strings and keys of a JSON value.
+pub(crate) fn replace_nul_in(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(replace_nul(&text)),
+        Value::Array(items) => items.into_iter().map(replace_nul_in).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(name, value)| (replace_nul(&name), replace_nul_in(value))).collect()
+        }
+        other => other,
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct AuditedAction<'a> {
+    /// As `user.create`: the part before the dot is the type of the object.
+    pub(crate) action: &'a str,
+    pub(crate) object_id: &'a str,
+    /// The revision that the change created.
+    pub(crate) revision: Option<u64>,
+    pub(crate) reason: Option<&'a str>,
+    pub(crate) details: Map<String, Value>,
+}
+
+impl<'a> AuditedAction<'a> {
+    pub(crate) fn new(action: &'a str, object_id: &'a str) -> Self {
+        Self { action, object_id, revision: None, reason: None, details: Map::new() }
+    }
+
+    /// Adds audit entry and event to a commit; without a caller, the service itself is the actor.
+    pub(crate) fn add_to(self, commit: &mut Commit, caller: Option<&Caller>, now: Moment) {
+        self.add_as(caller.map(|caller| caller.who.clone()).unwrap_or_default(), commit, now);
+    }
+
+    /// The same for an actor who is not an authenticated caller yet.
+    pub(crate) fn add_as(self, actor: AuditActor, commit: &mut Commit, now: Moment) {
+        let object_type = self.action.split('.').next().unwrap_or_default();
+        commit.audit.push(AuditBody {
+            entry_id: new_id(),
+            at: now,
+            who: actor,
+            action: self.action.to_owned(),
+            object_type: object_type.to_owned(),
+            object_id: replace_nul(self.object_id),
+            task_id: None,
+            from: None,
+            to: None,
+            revision: self.revision,
+            digest: None,
+            reason: self.reason.map(replace_nul),
+            ticket: None,
+            details: self.details.into_iter().map(|(name, value)| (name, replace_nul_in(value))).collect(),
+        });
+        commit.events.push(Event {
+            event_id: new_id(),
+            kind: self.action.replacen('.', ":", 1),
+            at: now,
+            task_id: None,
+            tell: Vec::new(),
+            data: json!({ format!("{object_type}_id"): replace_nul(self.object_id), "revision": self.revision }),
+        });
+    }
+}

@@ -1,0 +1,115 @@
+//! Read access to the audit log and to statistics, and its verification.
+//!
+//! Whoever can see a task can see its entries. Administrators and auditors see all entries; everybody sees their own.
+
+mod checkpoints;
+mod entry;
+
+use ade_domain::Moment;
+use ade_domain::audit::Head;
+use ade_domain::people::UserId;
+use ade_domain::permission::Scope;
+use ade_store::Database;
+use ade_store::database::{AuditFilter, Commit, Counts, Day, Numbered, UserStats};
+
+use crate::accounts::require_admin;
+use crate::{Caller, Error, TaskService};
+
+pub(crate) use checkpoints::hex;
+pub use checkpoints::{Checkpoint, LedgerError, Signer, verify, verify_against};
+pub(crate) use entry::{AuditedAction, replace_nul, replace_nul_in};
+
+const OVERVIEW_DAYS: u32 = 30;
+
+#[derive(Debug, Clone)]
+pub struct AuditService {
+    database: Database,
+    tasks: TaskService,
+}
+
+impl AuditService {
+    /// `tasks` decides which tasks a caller can see.
+    #[must_use]
+    pub fn new(database: Database, tasks: TaskService) -> Self {
+        Self { database, tasks }
+    }
+
+    /// Entries in order, starting after the number `after`.
+    pub async fn entries(
+        &self,
+        mut filter: AuditFilter,
+        after: u64,
+        limit: u32,
+        caller: &Caller,
+    ) -> Result<Vec<Numbered>, Error> {
+        self.restrict_to_visible(&mut filter, caller).await?;
+        Ok(self.database.audit(&filter, after, limit).await?)
+    }
+
+    /// Entries of a deleted task are visible only to callers who see everything.
+    async fn restrict_to_visible(&self, filter: &mut AuditFilter, caller: &Caller) -> Result<(), Error> {
+        caller.require(Scope::Read)?;
+        if filter.task.as_ref().is_some_and(|task| uuid::Uuid::parse_str(task).is_err()) {
+            return Err(Error::NotFound("task"));
+        }
+        if caller.sees_all() {
+            return Ok(());
+        }
+        if let Some(task) = &filter.task {
+            self.tasks.task(task, caller).await?;
+            return Ok(());
+        }
+        let own = caller.user.as_ref().map(|user| user.user_id.to_string());
+        if filter.actor.is_some() && filter.actor != own {
+            let detail = "only administrators and auditors can list the entries of others; filter by a task that you can see";
+            return Err(Error::Forbidden(detail.to_owned()));
+        }
+        filter.actor = own;
+        Ok(())
+    }
+
+    /// Verifies the whole log, and that it contains the trusted head if one is given.
+    pub async fn verify(&self, trusted: Option<Head>, caller: &Caller) -> Result<Head, LedgerError> {
+        let refused = |error: Error| LedgerError::Refused(Box::new(error));
+        caller.require(Scope::Read).map_err(refused)?;
+        if !caller.sees_all() {
+            let detail = "only administrators and auditors can verify the audit log".to_owned();
+            return Err(refused(Error::Forbidden(detail)));
+        }
+        verify_against(&self.database, trusted).await
+    }
+
+    /// Audits that an administrator breaks a lock. Call it before the lock is broken: the attempt must be on record even if
+    /// breaking fails.
+    pub async fn breaks(&self, lock: &str, reason: &str, now: Moment, caller: &Caller) -> Result<(), Error> {
+        require_admin(caller)?;
+        let mut commit = Commit::default();
+        let action = AuditedAction { reason: Some(reason), ..AuditedAction::new("lock.break", lock) };
+        action.add_to(&mut commit, Some(caller), now);
+        Ok(self.database.commit(commit).await?)
+    }
+
+    /// Counts of all objects, the number of the last audit entry, and the statistics of the last 30 days.
+    pub async fn overview(&self, caller: &Caller) -> Result<(Counts, u64, Vec<Day>), Error> {
+        caller.require(Scope::Read)?;
+        let database = &self.database;
+        let (counts, head, days) =
+            tokio::try_join!(database.counts(), database.audit_head(), database.days(OVERVIEW_DAYS))?;
+        Ok((counts, head.number, days))
+    }
+
+    /// Statistics of a user: for the user, the manager, administrators and auditors.
+    pub async fn of_user(&self, id: &str, caller: &Caller) -> Result<UserStats, Error> {
+        caller.require(Scope::Read)?;
+        let id = UserId::new(id);
+        let user = self.database.user(&id).await?.ok_or(Error::NotFound("user"))?;
+        let own = caller.user.as_ref().map(|user| &user.user_id);
+        let is_self_or_manager =
+            own.is_some_and(|own| *own == id || user.user.manager_id.as_ref() == Some(own));
+        if !is_self_or_manager && !caller.sees_all() {
+            let detail = "only the user, their manager, administrators and auditors can see these statistics";
+            return Err(Error::Forbidden(detail.to_owned()));
+        }
+        Ok(self.database.user_stats(&id).await?)
+    }
+}

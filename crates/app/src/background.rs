@@ -1,0 +1,154 @@
+//! Background services of a server: the sequencer of audit log and events, audit checkpoints, and jobs. Any number of
+//! processes may run them, and each step happens once.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::audit::{Checkpoint, LedgerError, Signer};
+use crate::{Error, Jobs};
+
+const SEQUENCER_INTERVAL: Duration = Duration::from_millis(50);
+/// How long jobs may take to release their leases when the server stops.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Name of the checkpoint file in the data folder.
+const CHECKPOINT_FILE: &str = "audit-checkpoints.ndjson";
+/// Name of the signing key file in the data folder.
+const CHECKPOINT_KEY_FILE: &str = "audit-checkpoint-key";
+
+#[derive(Clone)]
+pub struct BackgroundServices {
+    /// Also provides database, clock and tasks.
+    pub jobs: Jobs,
+    /// Identifies this process as holder of the sequencer lease.
+    pub name: String,
+    /// The data folder. Checkpoints and their key lie there, outside the database.
+    pub data: PathBuf,
+    pub checkpoint_every: Duration,
+}
+
+impl std::fmt::Debug for BackgroundServices {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BackgroundServices").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Running background services.
+#[derive(Debug)]
+pub struct Running {
+    jobs: JoinSet<()>,
+    loops: JoinSet<()>,
+    stop: watch::Sender<bool>,
+}
+
+impl Running {
+    /// Stops all services. Work in progress is committed completely or not at all; leases of running jobs are released.
+    pub async fn stop(mut self) {
+        self.stop.send_replace(true);
+        let ended = async { while self.jobs.join_next().await.is_some() {} };
+        if tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await.is_err() {
+            tracing::warn!("jobs do not stop in time; aborting them");
+        }
+        self.jobs.shutdown().await;
+        self.loops.shutdown().await;
+    }
+}
+
+impl BackgroundServices {
+    pub fn start(self) -> Result<Running, LedgerError> {
+        let signer = Signer::open(&self.data.join(CHECKPOINT_KEY_FILE))?;
+        let (mut jobs, mut loops) = (JoinSet::new(), JoinSet::new());
+        let (stop, stopped) = watch::channel(false);
+        self.jobs.clone().start(&mut jobs, &stopped);
+        loops.spawn(self.clone().run_sequencer());
+        loops.spawn(self.write_checkpoints(signer));
+        Ok(Running { jobs, loops, stop })
+    }
+
+    /// Logs the first of several failures, and the recovery.
+    async fn run_sequencer(self) {
+        let mut tick = interval(SEQUENCER_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut is_failing = false;
+        loop {
+            tick.tick().await;
+            match self.sequence().await {
+                Ok(()) => {
+                    if std::mem::take(&mut is_failing) {
+                        tracing::info!("audit entries and events are numbered again");
+                    }
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut is_failing, true) {
+                        tracing::error!(%error, "cannot number audit entries and events; retrying");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Numbers all entries and events that have no number yet.
+    async fn sequence(&self) -> Result<(), Error> {
+        while self.jobs.record.has_unnumbered().await? {
+            if self.jobs.reviews.number(&self.name).await? == 0 {
+                // Another process holds the sequencer lease.
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_checkpoints(self, signer: Signer) {
+        let mut tick = interval(self.checkpoint_every);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Each checkpoint continues the previous one, also across restarts.
+        let mut last: Option<Checkpoint> = match self.last_checkpoint() {
+            Ok(last) => last,
+            Err(error) => {
+                tracing::error!(%error, "cannot read the last audit checkpoint; no checkpoints will be written");
+                return;
+            }
+        };
+        loop {
+            tick.tick().await;
+            if let Err(error) = self.write_checkpoint(&signer, &mut last).await {
+                tracing::error!(%error, "cannot write an audit checkpoint");
+            }
+        }
+    }
+
+    fn last_checkpoint(&self) -> Result<Option<Checkpoint>, LedgerError> {
+        let text = match std::fs::read_to_string(self.data.join(CHECKPOINT_FILE)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let Some(line) = text.lines().rfind(|line| !line.trim().is_empty()) else { return Ok(None) };
+        let last: Checkpoint = serde_json::from_str(line).map_err(std::io::Error::other)?;
+        if last.is_signed() { Ok(Some(last)) } else { Err(LedgerError::Forged) }
+    }
+
+    /// Appends a checkpoint if the log has grown since the last one.
+    async fn write_checkpoint(
+        &self,
+        signer: &Signer,
+        last: &mut Option<Checkpoint>,
+    ) -> Result<(), LedgerError> {
+        let head = self.jobs.record.audit_head().await?;
+        if head.number == 0 || last.as_ref().is_some_and(|last| last.head == head) {
+            return Ok(());
+        }
+        let checkpoint = signer.checkpoint(&self.jobs.record, last.as_ref(), self.jobs.clock.now()).await?;
+        let line = serde_json::to_string(&checkpoint).map_err(std::io::Error::other)?;
+        let mut file = OpenOptions::new().create(true).append(true).open(self.data.join(CHECKPOINT_FILE))?;
+        writeln!(file, "{line}")?;
+        file.sync_all()?;
+        *last = Some(checkpoint);
+        Ok(())
+    }
+}

@@ -1,0 +1,6 @@
+//! What leaves a service after a commit: notices about locks, and wake-ups for background work.
+
+mod lock_events;
+pub(crate) mod wakeups;
+
+pub use lock_events::{AUDIT, LockEventSink, LockNotice, LogNotices, RecordNotices};

@@ -1,0 +1,70 @@
+//! Idempotency keys: the response of a request is committed with its changes, so that a repeated request gets the same
+//! response and changes nothing.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ade_domain::Moment;
+use ade_store::database::{
+    Comment, Commit, KeyedResponse, StoredDocument, StoredResponse, StoredTask, StoredToken, StoredUser,
+};
+use serde_json::Value;
+
+use crate::jobs::Restored;
+
+/// What a request created or changed: everything that its response is rendered from.
+#[derive(Debug, Clone, Copy)]
+pub enum Outcome<'a> {
+    Task(&'a StoredTask),
+    /// A task that an agent has claimed.
+    Claim(&'a StoredTask),
+    /// An approval request of a task, by its id.
+    Approval(&'a StoredTask, &'a str),
+    /// The ids of approval requests, and their tasks.
+    Batch(&'a [String], &'a [StoredTask]),
+    Restored(&'a Restored),
+    /// Log output of an agent was stored.
+    Said,
+    Comment(&'a Comment),
+    User(&'a StoredUser),
+    /// A token without its secret, which is never stored.
+    Token(&'a StoredToken),
+    /// A policy, delegation, registered resource, setting or feature flag.
+    Thing(&'a StoredDocument),
+}
+
+/// A request with an idempotency key.
+#[derive(Clone)]
+pub struct IdempotentRequest {
+    /// Whose key it is: keys of different owners are independent.
+    pub owner: String,
+    pub key: String,
+    /// A digest of the request: the same key with another digest is an error.
+    pub asked: String,
+    pub render: Arc<Render>,
+}
+
+/// Renders status and body of a response.
+pub type Render = dyn Fn(Outcome<'_>) -> (u16, Value) + Send + Sync;
+
+impl fmt::Debug for IdempotentRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotentRequest")
+            .field("owner", &self.owner)
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
+impl IdempotentRequest {
+    pub(crate) fn response(&self, outcome: Outcome<'_>, now: Moment) -> KeyedResponse {
+        let (status, body) = (self.render)(outcome);
+        let response = StoredResponse { asked: self.asked.clone(), status, body };
+        (self.owner.clone(), self.key.clone(), now, response)
+    }
+
+    /// Adds the response to the commit of the changes that it reports.
+    pub(crate) fn add_to(&self, commit: &mut Commit, outcome: Outcome<'_>, now: Moment) {
+        commit.answer = Some(self.response(outcome, now));
+    }
+}

@@ -1,0 +1,25 @@
+//! Database upkeep: deletes old stored responses and sessions, and creates the audit log partitions of the next months.
+
+use super::{Jobs, days_before};
+use crate::Error;
+
+impl Jobs {
+    pub(super) async fn clean_up(&self) -> Result<u64, Error> {
+        let now = self.clock.now();
+        let before = days_before(now, 1);
+        let mut total = 0;
+        loop {
+            let deleted =
+                self.record.forget_answers(before).await? + self.record.end_old_sessions(now).await?;
+            total += deleted;
+            if deleted == 0 {
+                break;
+            }
+        }
+        let missing = self.record.prepare_months(now).await?;
+        if missing > 0 {
+            tracing::warn!(missing, "cannot create audit log partitions of the next months; retrying");
+        }
+        Ok(total)
+    }
+}

@@ -1,0 +1,37 @@
+//! Daily statistics: each past day is counted once, also days at whose end no server was running.
+
+use std::collections::BTreeSet;
+
+use ade_domain::Moment;
+
+use super::{DAY_MS, Jobs, days_before, midnight};
+use crate::Error;
+
+/// Older days cannot be counted any more: their tasks are archived.
+const MAX_DAYS: u64 = 90;
+
+impl Jobs {
+    /// Counts all past days that are not counted yet; returns how many.
+    pub(super) async fn count_days(&self) -> Result<u64, Error> {
+        let today = midnight(self.clock.now());
+        let counted = self.record.days(u32::try_from(2 * MAX_DAYS).unwrap_or(u32::MAX)).await?;
+        let counted: BTreeSet<String> = counted.into_iter().map(|day| day.day).collect();
+        let first_end = self.record.first_end().await?;
+        let mut days = 0;
+        for back in (1..=MAX_DAYS).rev() {
+            let from = days_before(today, back);
+            let (day, to) = (name(from), from.plus_ms(DAY_MS));
+            // Days before the first task ended are left out. Yesterday and days after a counted one are always counted.
+            let is_relevant = first_end.is_some_and(|first| first < to)
+                || counted.iter().next().is_some_and(|first| *first < day);
+            if (is_relevant || back == 1) && !counted.contains(&day) {
+                days += u64::from(self.record.count_day(&day, from, to).await?);
+            }
+        }
+        Ok(days)
+    }
+}
+
+fn name(midnight: Moment) -> String {
+    midnight.timestamp().strftime("%Y-%m-%d").to_string()
+}

@@ -1,0 +1,99 @@
+//! Operations on held locks: heartbeat, release and downgrade by their holders; verify and break by others.
+
+use ade_domain::lock::{Grant, HeldBy, Holder, LockCommand, LockName, Outcome, Token};
+use ade_store::CoordinationError;
+
+use super::{LockError, LockService};
+use crate::LockNotice;
+
+/// A lock, and the fencing token by which the caller claims to hold it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    pub lock: LockName,
+    pub token: Token,
+}
+
+/// The result for one lock of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HoldResult {
+    pub lock: LockName,
+    /// The current grant; `None` after a release.
+    pub result: Result<Option<Grant>, LockLost>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the token does not belong to a current holder of the lock")]
+pub struct LockLost;
+
+impl LockService {
+    /// Extends leases. It also counts as a heartbeat of the agent.
+    pub async fn heartbeat(
+        &self,
+        holder: &Holder,
+        held: &[Held],
+        ms: u64,
+    ) -> Result<Vec<HoldResult>, LockError> {
+        self.for_each(holder, held, |holder, token| LockCommand::Extend { holder, token, ms }).await
+    }
+
+    pub async fn release(&self, holder: &Holder, held: &[Held]) -> Result<Vec<HoldResult>, LockError> {
+        self.for_each(holder, held, |holder, token| LockCommand::Release { holder, token }).await
+    }
+
+    /// Turns exclusive locks into shared ones.
+    pub async fn downgrade(&self, holder: &Holder, held: &[Held]) -> Result<Vec<HoldResult>, LockError> {
+        self.for_each(holder, held, |holder, token| LockCommand::Downgrade { holder, token }).await
+    }
+
+    /// The holder of a token, if it is a current one.
+    pub async fn verify(&self, lock: LockName, token: Token) -> Result<Option<HeldBy>, CoordinationError> {
+        match self.run_one(lock, LockCommand::Verify { token }).await? {
+            Outcome::Valid(by) => Ok(Some(by)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Takes a lock from all its holders, and notifies them.
+    pub async fn break_lock(
+        &self,
+        actor: &str,
+        lock: LockName,
+        reason: &str,
+    ) -> Result<Vec<HeldBy>, CoordinationError> {
+        match self.run_one(lock.clone(), LockCommand::Break).await? {
+            Outcome::Broken(holders) => {
+                if !holders.is_empty() {
+                    self.notices.tell(LockNotice::Broken { actor, lock: &lock, reason, holders: &holders });
+                }
+                Ok(holders)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    async fn for_each(
+        &self,
+        holder: &Holder,
+        held: &[Held],
+        command: impl Fn(Holder, Token) -> LockCommand,
+    ) -> Result<Vec<HoldResult>, LockError> {
+        match self.coordination.heard(holder.agent_id().to_owned()).await {
+            Ok(true) => {}
+            Ok(false) => return Err(LockError::TooManyAgents),
+            // A heartbeat that cannot be stored does not affect the locks.
+            Err(error) => tracing::debug!(%error, "cannot store the heartbeat of an agent"),
+        }
+        let commands =
+            held.iter().map(|held| (held.lock.clone(), command(holder.clone(), held.token))).collect();
+        let outcomes = self.run(commands).await?;
+        let result = |(held, outcome): (&Held, Outcome)| {
+            let result = match outcome {
+                Outcome::Kept(grant) => Ok(Some(grant)),
+                Outcome::Done => Ok(None),
+                _ => Err(LockLost),
+            };
+            HoldResult { lock: held.lock.clone(), result }
+        };
+        Ok(held.iter().zip(outcomes).map(result).collect())
+    }
+}

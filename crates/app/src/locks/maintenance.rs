@@ -1,0 +1,120 @@
+//! Lock maintenance: sweeping expired leases and waits, renewing the marks of waiters, and relaying lock events. One task
+//! each, until stopped.
+
+use std::time::Duration;
+
+use ade_domain::lock::LockCommand;
+use ade_store::coordination::CoordinationError;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::LockService;
+use crate::LockNotice;
+
+/// Leases must end at most 500 ms late.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(200);
+/// Waiters of a server whose mark is three intervals old count as abandoned.
+const MARK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long after a failure of coordination the queues are checked for orphaned waits.
+const ORPHAN_CHECK_PERIOD: Duration = Duration::from_secs(10);
+/// A gap this long between two sweeps means that the whole process was paused.
+const PROCESS_PAUSE: Duration = Duration::from_millis(1_500);
+
+#[derive(Debug)]
+pub struct LockMaintenance {
+    tasks: JoinSet<()>,
+}
+
+impl LockMaintenance {
+    #[must_use]
+    pub fn start(locks: &LockService) -> Self {
+        let mut tasks = JoinSet::new();
+        let (failed, failures) = watch::channel(None);
+        tasks.spawn(renew_marks(locks.clone(), failures));
+        tasks.spawn(sweep(locks.clone(), failed));
+        tasks.spawn(relay_events(locks.clone()));
+        Self { tasks }
+    }
+
+    pub async fn stop(mut self) {
+        self.tasks.shutdown().await;
+    }
+}
+
+/// Marks are renewed in a task of their own: a slow sweep must not make live waiters look abandoned. For a while after
+/// coordination failed, queues may contain waits that ended here meanwhile: those are cancelled.
+async fn renew_marks(locks: LockService, sweep_failure: watch::Receiver<Option<Instant>>) {
+    let mut tick = interval(MARK_INTERVAL);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last_failure: Option<Instant> = None;
+    loop {
+        tick.tick().await;
+        if let Err(error) = mark(&locks).await {
+            tracing::debug!(%error, "cannot renew the marks of waiting requests; retrying");
+            last_failure = Some(Instant::now());
+            continue;
+        }
+        let sweep_failure = *sweep_failure.borrow();
+        if last_failure.max(sweep_failure).is_some_and(|at| at.elapsed() < ORPHAN_CHECK_PERIOD)
+            && let Err(error) = locks.cancel_orphaned_waits().await
+        {
+            tracing::debug!(%error, "cannot cancel orphaned waits; retrying");
+        }
+    }
+}
+
+/// After a pause of the whole process, marks are renewed before the sweep: otherwise the sweep would treat this process' own
+/// waiters as abandoned.
+async fn sweep(locks: LockService, failed: watch::Sender<Option<Instant>>) {
+    let mut tick = interval(SWEEP_INTERVAL);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last = Instant::now();
+    let mut failing_since: Option<Instant> = None;
+    loop {
+        tick.tick().await;
+        if last.elapsed() >= PROCESS_PAUSE
+            && let Err(error) = mark(&locks).await
+        {
+            tracing::debug!(%error, "cannot renew the marks of waiting requests; retrying");
+        }
+        last = Instant::now();
+        match locks.coordination().sweep().await {
+            Ok(deadlocks) => {
+                deadlocks.iter().for_each(|deadlock| locks.notices().tell(LockNotice::Deadlock(deadlock)));
+                if let Some(since) = failing_since.take() {
+                    tracing::info!(after = ?since.elapsed(), "locks are available again");
+                }
+            }
+            Err(error) => {
+                // Logged once per outage, not five times a second.
+                if failing_since.is_none() {
+                    tracing::error!(%error, "locks are unavailable");
+                }
+                failing_since.get_or_insert_with(Instant::now);
+                failed.send_replace(Some(Instant::now()));
+            }
+        }
+    }
+}
+
+async fn mark(locks: &LockService) -> Result<(), CoordinationError> {
+    let mark = || LockCommand::Mark { server: locks.server().clone() };
+    let marks: Vec<_> = locks.awaited_locks().all().into_iter().map(|lock| (lock, mark())).collect();
+    if !marks.is_empty() {
+        locks.coordination().commands(marks).await?;
+    }
+    Ok(())
+}
+
+async fn relay_events(locks: LockService) {
+    let mut events = locks.coordination().events();
+    loop {
+        match events.recv().await {
+            Ok(event) => locks.notices().tell(LockNotice::Lock(&event)),
+            Err(RecvError::Lagged(missed)) => tracing::warn!(missed, "lock events were dropped"),
+            Err(RecvError::Closed) => return,
+        }
+    }
+}

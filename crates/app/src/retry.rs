@@ -1,0 +1,17 @@
+//! Optimistic concurrency: changes are loaded, decided about and committed again after a conflict.
+
+use crate::Error;
+
+pub(crate) const MAX_ATTEMPTS: usize = 10;
+
+/// Runs a change until its commit succeeds. An attempt that returns `None` was in conflict with another change.
+pub(crate) async fn retry_on_conflict<T, F: Future<Output = Result<Option<T>, Error>>>(
+    mut attempt: impl FnMut() -> F,
+) -> Result<T, Error> {
+    for _ in 0..MAX_ATTEMPTS {
+        if let Some(committed) = attempt().await? {
+            return Ok(committed);
+        }
+    }
+    Err(Error::Overtaken)
+}

@@ -1,0 +1,260 @@
+//! Commands of people and agents to single tasks.
+
+use ade_domain::approval::DecisionKind;
+use ade_domain::people::UserId;
+use ade_domain::permission::{Permission, Scope, is_permitted};
+use ade_domain::task::{Config, Digest, Metadata, Preview, TaskCommand};
+use ade_domain::task::{Decision, Refusal, Task};
+use ade_store::database::{Commit, StoredTask, Write};
+
+use crate::retry::retry_on_conflict;
+use crate::{Caller, Error, new_id};
+
+use super::planner::{ApprovalPlanner, Assessment};
+use super::{Target, TaskService};
+
+/// A task to be created.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    pub config: Config,
+    pub metadata: Metadata,
+    pub preview: Preview,
+    /// The task that this one was resubmitted from.
+    pub predecessor: Option<String>,
+}
+
+/// A reviewer's decision about an approval request.
+#[derive(Debug, Clone)]
+pub struct Response {
+    pub action: DecisionKind,
+    pub reason: Option<String>,
+    /// The digest that the reviewer has seen: the decision counts only for it.
+    pub digest: Option<Digest>,
+}
+
+/// A command to a task as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TaskAction {
+    /// Withdraws an approval before the task is applied.
+    Revoke {
+        reason: Option<String>,
+    },
+    Cancel {
+        reason: Option<String>,
+    },
+    /// An administrator requests an approval that bypasses the policies.
+    AskOverride {
+        reason: Option<String>,
+        incident_ticket: Option<String>,
+    },
+    /// A second administrator confirms the override.
+    ConfirmOverride,
+    /// An administrator has the task applied before all others.
+    ForceApply {
+        reason: Option<String>,
+    },
+}
+
+impl TaskAction {
+    const fn command(&self) -> TaskCommand {
+        match self {
+            Self::Revoke { .. } => TaskCommand::Revoke,
+            Self::Cancel { .. } => TaskCommand::Cancel,
+            Self::AskOverride { .. } => TaskCommand::Override,
+            Self::ConfirmOverride => TaskCommand::ConfirmOverride,
+            Self::ForceApply { .. } => TaskCommand::ForceApply,
+        }
+    }
+}
+
+/// The digest of a valid config.
+pub(super) fn validated_digest(config: &Config) -> Result<Digest, Error> {
+    let faults = config.faults();
+    if !faults.is_empty() {
+        return Err(Error::Invalid(faults));
+    }
+    config.digest().map_err(|fault| Error::Invalid(vec![fault]))
+}
+
+impl TaskService {
+    /// Creates a draft, and assesses its risk.
+    pub async fn create(&self, draft: Draft, caller: &Caller) -> Result<StoredTask, Error> {
+        let planner = self.planner(&draft.config.task_type).await?;
+        self.create_with(&planner, draft, caller).await
+    }
+
+    /// The same with a planner that is loaded already.
+    pub(super) async fn create_with(
+        &self,
+        planner: &ApprovalPlanner,
+        draft: Draft,
+        caller: &Caller,
+    ) -> Result<StoredTask, Error> {
+        caller.require(Scope::Propose)?;
+        let actor = caller.actor();
+        let author = actor.user.clone().ok_or(Refusal::Forbidden)?;
+        if !is_permitted(&actor.parts, Permission::CreateTask) {
+            return Err(Refusal::Forbidden.into());
+        }
+        let Draft { config, metadata, preview, predecessor } = draft;
+        let (digest, task_id) = (validated_digest(&config)?, new_id());
+        let preview = self.compute_preview(&config, preview).await?;
+        let lock_preview = self.lock_preview(&config, Some(&task_id)).await;
+        let now = self.clock.now();
+        let authors = self.authors(&metadata.lineage, caller).await?;
+        let draft = Task::draft(task_id.as_str(), config, digest, author, authors, now);
+        let mut task: StoredTask = Task { metadata, preview, predecessor, lock_preview, ..draft }.into();
+        task.by_agent = caller.agent_id.is_some() || task.metadata.lineage.agent_id.is_some();
+        let risk = planner.risk(&task.config, &task.preview);
+        let auto_approvable = planner.is_auto_approved(&task, Assessment::of(risk.score, &task.preview), now);
+        task.assess(risk, auto_approvable, now);
+        let mut commit = Commit::default();
+        self.add_task(&mut commit, None, &mut task, Some(caller), now).await?;
+        Target::task(&task_id, caller).add_response(&mut commit, &task, now);
+        if self.commit(commit).await? { Ok(task) } else { Err(Error::Overtaken) }
+    }
+
+    pub async fn task(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
+        caller.require(Scope::Read)?;
+        self.visible_task(task_id, Some(caller)).await
+    }
+
+    /// Submits a draft for review.
+    pub async fn submit(&self, task_id: &str, caller: &Caller) -> Result<StoredTask, Error> {
+        caller.require_for(TaskCommand::Submit)?;
+        let target = Target::task(task_id, caller);
+        retry_on_conflict(async || {
+            let mut task = self.load_with_preview(target).await?;
+            let (revision, config, mut ids) = (task.revision, task.config.clone(), new_id);
+            let planner = self.planner(&config.task_type).await?;
+            let lock_preview = self.lock_preview(&config, Some(task_id)).await;
+            let now = self.clock.now();
+            let plan = planner.plan(&task, &config, &task.preview, &mut ids, now);
+            task.submit(plan, &caller.actor(), now)?;
+            task.lock_preview = lock_preview;
+            self.commit_task(target, revision, task, now).await
+        })
+        .await
+    }
+
+    /// Changes a task. `change` may be called again after a conflict.
+    pub async fn modify(
+        &self,
+        task_id: &str,
+        change: impl Fn(&StoredTask) -> Result<(Config, Metadata, Preview), Error>,
+        caller: &Caller,
+    ) -> Result<StoredTask, Error> {
+        caller.require_for(TaskCommand::Modify)?;
+        let target = Target::task(task_id, caller);
+        retry_on_conflict(async || {
+            let mut task = self.load(target).await?;
+            let revision = task.revision;
+            let (config, metadata, preview) = change(&task)?;
+            let (digest, mut ids) = (validated_digest(&config)?, new_id);
+            let preview = self.compute_preview(&config, preview).await?;
+            let planner = self.planner(&config.task_type).await?;
+            let lock_preview = self.lock_preview(&config, Some(task_id)).await;
+            let now = self.clock.now();
+            let mut changed = task.task.clone();
+            let sponsors = self.sponsors(&metadata.lineage).await?;
+            changed.author_set = task
+                .author_set_after_edit(&metadata.lineage, &sponsors, &caller.actor())
+                .map_err(|invalid| Error::Invalid(vec![invalid]))?;
+            let plan = planner.plan(&changed, &config, &preview, &mut ids, now);
+            task.modify(config, digest, plan, &caller.actor(), now)?;
+            task.author_set = changed.author_set;
+            (task.metadata, task.preview, task.lock_preview) = (metadata, preview, lock_preview);
+            self.commit_task(target, revision, task, now).await
+        })
+        .await
+    }
+
+    /// Deletes a draft.
+    pub async fn delete(&self, task_id: &str, caller: &Caller) -> Result<(), Error> {
+        caller.require_for(TaskCommand::Delete)?;
+        let (target, actor) = (Target::task(task_id, caller), caller.actor());
+        retry_on_conflict(async || {
+            let task = self.load(target).await?;
+            let transition = task.delete(&actor)?;
+            let write = Write::DeleteTask { task_id: task_id.to_owned(), expected: task.revision };
+            let now = self.clock.now();
+            let audit = vec![super::audit(&task, &transition, Some(caller), now)];
+            let events = vec![super::event(&task, &transition, now)];
+            let mut commit = Commit { writes: vec![write], audit, events, ..Commit::default() };
+            target.add_response(&mut commit, &task, now);
+            Ok(self.commit(commit).await?.then_some(()))
+        })
+        .await
+    }
+
+    /// Records the decision of a reviewer, or of an administrator in place of the reviewer.
+    pub async fn respond(
+        &self,
+        approval_id: &str,
+        response: &Response,
+        caller: &Caller,
+    ) -> Result<StoredTask, Error> {
+        caller.require_for(TaskCommand::Approve)?;
+        let target = Target::approval(approval_id, caller);
+        self.update(target, |task, now| {
+            Ok(task.respond(&decision(approval_id, response), &caller.actor(), now)?)
+        })
+        .await
+        .map_err(approval_not_found)
+    }
+
+    pub(super) async fn task_id_of(&self, approval_id: &str) -> Result<String, Error> {
+        let is_id = uuid::Uuid::parse_str(approval_id).is_ok();
+        let found = if is_id { self.database.task_of_approval(approval_id).await? } else { None };
+        found.ok_or(Error::NotFound("approval"))
+    }
+
+    /// Delegates a single approval request.
+    pub async fn delegate(
+        &self,
+        approval_id: &str,
+        to: &UserId,
+        caller: &Caller,
+    ) -> Result<StoredTask, Error> {
+        caller.require(Scope::Decide)?;
+        let target = Target::approval(approval_id, caller);
+        let rules = self.rules.current(&self.database).await?;
+        self.update(target, |task, now| {
+            Ok(task.delegate(approval_id, to, &rules.people, new_id(), &caller.actor(), now)?)
+        })
+        .await
+        .map_err(approval_not_found)
+    }
+
+    pub async fn act(
+        &self,
+        task_id: &str,
+        action: &TaskAction,
+        caller: &Caller,
+    ) -> Result<StoredTask, Error> {
+        caller.require_for(action.command())?;
+        let actor = caller.actor();
+        self.update(Target::task(task_id, caller), |task, now| {
+            Ok(match action {
+                TaskAction::Revoke { reason } => task.revoke(reason.as_deref(), &actor, now),
+                TaskAction::Cancel { reason } => task.cancel(reason.as_deref(), &actor, now),
+                TaskAction::AskOverride { reason, incident_ticket } => {
+                    task.ask_override(reason.as_deref(), incident_ticket.as_deref(), &actor, now)
+                }
+                TaskAction::ConfirmOverride => task.confirm_override(&actor, now),
+                TaskAction::ForceApply { reason } => task.force_apply(reason.as_deref(), &actor, now),
+            }?)
+        })
+        .await
+    }
+}
+
+/// If the caller may not see the task, its approval request does not exist for the caller either.
+pub(super) fn approval_not_found(error: Error) -> Error {
+    if matches!(error, Error::NotFound(_)) { Error::NotFound("approval") } else { error }
+}
+
+pub(super) fn decision<'a>(approval_id: &'a str, response: &'a Response) -> Decision<'a> {
+    let Response { action, reason, digest } = response;
+    Decision { approval_id, action: *action, reason: reason.as_deref(), digest: *digest }
+}

@@ -1,0 +1,276 @@
+//! The execution of tasks: what workers and agents report, and what administrators command.
+//!
+//! Every write names its attempt. A write of a superseded attempt is refused and changes nothing.
+
+use ade_domain::Moment;
+use ade_domain::task::{Begin, Follows, Refusal};
+use ade_domain::task::{ExecutionResult, Failed, Output, Phase, Preview, PreviewStatus, State, TaskCommand};
+use ade_store::database::{Commit, StoredTask};
+
+use super::planner::Assessment;
+use super::{Target, TaskService};
+use crate::retry::retry_on_conflict;
+use crate::{Caller, Error, Outcome, new_id};
+
+/// A command of an administrator to the execution of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    Stop,
+    /// Roll back what a failed task left behind.
+    RollBack,
+}
+
+impl TaskService {
+    /// The current state of a task, without a check of permissions.
+    pub(crate) async fn get(&self, task_id: &str) -> Result<StoredTask, Error> {
+        self.load(Target::internal(task_id)).await
+    }
+
+    /// Begins an attempt once a worker holds all locks. A conflict since `task` was loaded fails: what was checked must be what
+    /// is begun, while its approval is valid.
+    pub(crate) async fn begin(&self, mut task: StoredTask, begin: Begin) -> Result<StoredTask, Error> {
+        let (task_id, revision, now) = (task.task_id.clone(), task.revision, self.clock.now());
+        if !self.is_approval_valid(&task) {
+            return Err(Error::Overtaken);
+        }
+        task.begin(begin, now)?;
+        self.commit_task(Target::internal(&task_id), revision, task, now).await?.ok_or(Error::Overtaken)
+    }
+
+    /// Fails a task whose stored config does not match the approved digest.
+    pub(crate) async fn spoiled(&self, task_id: &str, revision: u64, worker: &str) -> Result<(), Error> {
+        let task = self.update(Target::internal(task_id), |task, now| {
+            if task.revision != revision {
+                return Err(Error::Overtaken);
+            }
+            Ok(task.spoiled(worker, now)?)
+        });
+        task.await.map(drop)
+    }
+
+    /// Begins an attempt of an agent, which starts immediately. The stored response is part of the commit.
+    pub(crate) async fn begin_for_agent(
+        &self,
+        task_id: &str,
+        revision: u64,
+        begin: &Begin,
+        caller: &Caller,
+    ) -> Result<StoredTask, Error> {
+        let mut task = self.load(Target::internal(task_id)).await?;
+        let now = self.clock.now();
+        if task.revision != revision || !self.is_approval_valid(&task) {
+            return Err(Error::Overtaken);
+        }
+        let attempt = task.begin(begin.clone(), now)?;
+        task.started(attempt, None, now)?;
+        let mut commit = Commit::default();
+        self.add_task(&mut commit, Some(revision), &mut task, Some(caller), now).await?;
+        if let Some(request) = &caller.keep {
+            request.add_to(&mut commit, Outcome::Claim(&task), now);
+        }
+        if self.commit(commit).await? { Ok(task) } else { Err(Error::Overtaken) }
+    }
+
+    /// Begins an attempt that rolls back what a failed task left behind.
+    pub(crate) async fn begin_roll_back(&self, task_id: &str, begin: &Begin) -> Result<u64, Error> {
+        let task = self.update(Target::internal(task_id), |task, now| {
+            task.begin_roll_back(begin.clone(), now)?;
+            Ok(())
+        });
+        Ok(attempt(&task.await?))
+    }
+
+    /// Records that the executor may change something from now on.
+    pub(crate) async fn started(
+        &self,
+        task_id: &str,
+        attempt: u64,
+        stash_key: Option<String>,
+    ) -> Result<StoredTask, Error> {
+        self.update(Target::internal(task_id), |task, now| {
+            Ok(task.started(attempt, stash_key.clone(), now)?)
+        })
+        .await
+    }
+
+    /// Completes a task. `known` is its probable state, which saves a read.
+    pub(crate) async fn complete(
+        &self,
+        known: &StoredTask,
+        attempt: u64,
+        output: &Output,
+    ) -> Result<(), Error> {
+        self.update_loaded(Target::internal(&known.task_id), known.clone(), |task, now| {
+            Ok(task.complete(attempt, output.clone(), now)?)
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Records a failure; returns what the worker has to do next.
+    pub(crate) async fn fail(
+        &self,
+        task_id: &str,
+        attempt: u64,
+        failed: &Failed,
+        output: &Output,
+    ) -> Result<Follows, Error> {
+        let task = self
+            .update(Target::internal(task_id), |task, now| {
+                task.fail(attempt, failed.clone(), output.clone(), now)?;
+                Ok(())
+            })
+            .await?;
+        Ok(next_step(&task))
+    }
+
+    /// Records the report of an agent, and whether the agent held its locks until then.
+    pub(crate) async fn report(
+        &self,
+        task_id: &str,
+        attempt: u64,
+        report: &(ExecutionResult, Option<String>),
+        held_locks: bool,
+        output: &Output,
+    ) -> Result<StoredTask, Error> {
+        self.update(Target::internal(task_id), |task, now| {
+            Ok(task.report(attempt, report.clone(), held_locks, output.clone(), now)?)
+        })
+        .await
+    }
+
+    /// Records the outcome of a rollback.
+    pub(crate) async fn rolled_back(
+        &self,
+        task_id: &str,
+        attempt: u64,
+        outcome: &Result<(), String>,
+    ) -> Result<(), Error> {
+        self.update(Target::internal(task_id), |task, now| {
+            Ok(task.rolled_back(attempt, outcome.clone(), now)?)
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Takes over from a lost worker; returns the new attempt and what to do next.
+    pub(crate) async fn recover(
+        &self,
+        task_id: &str,
+        begin: &Begin,
+        can_settle: bool,
+    ) -> Result<(u64, Follows), Error> {
+        let task = self
+            .update(Target::internal(task_id), |task, now| {
+                task.recover(begin.clone(), can_settle, now)?;
+                Ok(())
+            })
+            .await?;
+        let is_open = task.execution.as_ref().is_some_and(|execution| execution.phase != Phase::Ended);
+        Ok((attempt(&task), if is_open { Follows::RollBack } else { next_step(&task) }))
+    }
+
+    /// Records that recovery begins to roll back.
+    pub(crate) async fn begin_recovery_rollback(&self, task_id: &str, attempt: u64) -> Result<(), Error> {
+        self.update(Target::internal(task_id), |task, _| Ok(task.change_back(attempt)?)).await.map(drop)
+    }
+
+    /// Sends a task back into review because its preview differs from the approved one.
+    pub(crate) async fn go_stale(
+        &self,
+        task_id: &str,
+        revision: u64,
+        preview: &Preview,
+    ) -> Result<(), Error> {
+        let target = Target::internal(task_id);
+        let mut task = self.load(target).await?;
+        if task.revision != revision {
+            return Ok(());
+        }
+        let planner = self.planner(&task.config.task_type).await?;
+        let (now, mut ids) = (self.clock.now(), new_id);
+        let plan = planner.plan_anyway(&task, preview, true, &mut ids, now);
+        task.go_stale(plan, now)?;
+        task.preview = preview.clone();
+        // After a conflict, the next worker checks the preview again.
+        self.commit_task(target, revision, task, now).await.map(drop)
+    }
+
+    /// Stores a preview that a worker computed for `of`. It is dropped if the task has changed meanwhile.
+    pub(crate) async fn put_preview(
+        &self,
+        task_id: &str,
+        of: &StoredTask,
+        preview: &Preview,
+    ) -> Result<(), Error> {
+        let target = Target::internal(task_id);
+        retry_on_conflict(async || {
+            let mut task = self.load(target).await?;
+            if task.digest != of.digest || task.preview.status != PreviewStatus::Pending {
+                return Ok(Some(()));
+            }
+            let revision = task.revision;
+            let planner = self.planner(&task.config.task_type).await?;
+            let (now, mut ids) = (self.clock.now(), new_id);
+            if task.state == State::Draft {
+                let risk = planner.risk(&task.config, preview);
+                let auto_approvable =
+                    planner.is_auto_approved(&task, Assessment::of(risk.score, preview), now);
+                task.assess(risk, auto_approvable, now);
+                task.previewed();
+            } else {
+                let plan = planner.plan_anyway(&task, preview, false, &mut ids, now);
+                task.go_stale(plan, now)?;
+            }
+            task.preview = preview.clone();
+            Ok(self.commit_task(target, revision, task, now).await?.map(drop))
+        })
+        .await
+    }
+
+    /// Stops the execution of a task, or requests its rollback.
+    pub async fn command(
+        &self,
+        task_id: &str,
+        command: Command,
+        reason: Option<&str>,
+        caller: &Caller,
+    ) -> Result<StoredTask, Error> {
+        caller.require_for(match command {
+            Command::Stop => TaskCommand::Stop,
+            Command::RollBack => TaskCommand::RollBack,
+        })?;
+        let actor = caller.actor();
+        self.update(Target::task(task_id, caller), |task, now: Moment| match command {
+            Command::Stop => Ok(task.ask_stop(reason, &actor, now)?),
+            Command::RollBack => Ok(task.ask_roll_back(reason, &actor, now)?),
+        })
+        .await
+    }
+
+    pub(crate) fn is_approval_valid(&self, task: &StoredTask) -> bool {
+        task.approval_ends_at.is_none_or(|ends_at| ends_at > self.clock.now())
+    }
+}
+
+fn attempt(task: &StoredTask) -> u64 {
+    task.execution.as_ref().map_or(0, |execution| execution.attempt)
+}
+
+/// What follows from the state of a task after an attempt failed.
+fn next_step(task: &StoredTask) -> Follows {
+    let phase = task.execution.as_ref().map(|execution| execution.phase);
+    match (task.state, phase) {
+        (State::Approved, _) => Follows::Again,
+        (_, Some(Phase::RollingBack)) => Follows::RollBack,
+        _ => Follows::Over,
+    }
+}
+
+/// Whether a write was refused because another attempt took over, or the task has left the state that it needs.
+pub(crate) const fn is_superseded(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Refused(Refusal::NotPresent { .. } | Refusal::NotLost | Refusal::InvalidTransition(_))
+    )
+}

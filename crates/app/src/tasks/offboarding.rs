@@ -1,0 +1,69 @@
+//! Reassigns the approval requests of users who leave, in the transaction in which they leave, so that no task waits for them.
+//! What is too much for one transaction, or was requested meanwhile, is reassigned by a job.
+
+use std::collections::BTreeSet;
+
+use ade_domain::Moment;
+use ade_domain::approval::ApprovalStatus;
+use ade_domain::approval::delegation::{Delegation, Ways, resolve};
+use ade_domain::people::{People, UserId};
+use ade_domain::task::Task;
+use ade_store::Database;
+use ade_store::database::{ApprovalFilter, Commit, DocumentKind};
+
+use super::{Target, TaskService};
+use crate::{Error, new_id};
+
+/// Tasks whose requests are reassigned in one transaction.
+pub const MAX_REASSIGNED_TASKS: usize = 500;
+
+/// The users who can take over, and the delegations that choose among them.
+pub(super) struct Successors {
+    people: People,
+    delegations: Vec<Delegation>,
+}
+
+impl Successors {
+    pub(super) async fn load(database: &Database) -> Result<Self, Error> {
+        let (people, documents) =
+            tokio::try_join!(database.people(), database.things(DocumentKind::Delegation))?;
+        let delegations = documents.iter().map(|document| document.read()).collect::<Result<_, _>>()?;
+        Ok(Self { people, delegations })
+    }
+
+    /// Reassigns the requests of a leaver to the delegate, else to the manager, else to administrators.
+    pub(super) fn reassign(&self, leaver: &UserId, task: &mut Task, now: Moment) -> Result<(), Error> {
+        let (people, delegations, risk) = (&self.people, self.delegations.as_slice(), task.risk_score());
+        let delegate =
+            resolve(leaver, &Ways { people, delegations, config: &task.config, risk, now }).reviewer;
+        let delegate = Some(&delegate).filter(|who| *who != leaver);
+        Ok(task.replace(leaver, delegate, people, &mut new_id, now)?)
+    }
+}
+
+impl TaskService {
+    /// Adds the reassignment of a leaver's open requests to a commit, for at most [`MAX_REASSIGNED_TASKS`] tasks. Each is guarded
+    /// by its revision: after a conflict, start again with a new commit.
+    pub async fn leave(&self, commit: &mut Commit, leaver: &UserId) -> Result<(), Error> {
+        let mut task_ids = BTreeSet::new();
+        for status in [ApprovalStatus::Pending, ApprovalStatus::ChangesRequested] {
+            let limit = u32::try_from(MAX_REASSIGNED_TASKS - task_ids.len()).unwrap_or(0);
+            let filter = ApprovalFilter { reviewer: Some(leaver.clone()), status: Some(status), after: None };
+            let open = self.database.approvals(&filter, limit).await?;
+            task_ids.extend(open.into_iter().map(|approval| approval.task_id));
+        }
+        if task_ids.is_empty() {
+            return Ok(());
+        }
+        let successors = Successors::load(&self.database).await?;
+        for task_id in task_ids {
+            let mut task = self.load(Target::internal(&task_id)).await?;
+            let (revision, now) = (task.revision, self.clock.now());
+            successors.reassign(leaver, &mut task, now)?;
+            if !task.transitions.is_empty() {
+                self.add_task(commit, Some(revision), &mut task, None, now).await?;
+            }
+        }
+        Ok(())
+    }
+}

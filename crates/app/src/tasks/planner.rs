@@ -1,0 +1,165 @@
+//! Plans the approvals of a task: its risk, its reviewers, and whether it is approved without any. It combines the rules with
+//! the history of the task type, and leaves all decisions to `domain`.
+
+use std::sync::Arc;
+
+use ade_domain::Moment;
+use ade_domain::approval::assignment::{Assignment, Question, QuorumUnreachable, assign, assign_anyway};
+use ade_domain::approval::policy::{DEFAULT, Policy};
+use ade_domain::risk::{self, HISTORY, History, Level, Registered, Risk, assess, level};
+use ade_domain::task::{Config, Plan, Preview, Resource, Task};
+use ade_store::{Database, DatabaseError};
+
+use super::rules_cache::{RulesCache, RulesSnapshot};
+use crate::rules::RegisteredPattern;
+use crate::settings::Settings;
+
+#[derive(Debug, Clone)]
+pub(super) struct ApprovalPlanner {
+    rules: Arc<RulesSnapshot>,
+    history: History,
+    /// There is a backlog of approval requests, and the settings let low-risk tasks pass in a backlog.
+    low_risk_passes: bool,
+}
+
+/// What is known about a task before reviewers are chosen.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Assessment {
+    risk: u8,
+    needs_reviewer: bool,
+}
+
+impl Assessment {
+    pub(super) fn of(risk: u8, preview: &Preview) -> Self {
+        Self { risk, needs_reviewer: preview.went_wrong() }
+    }
+}
+
+impl ApprovalPlanner {
+    pub(super) async fn load(
+        database: &Database,
+        cache: &RulesCache,
+        task_type: &str,
+    ) -> Result<Self, DatabaseError> {
+        let (version, history) = database.history(task_type, HISTORY).await?;
+        let rules = cache.at(database, &version).await?;
+        let settings = &rules.settings;
+        let low_risk_passes = settings.auto_approve_low_risk
+            && database.more_pending_than(settings.approval_backlog_threshold).await?;
+        Ok(Self { rules, history, low_risk_passes })
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.rules.settings
+    }
+
+    /// The same planner with hypothetical policies, each in place of the one with its name.
+    pub(super) fn with_policies(&self, policies: &[Policy]) -> Self {
+        let mut rules = RulesSnapshot::clone(&self.rules);
+        for policy in policies {
+            if policy.name == DEFAULT {
+                rules.default_policy = policy.clone();
+                continue;
+            }
+            rules.policies.retain(|other| other.name != policy.name);
+            rules.policies.push(policy.clone());
+        }
+        Self { rules: Arc::new(rules), ..self.clone() }
+    }
+
+    /// The highest criticality of all matching patterns, and the dependents of all of them.
+    fn registered(&self, resource: &Resource) -> Registered {
+        let matching = || {
+            let matches =
+                |entry: &&RegisteredPattern| entry.pattern.matches(&resource.resource_type, &resource.id);
+            self.rules.registry.iter().filter(matches)
+        };
+        Registered {
+            resource: resource.name(),
+            criticality: matching().map(|entry| entry.criticality).max(),
+            dependents: matching().flat_map(|entry| entry.dependents.clone()).collect(),
+        }
+    }
+
+    pub(super) fn risk(&self, config: &Config, preview: &Preview) -> Risk {
+        let facts = risk::Facts {
+            resources: config.resources.iter().map(|resource| self.registered(resource)).collect(),
+            changes: preview.magnitude(),
+            history: self.history,
+        };
+        assess(&facts, self.rules.settings.thresholds)
+    }
+
+    pub(super) fn assign(
+        &self,
+        task: &Task,
+        config: &Config,
+        assessment: Assessment,
+        now: Moment,
+    ) -> Result<Assignment, QuorumUnreachable> {
+        assign(&self.question(task, config, assessment, now))
+    }
+
+    fn question<'a>(
+        &'a self,
+        task: &'a Task,
+        config: &'a Config,
+        Assessment { risk, needs_reviewer }: Assessment,
+        now: Moment,
+    ) -> Question<'a> {
+        Question {
+            config,
+            risk,
+            // The roles of a sponsor do not extend to its agents.
+            author: self.rules.people.get(&task.author_id).filter(|_| !task.by_agent),
+            author_set: &task.author_set,
+            people: &self.rules.people,
+            policies: &self.rules.policies,
+            default_policy: &self.rules.default_policy,
+            delegations: &self.rules.delegations,
+            must_be_seen: needs_reviewer,
+            low_risk_passes: self.low_risk_passes
+                && level(risk, self.rules.settings.thresholds) == Level::Low,
+            now,
+        }
+    }
+
+    /// The plan for a task that goes back into review, even if the quorum is unreachable: it must not stay approved.
+    ///
+    /// Pass `needs_reviewer` if the preview changed between approval and apply: an automatic approval would repeat for ever.
+    pub(super) fn plan_anyway<'a>(
+        &self,
+        task: &Task,
+        preview: &Preview,
+        needs_reviewer: bool,
+        ids: &'a mut dyn FnMut() -> String,
+        now: Moment,
+    ) -> Plan<'a> {
+        let mut plan = self.plan(task, &task.config, preview, ids, now);
+        let assessment = Assessment::of(plan.risk.score, preview);
+        let needs_reviewer = assessment.needs_reviewer || needs_reviewer;
+        let assessment = Assessment { needs_reviewer, ..assessment };
+        plan.assignment = Ok(assign_anyway(&self.question(task, &task.config, assessment, now)));
+        plan
+    }
+
+    /// Whether the task would be approved without a reviewer.
+    pub(super) fn is_auto_approved(&self, task: &Task, assessment: Assessment, now: Moment) -> bool {
+        self.assign(task, &task.config, assessment, now)
+            .is_ok_and(|assignment| assignment.auto_approved.is_some())
+    }
+
+    pub(super) fn plan<'a>(
+        &self,
+        task: &Task,
+        config: &Config,
+        preview: &Preview,
+        ids: &'a mut dyn FnMut() -> String,
+        now: Moment,
+    ) -> Plan<'a> {
+        let risk = self.risk(config, preview);
+        let assignment = self.assign(task, config, Assessment::of(risk.score, preview), now);
+        let fingerprint = preview.fingerprint.map(|fingerprint| fingerprint.to_string());
+        Plan { risk, fingerprint, assignment, due_after_ms: self.rules.settings.due_after_ms(), ids }
+    }
+}

@@ -1,0 +1,87 @@
+//! The rules that all tasks share (users, policies, delegations, the resource registry, settings), cached per process.
+//!
+//! A cached snapshot is only used for the rules version that it was read under.
+
+use std::sync::Arc;
+
+use ade_domain::approval::delegation::Delegation;
+use ade_domain::approval::policy::{DEFAULT, Policy, default_policy};
+use ade_domain::people::People;
+use ade_store::database::{DocumentKind, RulesVersion};
+use ade_store::{Database, DatabaseError};
+use tokio::sync::Mutex;
+
+use crate::rules::{RegisteredPattern, StoredPolicy, is_policy};
+use crate::settings::Settings;
+
+#[derive(Debug, Clone)]
+pub(super) struct RulesSnapshot {
+    pub(super) people: People,
+    pub(super) policies: Vec<Policy>,
+    pub(super) default_policy: Policy,
+    pub(super) delegations: Vec<Delegation>,
+    pub(super) registry: Vec<RegisteredPattern>,
+    pub(super) settings: Settings,
+}
+
+/// The last snapshot, with the version that the database had before it was read. Callers bring the current version, so that
+/// changes by any process are read again.
+#[derive(Debug, Default)]
+pub(super) struct RulesCache(Mutex<Option<(RulesVersion, Arc<RulesSnapshot>)>>);
+
+impl RulesCache {
+    /// The snapshot of this version, or a newer one.
+    pub(super) async fn at(
+        &self,
+        database: &Database,
+        version: &RulesVersion,
+    ) -> Result<Arc<RulesSnapshot>, DatabaseError> {
+        // Locked while it is read: concurrent callers wait for the result instead of reading the same.
+        let mut cached = self.0.lock().await;
+        if let Some((cached_version, rules)) = &*cached
+            && cached_version == version
+        {
+            return Ok(rules.clone());
+        }
+        // Read before the rules: any change from here on gives the database another version.
+        let current = database.mark().await?;
+        if let Some((cached_version, rules)) = &*cached
+            && *cached_version == current
+        {
+            return Ok(rules.clone());
+        }
+        let rules = Arc::new(RulesSnapshot::load(database).await?);
+        *cached = Some((current, rules.clone()));
+        Ok(rules)
+    }
+
+    pub(super) async fn current(&self, database: &Database) -> Result<Arc<RulesSnapshot>, DatabaseError> {
+        self.at(database, &database.mark().await?).await
+    }
+}
+
+impl RulesSnapshot {
+    async fn load(database: &Database) -> Result<Self, DatabaseError> {
+        let (people, policies, delegations, registry, settings) = tokio::try_join!(
+            database.people(),
+            database.things(DocumentKind::Policy),
+            database.things(DocumentKind::Delegation),
+            database.things(DocumentKind::Resource),
+            Settings::load(database),
+        )?;
+        let mut active = Vec::new();
+        for policy in policies.iter().filter(|document| is_policy(document)) {
+            active.extend(policy.read::<StoredPolicy>()?.active);
+        }
+        let (default, policies): (Vec<Policy>, Vec<Policy>) =
+            active.into_iter().partition(|policy| policy.name == DEFAULT);
+        Ok(Self {
+            people,
+            policies,
+            default_policy: default.into_iter().next().unwrap_or_else(default_policy),
+            delegations: delegations.iter().map(|document| document.read()).collect::<Result<_, _>>()?,
+            registry: registry.iter().map(|document| document.read()).collect::<Result<_, _>>()?,
+            settings,
+        })
+    }
+}

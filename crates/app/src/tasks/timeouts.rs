@@ -1,0 +1,134 @@
+//! Work that becomes due by time: overdue approval requests, expired approvals, requests of users who left, a backlog, and
+//! unnumbered log entries. Any number of processes may do it: each step happens once, because its commit checks the revision.
+
+use ade_domain::task::State;
+use ade_store::database::StoredTask;
+
+use super::offboarding::Successors;
+use super::{Target, TaskService};
+use crate::retry::retry_on_conflict;
+use crate::{Error, new_id};
+
+const BATCH_SIZE: u32 = 100;
+/// Rounds of one run; the rest is for the next run.
+const MAX_ROUNDS: usize = 100;
+const SEQUENCER_LEASE_MS: u64 = 10_000;
+
+impl TaskService {
+    /// Processes everything that is due; returns the number of changes.
+    pub async fn work_off(&self) -> Result<usize, Error> {
+        let mut changes = 0;
+        for _ in 0..MAX_ROUNDS {
+            let round = self.process_round().await?;
+            changes += round;
+            if round < BATCH_SIZE as usize {
+                break;
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Processes one batch of each kind. Fewer changes than a batch mean that nothing is left that can be processed.
+    async fn process_round(&self) -> Result<usize, Error> {
+        let mut changes = self.reassign_left_behind().await?;
+        changes += self.escalate_overdue().await?;
+        for task_id in self.database.expired(self.clock.now(), BATCH_SIZE).await? {
+            let state = self.expire(&task_id).await.map(|task| task.state);
+            let has_expired = matches!(state, Ok(state) if state != State::Approved);
+            changes += usize::from(Self::is_changed(state)? && has_expired);
+        }
+        Ok(changes + self.raise_waiting().await?)
+    }
+
+    async fn escalate_overdue(&self) -> Result<usize, Error> {
+        let overdue = self.database.overdue(self.clock.now(), BATCH_SIZE).await?;
+        if overdue.is_empty() {
+            return Ok(0);
+        }
+        let (people, mut changes) = (self.database.people().await?, 0);
+        for (approval_id, task_id) in overdue {
+            let escalated = self.update(Target::internal(&task_id), |task, now| {
+                task.escalate(&approval_id, &people, &mut new_id, now)?;
+                Ok(())
+            });
+            changes += usize::from(Self::is_changed(escalated.await)?);
+        }
+        Ok(changes)
+    }
+
+    /// Reassigns open requests of users who left.
+    async fn reassign_left_behind(&self) -> Result<usize, Error> {
+        let left_behind = self.database.left_behind(BATCH_SIZE).await?;
+        if left_behind.is_empty() {
+            return Ok(0);
+        }
+        let (successors, mut changes) = (Successors::load(&self.database).await?, 0);
+        for (task_id, leaver) in left_behind {
+            let open = |task: &StoredTask| {
+                let approvals = task.approvals.iter();
+                approvals.filter(|approval| approval.reviewer_id == leaver && approval.is_open()).count()
+            };
+            let still_open = self
+                .update(Target::internal(&task_id), |task, now| successors.reassign(&leaver, task, now))
+                .await
+                .map(|task| open(&task));
+            // If nobody can take over, a request stays until it is overdue.
+            let is_reassigned = matches!(still_open, Ok(0));
+            changes += usize::from(Self::is_changed(still_open)? && is_reassigned);
+        }
+        Ok(changes)
+    }
+
+    /// Sends a task back into review whose approval has expired.
+    async fn expire(&self, task_id: &str) -> Result<StoredTask, Error> {
+        let target = Target::internal(task_id);
+        retry_on_conflict(async || {
+            let mut task = self.load(target).await?;
+            let now = self.clock.now();
+            let is_expired = task.approval_ends_at.is_some_and(|ends_at| ends_at <= now);
+            if task.state != State::Approved || !is_expired {
+                return Ok(Some(task));
+            }
+            let (revision, mut ids) = (task.revision, new_id);
+            let planner = self.planner(&task.config.task_type).await?;
+            let plan = planner.plan_anyway(&task, &task.preview, false, &mut ids, now);
+            task.expire(plan, now)?;
+            self.commit_task(target, revision, task, now).await
+        })
+        .await
+    }
+
+    /// In a backlog, raises the priority of requests that have waited for long.
+    async fn raise_waiting(&self) -> Result<usize, Error> {
+        let threshold = self.settings().await?.approval_backlog_threshold;
+        if !self.database.more_pending_than(threshold).await? {
+            return Ok(0);
+        }
+        let mut changes = 0;
+        for (approval_id, task_id) in self.database.to_be_raised(self.clock.now(), BATCH_SIZE).await? {
+            let raised = self.update(Target::internal(&task_id), |task, now| {
+                task.raise(&approval_id, now)?;
+                Ok(())
+            });
+            changes += usize::from(Self::is_changed(raised.await)?);
+        }
+        Ok(changes)
+    }
+
+    /// A task that refuses its change must not stop the processing of the others.
+    fn is_changed<T>(result: Result<T, Error>) -> Result<bool, Error> {
+        match result {
+            Ok(_) => Ok(true),
+            Err(Error::Record(error)) => Err(Error::Record(error)),
+            Err(error) => {
+                tracing::warn!(%error, "cannot process a task that is due");
+                Ok(false)
+            }
+        }
+    }
+
+    /// Numbers log entries and events, unless another process holds the sequencer lease; returns how many.
+    pub async fn number(&self, holder: &str) -> Result<u64, Error> {
+        Ok(self.database.number(holder, self.clock.now(), SEQUENCER_LEASE_MS, BATCH_SIZE).await?)
+    }
+}

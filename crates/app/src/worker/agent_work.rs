@@ -1,0 +1,360 @@
+//! Work for agents: they claim a task with its locks, send heartbeats and log output, and report how it ended.
+//!
+//! What an agent reports counts only while its attempt is the current one; repeating a report changes nothing. Secrets of the
+//! configuration are redacted in all of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ade_domain::task::{Begin, Refusal};
+use ade_domain::task::{Config, Execution, ExecutionResult, Output as StoredOutput, State};
+use ade_domain::{Clock, Moment};
+use ade_executors::Secrets;
+use ade_store::coordination::CapacityClaim;
+use ade_store::database::{LogLine, Renewed, StoredTask};
+use ade_store::{Blobs, Database};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout};
+
+use super::apply::matches_digest;
+use super::lease::{AttemptLocks, LOCK_TIMEOUT_MS, acquire_locks};
+use crate::agents::{AgentService, Capacity};
+use crate::{Caller, Error, LockService, Outcome, TaskService};
+
+/// How often a waiting claim looks for work without a notification.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a claim keeps others away before its attempt begins.
+const MAX_CLAIM_TTL_MS: u64 = 10_000;
+/// How long a task is left alone whose locks are taken.
+const RETRY_DELAY_MS: u64 = 1_000;
+/// Output bytes in the database; longer output is stored as a blob.
+const MAX_INLINE_OUTPUT: usize = 65_536;
+/// Places (the agent and its capabilities) that one claim considers.
+const MAX_PLACES: usize = 64;
+
+#[derive(Clone)]
+pub struct Pulls {
+    pub record: Database,
+    pub reviews: TaskService,
+    pub locks: LockService,
+    pub agents: AgentService,
+    pub clock: Arc<dyn Clock>,
+    /// Where long output is stored.
+    pub blobs: Blobs,
+    /// Secrets to redact.
+    pub secrets: Secrets,
+    /// How long an agent counts as alive without a heartbeat.
+    pub lease_ms: u64,
+}
+
+impl std::fmt::Debug for Pulls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AgentWorkService").finish_non_exhaustive()
+    }
+}
+
+/// An agent's report of how its attempt ended.
+#[derive(Debug, Clone)]
+pub struct Report {
+    pub attempt: u64,
+    pub result: ExecutionResult,
+    pub output: Option<String>,
+    pub error: Option<String>,
+}
+
+/// The response to a heartbeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alive {
+    pub lease_until: Moment,
+    /// Whether an administrator wants the agent to stop.
+    pub stop: bool,
+}
+
+enum ClaimOutcome {
+    Begun(Box<StoredTask>),
+    /// The locks are taken, or the task is no longer ready.
+    NotReady,
+    /// The agent is at its limit; another agent can have the task at once.
+    NoCapacity,
+}
+
+impl Pulls {
+    /// Claims a task that names the agent or one of its capabilities; waits for one until the timeout.
+    pub async fn claim(
+        &self,
+        named: Option<&str>,
+        types: &[String],
+        wait: Duration,
+        caller: &Caller,
+    ) -> Result<Option<StoredTask>, Error> {
+        let agent = self.agents.acts_as(caller, named).await?;
+        let stored = self.record.agent(&agent).await?;
+        let capabilities = stored.map(|stored| stored.capabilities).unwrap_or_default();
+        let places: Vec<String> = std::iter::once(Config::place_of_agent(&agent))
+            .chain(capabilities.iter().map(|capability| Config::place_of_capability(capability)))
+            .take(MAX_PLACES)
+            .collect();
+        let (mut work, deadline) = (self.reviews.work(), Instant::now() + wait);
+        loop {
+            // Work that becomes ready after this is notified.
+            work.mark_unchanged();
+            if let Some(task) = self.try_claim(&agent, &places, types, caller).await? {
+                return Ok(Some(task));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            // A notification and a timeout have the same effect: try again.
+            let _ = timeout(left.min(POLL_INTERVAL), work.changed()).await;
+        }
+    }
+
+    async fn try_claim(
+        &self,
+        agent: &str,
+        places: &[String],
+        types: &[String],
+        caller: &Caller,
+    ) -> Result<Option<StoredTask>, Error> {
+        let now = self.clock.now();
+        // Checked before anything is claimed: an agent without capacity must not block others.
+        match self.agents.capacity(agent).await? {
+            Capacity::Free => {}
+            Capacity::Draining => return Ok(None),
+            Capacity::Full => {
+                // The task that it would get counts as queued for it.
+                if let Some(task_id) = self.record.first_ready(places, types, now).await?
+                    && self.claim_capacity(agent, &task_id, self.lease_ms).await?
+                {
+                    self.release_capacity(agent, &task_id).await;
+                }
+                return Ok(None);
+            }
+        }
+        let by = format!("agent {agent}");
+        let until = now.plus_ms(self.lease_ms.min(MAX_CLAIM_TTL_MS));
+        let claimed = self.record.claim(places, types, &by, now, until, 1).await?;
+        let Some(task_id) = claimed.first() else { return Ok(None) };
+        let outcome = self.begin(agent, task_id, caller).await;
+        let delay_ms = match &outcome {
+            Ok(ClaimOutcome::NoCapacity) | Err(_) => 0,
+            Ok(ClaimOutcome::NotReady | ClaimOutcome::Begun(_)) => RETRY_DELAY_MS,
+        };
+        if let Ok(ClaimOutcome::Begun(task)) = outcome {
+            return Ok(Some(*task));
+        }
+        // If this fails, the claim expires by itself.
+        if let Err(error) = self.record.put_off(task_id, &by, self.clock.now().plus_ms(delay_ms)).await {
+            tracing::debug!(task_id, %error, "cannot postpone a task");
+        }
+        match outcome {
+            Err(error) if !crate::tasks::is_superseded(&error) && error != Error::Overtaken => Err(error),
+            _ => Ok(None),
+        }
+    }
+
+    async fn begin(&self, agent: &str, task_id: &str, caller: &Caller) -> Result<ClaimOutcome, Error> {
+        let task = self.reviews.get(task_id).await?;
+        let (attempt, config) = (task.next_attempt(), &task.config);
+        if task.state != State::Approved || !self.reviews.is_approval_valid(&task) {
+            return Ok(ClaimOutcome::NotReady);
+        }
+        if !matches_digest(&task) {
+            tracing::error!(task_id, "the stored task differs from what was approved; no agent gets it");
+            self.reviews.spoiled(task_id, task.revision, agent).await?;
+            return Ok(ClaimOutcome::NotReady);
+        }
+        // The first lease must not exceed the timeout of the task either.
+        let lease_ms = self.lease_ms.min(u64::from(config.timeout_seconds) * 1_000);
+        if !self.claim_capacity(agent, task_id, lease_ms).await? {
+            return Ok(ClaimOutcome::NoCapacity);
+        }
+        let acquired =
+            acquire_locks(&self.locks, agent, task_id, attempt, config, lease_ms, LOCK_TIMEOUT_MS).await;
+        let Some((locks, _)) = acquired.as_ref().ok().and_then(Option::as_ref) else {
+            self.release_capacity(agent, task_id).await;
+            return acquired.map(|_| ClaimOutcome::NotReady);
+        };
+        let lease_until = self.clock.now().plus_ms(lease_ms);
+        let begin = Begin { worker: agent.to_owned(), grants: locks.grants(), lease_until };
+        let begun = self.reviews.begin_for_agent(task_id, task.revision, &begin, caller).await;
+        if begun.is_err() {
+            locks.release(&self.locks).await;
+            self.release_capacity(agent, task_id).await;
+        }
+        begun.map(|task| ClaimOutcome::Begun(Box::new(task)))
+    }
+
+    /// Claims capacity of the agent for a task, or extends the claim; returns whether the agent has it.
+    async fn claim_capacity(&self, agent: &str, task_id: &str, ms: u64) -> Result<bool, Error> {
+        let coordination = self.locks.coordination();
+        let until = coordination.now().plus_ms(ms);
+        let claimed = coordination.claim(agent.to_owned(), task_id.to_owned(), until).await;
+        Ok(claimed.map_err(Error::unavailable)? == CapacityClaim::Yes)
+    }
+
+    async fn release_capacity(&self, agent: &str, task_id: &str) {
+        let released = self.locks.coordination().unclaim(agent.to_owned(), task_id.to_owned()).await;
+        if let Err(error) = released {
+            tracing::debug!(task_id, %error, "cannot release the capacity of an agent; it expires");
+        }
+    }
+
+    /// A task that the caller executes, with the name of its worker.
+    async fn executed_task(
+        &self,
+        task_id: &str,
+        attempt: u64,
+        caller: &Caller,
+    ) -> Result<(StoredTask, String), Error> {
+        let is_id = uuid::Uuid::parse_str(task_id).is_ok();
+        let task =
+            if is_id { self.reviews.get(task_id).await? } else { return Err(Error::NotFound("task")) };
+        let Some(execution) = &task.execution else {
+            return Err(if caller.may_see(&task) {
+                Refusal::NotPresent { attempt, current: 0 }.into()
+            } else {
+                Error::NotFound("task")
+            });
+        };
+        let worker = execution.worker.clone();
+        let is_agent_task = task.config.executor == ade_domain::task::AGENT;
+        if !is_agent_task || !self.agents.acts_for(caller, &worker).await? {
+            return Err(if caller.may_see(&task) {
+                Error::Forbidden(format!("only {worker}, which executes this task, can report about it"))
+            } else {
+                Error::NotFound("task")
+            });
+        }
+        Ok((task, worker))
+    }
+
+    /// Renews lease and locks of an agent, but never beyond the timeout of the task, nor beyond one lease after a stop was requested.
+    /// The locks never outlive the lease.
+    pub async fn heartbeat(&self, task_id: &str, attempt: u64, caller: &Caller) -> Result<Alive, Error> {
+        let (task, worker) = self.executed_task(task_id, attempt, caller).await?;
+        let now = self.clock.now();
+        let lease_until = task.lives_until(attempt, self.lease_ms, now)?;
+        let execution = task.under_way(attempt)?;
+        let ms = lease_until.ms_since(now);
+        // Locks first: an agent that has lost them must not stay alive by heartbeats.
+        if let Some(locks) = AttemptLocks::of(&worker, task_id, attempt, &execution.grants)
+            && !locks.renew(&self.locks, ms).await.map_err(Error::unavailable)?
+        {
+            return Err(Error::LocksLost);
+        }
+        let renewed = self.record.renew(task_id, attempt, lease_until).await?;
+        if renewed == Renewed::No {
+            let now = self.reviews.get(task_id).await?.next_attempt() - 1;
+            return Err(Refusal::NotPresent { attempt, current: now }.into());
+        }
+        self.claim_capacity(&worker, task_id, ms).await?;
+        Ok(Alive { lease_until, stop: renewed == Renewed::Stop })
+    }
+
+    /// Stores log output of the agent.
+    pub async fn log(&self, task_id: &str, attempt: u64, text: &str, caller: &Caller) -> Result<(), Error> {
+        let (task, _) = self.executed_task(task_id, attempt, caller).await?;
+        let (now, text) = (self.clock.now(), self.secrets.hide(text));
+        let response = caller.keep.as_ref().map(|request| request.response(Outcome::Said, now));
+        if self.record.say(task_id, attempt, now, &text, response).await? {
+            return Ok(());
+        }
+        let now = task.execution.as_ref().map_or(0, |execution| execution.attempt);
+        Err(Refusal::NotPresent { attempt, current: now }.into())
+    }
+
+    /// The log of a task, starting after line `after`.
+    pub async fn logs(
+        &self,
+        task_id: &str,
+        after: u64,
+        limit: u32,
+        caller: &Caller,
+    ) -> Result<(Vec<LogLine>, StoredTask), Error> {
+        let task = self.reviews.task(task_id, caller).await?;
+        Ok((self.record.said(task_id, after, limit).await?, task))
+    }
+
+    /// Records the report of an agent. A repeated report gets the same response. Success counts only if the agent still holds its
+    /// locks with its own tokens.
+    pub async fn complete(
+        &self,
+        task_id: &str,
+        report: Report,
+        caller: &Caller,
+    ) -> Result<StoredTask, Error> {
+        let Report { attempt, result, output, error } = report;
+        let (task, worker) = self.executed_task(task_id, attempt, caller).await?;
+        if task.was_reported(attempt, result) {
+            return Ok(task);
+        }
+        // Output is stored for the current attempt only.
+        let execution = task.under_way(attempt)?;
+        let locks = AttemptLocks::of(&worker, task_id, attempt, &execution.grants);
+        let holds_locks = result != ExecutionResult::Success || self.holds(locks.as_ref(), execution).await;
+        let output = self.store_output(task_id, attempt, output).await?;
+        let report = (result, error.map(|error| self.secrets.hide(&error)));
+        let reported = self.reviews.report(task_id, attempt, &report, holds_locks, &output).await;
+        if matches!(reported, Err(Error::Refused(_) | Error::Overtaken)) {
+            self.remove_output(task_id, output).await;
+        }
+        if let Err(error) = reported {
+            // The same report may have arrived twice at once.
+            let now = self.reviews.get(task_id).await?;
+            return if now.was_reported(attempt, result) { Ok(now) } else { Err(error) };
+        }
+        if let Some(locks) = locks {
+            locks.release(&self.locks).await;
+        }
+        self.release_capacity(&worker, task_id).await;
+        self.reviews.get(task_id).await
+    }
+
+    /// Whether the locks of an attempt are held with its own tokens. If coordination does not answer, the lease in the database
+    /// decides.
+    async fn holds(&self, locks: Option<&AttemptLocks>, execution: &Execution) -> bool {
+        let has_lease = execution.lease_until > self.clock.now();
+        let Some(locks) = locks else { return has_lease };
+        match locks.are_held(&self.locks).await {
+            Ok(held) => held,
+            Err(error) => {
+                tracing::warn!(%error, "cannot verify the locks of an agent; its lease decides");
+                has_lease
+            }
+        }
+    }
+
+    /// The beginning of the output, and all of it as a blob if it is longer. Each blob has a key of its own, so that none overwrites
+    /// another.
+    async fn store_output(
+        &self,
+        task_id: &str,
+        attempt: u64,
+        output: Option<String>,
+    ) -> Result<StoredOutput, Error> {
+        let Some(text) = output.filter(|text| !text.is_empty()) else { return Ok(StoredOutput::default()) };
+        let text = self.secrets.hide(&text);
+        if text.len() <= MAX_INLINE_OUTPUT {
+            return Ok(StoredOutput { text: Some(text), key: None });
+        }
+        let beginning =
+            text.get(..text.floor_char_boundary(MAX_INLINE_OUTPUT)).unwrap_or_default().to_owned();
+        let key = format!("output/{task_id}/{attempt}-{}", uuid::Uuid::new_v4().simple());
+        let blobs = self.blobs.clone();
+        let put = spawn_blocking(move || blobs.put(&key, text.as_bytes()).map(|()| key)).await;
+        let key = put.map_err(Error::unavailable)?.map_err(Error::unavailable)?;
+        Ok(StoredOutput { text: Some(beginning), key: Some(key) })
+    }
+
+    /// Removes the output of a report that was refused.
+    async fn remove_output(&self, task_id: &str, output: StoredOutput) {
+        let Some(key) = output.key else { return };
+        let blobs = self.blobs.clone();
+        let removed = spawn_blocking(move || blobs.remove(&key).map_err(|error| error.to_string())).await;
+        if let Err(error) = removed.map_err(|error| error.to_string()).and_then(|removed| removed) {
+            tracing::warn!(task_id, error, "cannot remove the output of a refused report");
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! The locks and the lease of an attempt: acquired as one request, renewed while it runs, released when it ends.
+
+use std::time::Duration;
+
+use ade_domain::lock::{Ask, Holder, LockName, LockRequest, Mode, Patience, RequestKey, Token};
+use ade_domain::task::{Config, HeldLock, ResourceMode};
+use ade_executors::{Halt, Halted};
+use ade_store::database::Renewed;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, sleep_until, timeout_at};
+use uuid::Uuid;
+
+use super::Worker;
+use crate::locks::{Acquired, Held, LockError};
+use crate::{Error, LockService};
+
+/// How long an attempt waits for its locks before other tasks are tried.
+pub(crate) const LOCK_TIMEOUT_MS: u64 = 5_000;
+
+/// How often a running attempt checks whether it is to stop. Its lease is renewed far less often.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The holder id of an attempt.
+#[must_use]
+pub(crate) fn holder_id(task_id: &str, attempt: u64) -> String {
+    format!("{task_id}:{attempt}")
+}
+
+const fn lock_mode(mode: ResourceMode) -> Mode {
+    match mode {
+        ResourceMode::Exclusive => Mode::Exclusive,
+        ResourceMode::Shared => Mode::Shared,
+    }
+}
+
+/// Locks that an attempt holds. Dropping it does not release them: they end with their leases.
+#[derive(Debug, Clone)]
+pub(crate) struct AttemptLocks {
+    holder: Holder,
+    held: Vec<Held>,
+    modes: Vec<Mode>,
+}
+
+impl AttemptLocks {
+    /// The locks as the database stores them.
+    pub(crate) fn grants(&self) -> Vec<HeldLock> {
+        let resource_mode = |mode: &Mode| match mode {
+            Mode::Exclusive => ResourceMode::Exclusive,
+            Mode::Shared => ResourceMode::Shared,
+        };
+        let grant = |(held, mode): (&Held, &Mode)| HeldLock {
+            lock: held.lock.to_string(),
+            mode: resource_mode(mode),
+            fencing_token: held.token.number(),
+        };
+        self.held.iter().zip(&self.modes).map(grant).collect()
+    }
+
+    /// Lock names and fencing tokens, for executors.
+    pub(crate) fn tokens(&self) -> Vec<(String, u64)> {
+        self.held.iter().map(|held| (held.lock.to_string(), held.token.number())).collect()
+    }
+
+    /// The locks that an attempt holds according to the database.
+    pub(crate) fn of(agent: &str, task_id: &str, attempt: u64, grants: &[HeldLock]) -> Option<Self> {
+        let holder = Holder::new(agent, Some(&holder_id(task_id, attempt))).ok()?;
+        let held = grants.iter().map(|grant| {
+            Some(Held { lock: grant.lock.parse().ok()?, token: Token::shown(grant.fencing_token) })
+        });
+        let modes = grants.iter().map(|grant| lock_mode(grant.mode));
+        Some(Self { holder, held: held.collect::<Option<_>>()?, modes: modes.collect() })
+    }
+
+    pub(super) fn none(agent: &str, task_id: &str, attempt: u64) -> Option<Self> {
+        Self::of(agent, task_id, attempt, &[])
+    }
+
+    /// Renews the locks; returns whether all of them are still held.
+    pub(crate) async fn renew(&self, locks: &LockService, ms: u64) -> Result<bool, LockError> {
+        if self.held.is_empty() {
+            return Ok(true);
+        }
+        let results = locks.heartbeat(&self.holder, &self.held, ms).await?;
+        Ok(results.iter().all(|result| result.result.is_ok()))
+    }
+
+    /// Whether all locks are held with these tokens.
+    pub(crate) async fn are_held(&self, locks: &LockService) -> Result<bool, ade_store::CoordinationError> {
+        for held in &self.held {
+            let by = locks.verify(held.lock.clone(), held.token).await?;
+            if by.is_none_or(|by| by.holder != self.holder) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The locks with the time since when they are certainly valid; `None` if they are lost. It is not known how long the request
+    /// waited, so locks that took long to acquire are renewed.
+    async fn valid_since(
+        self,
+        requested_at: Instant,
+        locks: &LockService,
+        lease_ms: u64,
+    ) -> Option<(Self, Instant)> {
+        let now = Instant::now();
+        if requested_at + Duration::from_millis(lease_ms / 3) > now {
+            return Some((self, requested_at));
+        }
+        let is_held = self.renew(locks, lease_ms).await.unwrap_or(false);
+        if !is_held {
+            self.release(locks).await;
+        }
+        is_held.then_some((self, now))
+    }
+
+    /// Releases the locks. If coordination does not answer, they end with their leases.
+    pub(crate) async fn release(&self, locks: &LockService) {
+        if self.held.is_empty() {
+            return;
+        }
+        if let Err(error) = locks.release(&self.holder, &self.held).await {
+            tracing::warn!(%error, "cannot release the locks of a task; they end with their leases");
+        }
+    }
+}
+
+/// Acquires all locks of a task for its next attempt as one request. Returns them with the time since when they are valid;
+/// `None` if they cannot be acquired now.
+pub(crate) async fn acquire_locks(
+    locks: &LockService,
+    agent: &str,
+    task_id: &str,
+    attempt: u64,
+    config: &Config,
+    lease_ms: u64,
+    timeout_ms: u64,
+) -> Result<Option<(AttemptLocks, Instant)>, Error> {
+    let invalid = |reason: String| Error::invalid("/resources", format!("cannot be locked: {reason}"));
+    let holder = Holder::new(agent, Some(&holder_id(task_id, attempt)));
+    let holder = holder.map_err(|error| invalid(error.to_string()))?;
+    let mut asks = Vec::new();
+    for (name, mode) in config.locks(Some(task_id)) {
+        let lock: LockName = name.parse().map_err(|error| invalid(format!("{name}: {error}")))?;
+        asks.push(Ask { lock, mode: lock_mode(mode) });
+    }
+    // All requests acquire locks in the same order.
+    asks.sort_by(|one, other| one.lock.cmp(&other.lock));
+    let request = LockRequest {
+        key: RequestKey::once(Uuid::new_v4().as_u128()),
+        repeatable: false,
+        holder: holder.clone(),
+        asks,
+        ttl_ms: lease_ms,
+        patience: Patience::HeldOpen { ms: timeout_ms },
+        priority: config.priority.into(),
+        purpose: format!("apply task {task_id}").as_str().into(),
+    };
+    let requested_at = Instant::now();
+    match locks.acquire_unmetered(request).await {
+        Ok(Acquired::Granted(granted)) => {
+            let (held, modes) = granted
+                .into_iter()
+                .map(|granted| {
+                    (Held { lock: granted.ask.lock, token: granted.grant.token }, granted.ask.mode)
+                })
+                .unzip();
+            Ok(AttemptLocks { holder, held, modes }.valid_since(requested_at, locks, lease_ms).await)
+        }
+        Ok(Acquired::Waiting(_)) => Ok(None),
+        Err(error) => {
+            tracing::debug!(task_id, %error, "cannot acquire the locks of a task");
+            Ok(None)
+        }
+    }
+}
+
+/// Renews the lease and the locks of an attempt until it is dropped, and halts the run when they are lost.
+pub(super) struct LeaseGuard {
+    pub(super) halted: Halted,
+    timer: watch::Sender<Option<Instant>>,
+    renewer: AbortHandle,
+}
+
+impl Drop for LeaseGuard {
+    fn drop(&mut self) {
+        self.renewer.abort();
+    }
+}
+
+impl LeaseGuard {
+    /// Whether lease or locks are lost, or have expired by the local clock: a process that was paused notices before it goes on.
+    pub(super) fn is_lost(&self) -> bool {
+        self.halted.now() == Some(Halt::Lost)
+    }
+
+    /// Starts the timeout of the run.
+    pub(super) fn start_timeout(&self, timeout: Duration) {
+        self.timer.send_replace(Some(Instant::now() + timeout));
+    }
+}
+
+/// The result of one renewal.
+enum Renewal {
+    Renewed,
+    StopRequested,
+    /// Another worker may take over.
+    Lost,
+}
+
+/// Renews the lease and the locks of one attempt.
+struct LeaseRenewer {
+    worker: Worker,
+    task_id: String,
+    attempt: u64,
+    locks: AttemptLocks,
+    heartbeat: Interval,
+    stop_check: Interval,
+    /// By the local clock. Nobody else takes over before.
+    valid_until: watch::Sender<Instant>,
+}
+
+impl LeaseRenewer {
+    /// The next renewal. A renewal that is not confirmed before the lease expires counts as lost.
+    async fn next(&mut self) -> Renewal {
+        let valid_until = *self.valid_until.borrow();
+        let renewed = timeout_at(valid_until, async {
+            tokio::select! {
+                biased;
+                _ = self.heartbeat.tick() => {}
+                _ = self.stop_check.tick() => return None,
+            }
+            let sent_at = Instant::now();
+            Some((sent_at, self.renew().await))
+        });
+        let Some(renewed) = renewed.await.transpose() else { return self.check_stop().await };
+        match renewed {
+            Err(_) | Ok((_, Some(Renewed::No))) => Renewal::Lost,
+            Ok((sent_at, Some(renewed))) => {
+                self.valid_until.send_replace(sent_at + Duration::from_millis(self.worker.lease_ms));
+                if renewed == Renewed::Stop { Renewal::StopRequested } else { Renewal::Renewed }
+            }
+            Ok((_, None)) => Renewal::Renewed,
+        }
+    }
+
+    /// Whether the run is to stop. If the database does not answer, the next renewal finds out.
+    async fn check_stop(&self) -> Renewal {
+        let deadline = (Instant::now() + STOP_CHECK_INTERVAL).min(*self.valid_until.borrow());
+        let is_stopped = self.worker.record.is_stopped(&self.task_id, self.attempt);
+        if matches!(timeout_at(deadline, is_stopped).await, Ok(Ok(true))) {
+            Renewal::StopRequested
+        } else {
+            Renewal::Renewed
+        }
+    }
+
+    /// `None` if the database or coordination does not answer.
+    async fn renew(&self) -> Option<Renewed> {
+        let (worker, task_id) = (&self.worker, self.task_id.as_str());
+        let renewed = match worker.record.renew(task_id, self.attempt, worker.lease_until()).await {
+            Ok(renewed) => renewed,
+            Err(error) => {
+                tracing::warn!(task_id, %error, "cannot renew the lease of a task; retrying");
+                return None;
+            }
+        };
+        match self.locks.renew(&worker.locks, worker.lease_ms).await {
+            Ok(true) => Some(renewed),
+            Ok(false) => Some(Renewed::No),
+            Err(error) => {
+                tracing::warn!(task_id, %error, "cannot renew the locks of a task; retrying");
+                None
+            }
+        }
+    }
+}
+
+impl Worker {
+    /// Starts to renew an attempt whose lease and locks are valid since `since`.
+    pub(super) fn guard_lease(
+        &self,
+        task_id: &str,
+        attempt: u64,
+        locks: &AttemptLocks,
+        since: Instant,
+    ) -> LeaseGuard {
+        let (timer, timeouts) = watch::channel(None);
+        let (valid_until, until) = watch::channel(since + Duration::from_millis(self.lease_ms));
+        let (halt, halted) = Halted::within(until);
+        let mut heartbeat = interval_at(since + self.heartbeat_interval(), self.heartbeat_interval());
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (worker, task_id, locks) = (self.clone(), task_id.to_owned(), locks.clone());
+        let mut stop_check = interval_at(Instant::now() + STOP_CHECK_INTERVAL, STOP_CHECK_INTERVAL);
+        stop_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut renewer =
+            LeaseRenewer { worker, task_id, attempt, locks, heartbeat, stop_check, valid_until };
+        let renewing = tokio::spawn(async move {
+            let timed_out = wait_for_timeout(timeouts);
+            tokio::pin!(timed_out);
+            let mut is_halted = false;
+            // A run that was halted still holds lease and locks while it rolls back.
+            loop {
+                let reason = tokio::select! {
+                    renewal = renewer.next() => match renewal {
+                        Renewal::Renewed => continue,
+                        Renewal::StopRequested => Halt::Stopped,
+                        Renewal::Lost => break,
+                    },
+                    () = &mut timed_out, if !is_halted => Halt::TimedOut,
+                };
+                if !std::mem::replace(&mut is_halted, true) {
+                    halt.send_replace(Some(reason));
+                }
+            }
+            halt.send_replace(Some(Halt::Lost));
+        });
+        LeaseGuard { halted, timer, renewer: renewing.abort_handle() }
+    }
+
+    /// Does work that may take a while before an attempt begins, and renews its locks meanwhile. Returns the result with the time
+    /// since when the locks are valid; `None` if they are lost.
+    pub(super) async fn while_held<T>(
+        &self,
+        locks: &AttemptLocks,
+        since: Instant,
+        work: impl Future<Output = T>,
+    ) -> Option<(T, Instant)> {
+        let lease = Duration::from_millis(self.lease_ms);
+        let (valid_since, mut current) = watch::channel(since);
+        let renewing = async {
+            loop {
+                sleep(self.heartbeat_interval()).await;
+                let (sent_at, since) = (Instant::now(), *valid_since.borrow());
+                match timeout_at(since + lease, locks.renew(&self.locks, self.lease_ms)).await {
+                    Ok(Ok(true)) => drop(valid_since.send_replace(sent_at)),
+                    Ok(Err(error)) => tracing::warn!(%error, "cannot renew the locks of a task; retrying"),
+                    Err(_) | Ok(Ok(false)) => return,
+                }
+            }
+        };
+        let done = tokio::select! {
+            biased;
+            done = work => done,
+            () = renewing => return None,
+        };
+        let since = *current.borrow_and_update();
+        (since + lease > Instant::now()).then_some((done, since))
+    }
+
+    pub(super) fn heartbeat_interval(&self) -> Duration {
+        Duration::from_millis((self.lease_ms / 3).max(100))
+    }
+}
+
+/// Waits for the last timeout that was set.
+async fn wait_for_timeout(mut timeouts: watch::Receiver<Option<Instant>>) {
+    loop {
+        let until = *timeouts.borrow_and_update();
+        let changed = match until {
+            None => timeouts.changed().await,
+            Some(until) => tokio::select! {
+                () = sleep_until(until) => return,
+                changed = timeouts.changed() => changed,
+            },
+        };
+        if changed.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}

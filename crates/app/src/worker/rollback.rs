@@ -1,0 +1,119 @@
+//! Rollbacks: automatically after a failure, or on request of an administrator.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ade_domain::task::Begin;
+use ade_executors::{Executor, Halt, Run};
+use ade_store::BlobError;
+use ade_store::database::StoredTask;
+use tokio::task::spawn_blocking;
+
+use super::Worker;
+use super::apply::{Attempt, MAX_STASH_BYTES};
+use super::lease::{LOCK_TIMEOUT_MS, LeaseGuard, acquire_locks};
+use crate::Error;
+
+impl Worker {
+    /// Rolls back the changes of this attempt, or of the one that it took over from. An attempt that has lost its lease or its locks
+    /// neither begins nor records anything: recovery does.
+    pub(super) async fn roll_back(
+        &self,
+        attempt: &Attempt<'_>,
+        run: &Run,
+        stash: &[u8],
+        lease: &LeaseGuard,
+    ) -> Result<(), Error> {
+        let task_id = attempt.task.task_id.as_str();
+        if lease.is_lost() {
+            tracing::warn!(task_id, "locks lost before the rollback; leaving it to recovery");
+            return Ok(());
+        }
+        // A rollback is not ended by what halted the run, but by the loss of the lease.
+        let (halt, halted) = lease.halted.another();
+        let run = Run { halted, ..run.clone() };
+        let timeout = Duration::from_secs(attempt.task.config.timeout_seconds.into());
+        let rolled_back = {
+            let work = self.while_relaying(attempt, &run.output, attempt.executor.roll_back(&run, stash));
+            tokio::pin!(work);
+            let halting = async {
+                tokio::select! {
+                    biased;
+                    () = lease.halted.lost() => Halt::Lost,
+                    () = tokio::time::sleep(timeout) => Halt::TimedOut,
+                }
+            };
+            tokio::select! {
+                biased;
+                reason = halting => {
+                    halt.send_replace(Some(reason));
+                    work.await
+                }
+                rolled_back = &mut work => rolled_back,
+            }
+        };
+        self.relay_output(task_id, attempt.number, &run.output).await;
+        if rolled_back.is_err() {
+            if lease.is_lost() {
+                tracing::warn!(task_id, "locks lost during the rollback; leaving the rest to recovery");
+                return Ok(());
+            }
+            // It is not retried automatically.
+            attempt.executor.forget(task_id, run.attempt).await;
+        }
+        let rolled_back = rolled_back.map_err(|failure| self.secrets.hide(&failure.message));
+        self.report(lease, || self.reviews.rolled_back(task_id, attempt.number, &rolled_back)).await
+    }
+
+    /// Rolls back what a failed task left behind, on request of an administrator.
+    pub(super) async fn roll_back_failed(
+        &self,
+        task: &StoredTask,
+        executor: &Arc<dyn Executor>,
+    ) -> Result<(), Error> {
+        let (task_id, attempt, config) = (task.task_id.as_str(), task.next_attempt(), &task.config);
+        let acquired =
+            acquire_locks(&self.locks, &self.name, task_id, attempt, config, self.lease_ms, LOCK_TIMEOUT_MS);
+        let Some((locks, since)) = acquired.await? else {
+            self.postpone(task_id).await;
+            return Ok(());
+        };
+        let done = async {
+            let Some((stash, since)) = self.while_held(&locks, since, self.load_stash(task)).await else {
+                return Ok(());
+            };
+            // If it is missing, the executor reports that nothing can be rolled back.
+            let stash = stash?.unwrap_or_default();
+            let begin =
+                Begin { worker: self.name.clone(), grants: locks.grants(), lease_until: self.lease_until() };
+            let number = self.reviews.begin_roll_back(task_id, &begin).await?;
+            let lease = self.guard_lease(task_id, number, &locks, since);
+            let attempt = Attempt { task, number, locks: &locks, executor };
+            let run = Run { attempt: attempt_with_effects(task), ..attempt.run(self.log_output(), &lease) };
+            self.roll_back(&attempt, &run, &stash, &lease).await
+        };
+        let done = done.await;
+        locks.release(&self.locks).await;
+        done
+    }
+
+    /// The rollback data; `None` if the blob is missing, an error if the blob folder is not available.
+    pub(super) async fn load_stash(&self, task: &StoredTask) -> Result<Option<Vec<u8>>, Error> {
+        let key = task.execution.as_ref().and_then(|execution| execution.stash_key.clone());
+        let Some(key) = key else { return Ok(Some(Vec::new())) };
+        let blobs = self.blobs.clone();
+        let read = spawn_blocking(move || blobs.get(&key, MAX_STASH_BYTES)).await;
+        match read.map_err(Error::unavailable)? {
+            Ok(stash) => Ok(Some(stash)),
+            Err(BlobError::Missing(_)) => Ok(None),
+            Err(error) => Err(Error::unavailable(error)),
+        }
+    }
+}
+
+/// The attempt whose changes are in effect. If it was not recorded, the key of its stash tells.
+pub(super) fn attempt_with_effects(task: &StoredTask) -> u64 {
+    let Some(execution) = &task.execution else { return 0 };
+    let by_stash = || execution.stash_key.as_deref()?.rsplit('/').next()?.parse().ok();
+    execution.effects_of.or_else(by_stash).unwrap_or(execution.attempt)
+}

@@ -1,0 +1,179 @@
+//! Backlogs: waiting requests are raised, and low-risk tasks may be approved automatically. Also the lock preview for reviewers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ade_app::tasks::{Imagined, TaskService};
+use ade_domain::approval::policy::{AutoApprove, Priority, default_policy};
+use ade_domain::lock::{Acquire, Holder, LockCommand, Mode, RequestKey};
+use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
+use ade_domain::task::{LockPreview, Resource, ResourceMode, State};
+use ade_store::database::StoredTask;
+use ade_store::{Coordination, EmbeddedCoordination};
+use serde_json::json;
+
+use crate::fixture::{Fixture, caller, draft, on_both_databases, submitted};
+
+on_both_databases!(
+    raises_priority_of_waiting_requests_in_a_backlog,
+    auto_approves_low_risk_in_a_backlog_if_policies_allow_it,
+    previews_needed_locks_and_their_holders,
+);
+
+async fn raises_priority_of_waiting_requests_in_a_backlog(fixture: Fixture) {
+    fixture.add_user("ann", &[AUTHOR]).await;
+    fixture.add_user("rob", &[REVIEWER]).await;
+    let (rules, service, max) = (fixture.rules(), fixture.service(), caller("max", &[ADMIN]));
+    rules.set("approval:default_timeout", json!(400), &max).await.expect("set");
+    let old = submitted(&service, "old").await;
+    let risk = u32::from(old.risk_score());
+    fixture.clock.advance(Duration::from_secs(150));
+    let new = submitted(&service, "new").await;
+    let priority = async |task: &StoredTask| {
+        let task = fixture.task(&task.task_id).await;
+        let approval = &task.approvals[0];
+        assert_eq!(approval.score, risk * 10 + approval.priority.bonus());
+        approval.priority
+    };
+    assert_eq!(service.work_off().await, Ok(0), "there is no backlog");
+    rules.set("approval:backlog_threshold", json!(1), &max).await.expect("set");
+    // Three processes at once: each step happens once.
+    let others = [fixture.other_process().await, fixture.other_process().await];
+    let done = tokio::join!(service.work_off(), others[0].work_off(), others[1].work_off());
+    assert!(done.0.is_ok() && done.1.is_ok() && done.2.is_ok(), "{done:?}");
+    assert_eq!((priority(&old).await, priority(&new).await), (Priority::High, Priority::Normal));
+    assert_eq!(service.work_off().await, Ok(0), "once");
+    fixture.clock.advance(Duration::from_secs(100));
+    // 250 of 400 seconds: the second quarter; 100 of 400: the first.
+    assert_eq!(service.work_off().await, Ok(2));
+    assert_eq!((priority(&old).await, priority(&new).await), (Priority::Urgent, Priority::High));
+    let actions = fixture.audit_actions(Some(&old.task_id)).await;
+    assert_eq!(actions.iter().filter(|action| *action == "approval.raise").count(), 2);
+    fixture.clock.advance(Duration::from_secs(60));
+    assert_eq!(service.work_off().await, Ok(0), "urgent is the highest priority");
+    let entries = fixture.entries().await;
+    let raised = entries.iter().find(|entry| entry.action == "approval.raise").expect("audited");
+    assert_eq!((&raised.who.user_id, raised.object_type.as_str()), (&None, "approval"));
+}
+
+async fn auto_approves_low_risk_in_a_backlog_if_policies_allow_it(fixture: Fixture) {
+    fixture.add_user("ann", &[AUTHOR]).await;
+    fixture.add_user("rob", &[REVIEWER]).await;
+    let (rules, service, max) = (fixture.rules(), fixture.service(), caller("max", &[ADMIN]));
+    for (name, task_type, below, role) in [
+        ("strict", "strict", None, None),
+        ("lax", "lax", Some(1), None),
+        ("own", "own", Some(1), Some("dba")),
+        ("both", "*x", Some(1), None),
+    ] {
+        let mut policy = default_policy();
+        (policy.name, policy.task_types) = (name.to_owned(), vec![task_type.to_owned()]);
+        policy.auto_approve_if = below.map(|below| AutoApprove {
+            risk_below: Some(below),
+            author_has_role: role.map(str::to_owned).into_iter().collect(),
+            resources_in_scope: Vec::new(),
+        });
+        fixture.add_policy(policy).await;
+    }
+    let ann = caller("ann", &[AUTHOR]);
+    let submit = async |task_type: &str| {
+        let mut draft = draft("something");
+        draft.config.task_type = task_type.to_owned();
+        let task = service.create(draft, &ann).await.expect("created");
+        service.submit(&task.task_id, &ann).await.expect("submitted").task
+    };
+    assert_eq!(submit("lax").await.state, State::Reviewing);
+    rules.set("approval:backlog_threshold", json!(0), &max).await.expect("set");
+    assert_eq!(submit("lax").await.state, State::Reviewing, "the flag is off");
+    rules.switch("auto_approve_low_risk", true, &max).await.expect("enabled");
+    // 0.3 × 100: without a preview, and without resources.
+    assert_eq!(submit("lax").await.state, State::Reviewing, "its level is MEDIUM");
+    rules
+        .set("risk:thresholds", json!({ "medium": 31, "high": 50, "critical": 75 }), &max)
+        .await
+        .expect("set");
+    let passed = submit("lax").await;
+    assert_eq!(passed.state, State::Approved);
+    let why = passed.auto_approved.expect("has a reason");
+    assert!(
+        why.starts_with("approved automatically at level LOW") && why.ends_with("lax: the risk is low"),
+        "{why}"
+    );
+    assert_eq!(submit("strict").await.state, State::Reviewing, "the policy has no automatic approval");
+    assert_eq!(submit("own").await.state, State::Reviewing, "the other conditions still apply");
+    assert_eq!(submit("other").await.state, State::Reviewing, "the default policy needs a reviewer");
+    assert_eq!(submit("lax").await.state, State::Approved);
+    rules.set("approval:backlog_threshold", json!(1_000), &max).await.expect("set");
+    assert_eq!(submit("lax").await.state, State::Reviewing, "there is no backlog any more");
+}
+
+async fn hold(locks: &Arc<dyn Coordination>, lock: &str, agent: &str) {
+    let acquire = Acquire {
+        holder: Holder::new(agent, None).expect("valid name"),
+        request: RequestKey::once(1),
+        remember: false,
+        mode: Mode::Exclusive,
+        ttl_ms: 30_000,
+        claimed: true,
+        wait: None,
+        purpose: "".into(),
+        priority: 0,
+    };
+    let commands = vec![(lock.parse().expect("valid name"), LockCommand::Acquire(acquire))];
+    locks.commands(commands).await.expect("reachable");
+}
+
+async fn previews_needed_locks_and_their_holders(fixture: Fixture) {
+    fixture.add_user("ann", &[AUTHOR]).await;
+    fixture.add_user("rob", &[REVIEWER]).await;
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let clock = Arc::new(fixture.clock.clone());
+    let options = ade_store::embedded::Options::default();
+    let locks: Arc<dyn Coordination> =
+        Arc::new(EmbeddedCoordination::open(folder.path(), options, clock.clone()).expect("opens"));
+    let resource =
+        |id: &str, mode| Resource { resource_type: "database".to_owned(), id: id.to_owned(), mode };
+    let mut draft = draft("something");
+    draft.config.resources =
+        vec![resource("users", ResourceMode::Exclusive), resource("orders", ResourceMode::Shared)];
+    let ann = caller("ann", &[AUTHOR]);
+    // Without coordination the locks are marked unavailable.
+    let blind = fixture.service();
+    let task = blind.create(draft.clone(), &ann).await.expect("created");
+    assert!(task.lock_preview.iter().all(|lock| lock.unavailable) && task.lock_preview.len() == 3);
+    let id = &task.task_id;
+
+    let service = TaskService::new(fixture.database.clone(), clock, Some(locks.clone()));
+    hold(&locks, "resource:database:users", "robot").await;
+    let task = service.submit(id, &ann).await.expect("submitted");
+    let preview = |lock: &str, mode, holders: &[&str], wait| LockPreview {
+        lock: lock.to_owned(),
+        mode,
+        holders: holders.iter().map(|holder| (*holder).to_owned()).collect(),
+        waiting: 0,
+        expected_wait_seconds: wait,
+        unavailable: false,
+    };
+    let own = preview(&format!("task:{id}"), ResourceMode::Exclusive, &[], 0);
+    let users = preview("resource:database:users", ResourceMode::Exclusive, &["robot"], 30);
+    let orders = preview("resource:database:orders", ResourceMode::Shared, &[], 0);
+    assert_eq!(task.lock_preview, [own, users.clone(), orders.clone()]);
+    assert_eq!(fixture.task(id).await, task);
+    fixture.clock.advance(Duration::from_secs(10));
+    let input = Imagined {
+        authors: None,
+        config: draft.config.clone(),
+        metadata: draft.metadata.clone(),
+        preview: draft.preview.clone(),
+        at: None,
+        policies: Vec::new(),
+    };
+    let simulated = service.simulate(&input, &ann).await.expect("simulated");
+    assert_eq!(simulated.locks, [LockPreview { expected_wait_seconds: 20, ..users }, orders]);
+    let fewer = |task: &StoredTask| {
+        let mut config = task.config.clone();
+        config.resources.pop();
+        Ok((config, task.metadata.clone(), task.preview.clone()))
+    };
+    assert_eq!(service.modify(id, fewer, &ann).await.expect("changed").lock_preview.len(), 2);
+}

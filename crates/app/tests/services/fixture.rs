@@ -1,0 +1,212 @@
+//! The fixture of all tests: a database with users and rules, a clock, and any number of processes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ade_app::rules::StoredPolicy;
+use ade_app::tasks::{Draft, Response, TaskService};
+use ade_app::{Caller, IdempotentRequest, Outcome, RuleService};
+use ade_domain::Moment;
+use ade_domain::approval::policy::Policy;
+use ade_domain::approval::{Approval, DecisionKind};
+use ade_domain::audit::{AuditActor, AuditBody, Walk};
+use ade_domain::people::{AUTHOR, User, UserId};
+use ade_domain::permission::Scope;
+use ade_domain::task::{Config, Metadata, Preview, RollbackStrategy};
+use ade_store::Database;
+use ade_store::database::{AuditFilter, Commit, DocumentKind, StoredDocument, StoredTask, StoredUser, Write};
+use ade_testkit::{ManualClock, Postgres};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
+
+static SERVER: OnceCell<Postgres> = OnceCell::const_new();
+
+pub(crate) struct Fixture {
+    pub(crate) database: Database,
+    pub(crate) clock: ManualClock,
+    pub(crate) url: Option<String>,
+    _folder: Option<TempDir>,
+}
+
+impl Fixture {
+    pub(crate) async fn on_sqlite() -> Self {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let database = Database::in_folder(folder.path()).await.expect("opens");
+        Self { database, clock: clock(), url: None, _folder: Some(folder) }
+    }
+
+    pub(crate) async fn on_postgres() -> Self {
+        let server = SERVER.get_or_init(|| async { Postgres::start().expect("starts") }).await;
+        let name = format!("t{}", uuid::Uuid::now_v7().simple());
+        server.create_database(&name).expect("created");
+        let url = server.url(&name);
+        let database = Database::on_postgres(&url).await.expect("opens");
+        Self { database, clock: clock(), url: Some(url), _folder: None }
+    }
+
+    pub(crate) fn service(&self) -> TaskService {
+        TaskService::new(self.database.clone(), Arc::new(self.clock.clone()), None)
+    }
+
+    pub(crate) fn rules(&self) -> RuleService {
+        RuleService::new(self.database.clone(), Arc::new(self.clock.clone()))
+    }
+
+    pub(crate) async fn task(&self, task_id: &str) -> StoredTask {
+        self.database.task(task_id).await.expect("read").expect("exists")
+    }
+
+    /// The task service of another process.
+    pub(crate) async fn other_process(&self) -> TaskService {
+        let database = match &self.url {
+            Some(url) => Database::on_postgres(url).await.expect("opens"),
+            None => self.database.clone(),
+        };
+        TaskService::new(database, Arc::new(self.clock.clone()), None)
+    }
+
+    pub(crate) async fn add_user(&self, name: &str, roles: &[&str]) {
+        let user = user(name, roles);
+        let user = StoredUser { user, revision: 1, password: None };
+        let writes = vec![Write::User { user: Box::new(user), expected: None }];
+        self.database.commit(Commit { writes, ..Commit::default() }).await.expect("stored");
+    }
+
+    pub(crate) async fn add_policy(&self, policy: Policy) {
+        let body = json!(StoredPolicy { active: Some(policy.clone()), draft: None });
+        let document = StoredDocument { kind: DocumentKind::Policy, id: policy.name, revision: 1, body };
+        let writes = vec![Write::Thing { thing: document, expected: None }];
+        self.database.commit(Commit { writes, ..Commit::default() }).await.expect("stored");
+    }
+
+    /// The actions in the audit log, of one task or of all, in order. Fails if the log is broken.
+    pub(crate) async fn audit_actions(&self, task_id: Option<&str>) -> Vec<String> {
+        let is_selected = |body: &AuditBody| task_id.is_none() || body.task_id.as_deref() == task_id;
+        self.entries().await.into_iter().filter(is_selected).map(|body| body.action).collect()
+    }
+
+    /// The entries of the audit log. Fails if the log is broken.
+    pub(crate) async fn entries(&self) -> Vec<AuditBody> {
+        while self.service().number("test").await.expect("numbered") > 0 {}
+        let (mut walk, mut entries, mut after) = (Walk::new(None), Vec::new(), 0);
+        loop {
+            let page = self.database.audit(&AuditFilter::default(), after, 1_000).await.expect("read");
+            let Some(last) = page.last() else { return entries };
+            after = last.number;
+            for row in &page {
+                let entry = row.entry().expect("valid entry");
+                walk.step(&entry).expect("unbroken chain");
+                entries.push(entry.body);
+            }
+        }
+    }
+}
+
+pub(crate) fn clock() -> ManualClock {
+    ManualClock::new(Moment::from_micros(1_794_744_000_000_000).timestamp())
+}
+
+pub(crate) fn user(name: &str, roles: &[&str]) -> User {
+    User {
+        user_id: UserId::new(name),
+        name: name.to_owned(),
+        roles: roles.iter().map(|role| (*role).to_owned()).collect(),
+        manager_id: None,
+        team: None,
+        active: true,
+    }
+}
+
+pub(crate) fn caller(name: &str, roles: &[&str]) -> Caller {
+    let who = AuditActor { user_id: Some(UserId::new(name)), ..AuditActor::default() };
+    let scopes = BTreeSet::from([Scope::Read, Scope::Propose, Scope::Decide, Scope::Admin]);
+    Caller {
+        user: Some(user(name, roles)),
+        agent_id: None,
+        scopes,
+        token_made_by: None,
+        who,
+        if_match: None,
+        ends_at: None,
+        keep: None,
+    }
+}
+
+/// The same caller with an idempotency key.
+pub(crate) fn with_key(caller: &Caller, key: &str) -> Caller {
+    let render = |outcome: Outcome<'_>| match outcome {
+        Outcome::Task(task) | Outcome::Claim(task) => {
+            (200, json!({ "task": task.task_id, "revision": task.revision }))
+        }
+        Outcome::Approval(task, id) => (200, json!({ "approval": id, "state": task.state })),
+        Outcome::Batch(ids, tasks) => (200, json!({ "decided": ids.len(), "tasks": tasks.len() })),
+        Outcome::Comment(comment) => (201, json!({ "comment": comment.comment_id })),
+        Outcome::Thing(document) => (200, json!({ "document": document.id, "revision": document.revision })),
+        Outcome::User(_) | Outcome::Token(_) | Outcome::Restored(_) | Outcome::Said => (500, json!(null)),
+    };
+    let owner = "test".to_owned();
+    let request =
+        IdempotentRequest { owner, key: key.to_owned(), asked: String::new(), render: Arc::new(render) };
+    Caller { keep: Some(request), ..caller.clone() }
+}
+
+/// The same caller with an `If-Match` revision.
+pub(crate) fn with_if_match(caller: &Caller, revision: u64) -> Caller {
+    Caller { if_match: Some(revision), ..caller.clone() }
+}
+
+pub(crate) fn draft(description: &str) -> Draft {
+    let config = Config {
+        task_type: "schema".to_owned(),
+        version: "1".to_owned(),
+        description: description.to_owned(),
+        executor: "noop".to_owned(),
+        parameters: serde_json::Map::new(),
+        resources: Vec::new(),
+        rollback_strategy: RollbackStrategy::Automatic,
+        timeout_seconds: 60,
+        priority: 0,
+    };
+    Draft { config, metadata: Metadata::default(), preview: Preview::none(), predecessor: None }
+}
+
+pub(crate) fn approve() -> Response {
+    Response { action: DecisionKind::Approve, reason: None, digest: None }
+}
+
+pub(crate) fn reject() -> Response {
+    Response { action: DecisionKind::Reject, reason: Some("not like this".to_owned()), digest: None }
+}
+
+pub(crate) async fn submitted(service: &TaskService, description: &str) -> StoredTask {
+    let author = caller("ann", &[AUTHOR]);
+    let task = service.create(draft(description), &author).await.expect("created");
+    service.submit(&task.task_id, &author).await.expect("submitted")
+}
+
+pub(crate) fn approval_of<'a>(task: &'a StoredTask, reviewer: &str) -> &'a str {
+    let is_open =
+        |approval: &&Approval| approval.reviewer_id.as_str() == reviewer && approval.is_answerable();
+    &task.approvals.iter().find(is_open).expect("requested").approval_id
+}
+
+/// Runs each test on SQLite and on PostgreSQL.
+macro_rules! on_both_databases {
+    ($($scenario:ident),+ $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $scenario() {
+                super::$scenario(crate::fixture::Fixture::on_sqlite().await).await;
+            })+
+        }
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $scenario() {
+                super::$scenario(crate::fixture::Fixture::on_postgres().await).await;
+            })+
+        }
+    };
+}
+
+pub(crate) use on_both_databases;

@@ -1,0 +1,139 @@
+//! Conditional requests with `If-Match`, and stored responses of idempotent requests.
+
+use ade_app::Error;
+use ade_app::tasks::{Batch, TaskAction};
+use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, UserId};
+use ade_domain::task::State;
+use ade_store::database::StoredTask;
+use serde_json::{Value, json};
+
+use crate::fixture::{
+    Fixture, approval_of, approve, caller, draft, on_both_databases, submitted, with_if_match, with_key,
+};
+
+on_both_databases!(
+    rejects_stale_revision_with_the_current_one,
+    only_one_of_two_concurrent_changes_succeeds,
+    stores_response_with_its_changes,
+    stores_one_response_for_concurrent_requests_with_one_key,
+);
+
+async fn stored_response(fixture: &Fixture, key: &str) -> Option<Value> {
+    fixture.database.answer("test", key).await.expect("read").map(|answer| answer.body)
+}
+
+async fn rejects_stale_revision_with_the_current_one(fixture: Fixture) {
+    fixture.add_user("ann", &[AUTHOR]).await;
+    fixture.add_user("rob", &[REVIEWER]).await;
+    fixture.add_user("sue", &[REVIEWER]).await;
+    let (service, ann, rob) = (fixture.service(), caller("ann", &[AUTHOR]), caller("rob", &[REVIEWER]));
+    let task = service.create(draft("one"), &ann).await.expect("created");
+    let id = &task.task_id;
+    let same = |task: &StoredTask| Ok((task.config.clone(), task.metadata.clone(), task.preview.clone()));
+    let late = with_if_match(&ann, 7);
+    let now = 1;
+    assert_eq!(service.submit(id, &late).await, Err(Error::Stale { now }));
+    assert_eq!(service.modify(id, same, &late).await, Err(Error::Stale { now }));
+    assert_eq!(service.delete(id, &late).await, Err(Error::Stale { now }));
+    assert_eq!(service.comment(id, "hm", &late).await, Err(Error::Stale { now }));
+    let cancel = TaskAction::Cancel { reason: None };
+    assert_eq!(service.act(id, &cancel, &late).await, Err(Error::Stale { now }));
+    let task = service.submit(id, &with_if_match(&ann, 1)).await.expect("current revision");
+    // An approval request has a revision of its own.
+    let request = approval_of(&task, "rob");
+    assert_eq!(
+        service.respond(request, &approve(), &with_if_match(&rob, 7)).await,
+        Err(Error::Stale { now: 1 })
+    );
+    let to = UserId::new("sue");
+    assert_eq!(service.delegate(request, &to, &with_if_match(&rob, 7)).await, Err(Error::Stale { now: 1 }));
+    let task = service.respond(request, &approve(), &with_if_match(&rob, 1)).await.expect("current revision");
+    assert_eq!(task.state, State::Approved);
+}
+
+async fn only_one_of_two_concurrent_changes_succeeds(fixture: Fixture) {
+    fixture.add_user("ann", &[AUTHOR]).await;
+    fixture.add_user("rob", &[REVIEWER]).await;
+    let (service, other) = (fixture.service(), fixture.other_process().await);
+    let ann = with_if_match(&caller("ann", &[AUTHOR]), 1);
+    for round in 0..10 {
+        let task =
+            service.create(draft(&round.to_string()), &caller("ann", &[AUTHOR])).await.expect("created");
+        let id = &task.task_id;
+        let change =
+            |task: &StoredTask| Ok((task.config.clone(), task.metadata.clone(), task.preview.clone()));
+        let (one, two) = tokio::join!(service.modify(id, change, &ann), other.modify(id, change, &ann));
+        let [done, stale] = if one.is_ok() { [one, two] } else { [two, one] };
+        assert_eq!(done.expect("one succeeds").revision, 2);
+        assert_eq!(stale, Err(Error::Stale { now: 2 }));
+        let after = with_if_match(&ann, 2);
+        let (one, two) = tokio::join!(service.delete(id, &after), other.submit(id, &after));
+        match (one, two) {
+            (Ok(()), Err(Error::NotFound("task"))) => {}
+            (Err(Error::Stale { now }), Ok(task)) => assert_eq!(task.revision, now),
+            other => unreachable!("{other:?}"),
+        }
+    }
+}
+
+async fn stores_response_with_its_changes(fixture: Fixture) {
+    fixture.add_user("ann", &[AUTHOR]).await;
+    fixture.add_user("rob", &[REVIEWER]).await;
+    fixture.add_user("sue", &[REVIEWER]).await;
+    let (service, ann, rob) = (fixture.service(), caller("ann", &[AUTHOR]), caller("rob", &[REVIEWER]));
+    let task = service.create(draft("one"), &with_key(&ann, "create")).await.expect("created");
+    let id = task.task_id.as_str();
+    assert_eq!(stored_response(&fixture, "create").await, Some(json!({ "task": id, "revision": 1 })));
+    let refused =
+        service.act(id, &TaskAction::ConfirmOverride, &with_key(&caller("max", &[ADMIN]), "refused")).await;
+    assert!(refused.is_err());
+    assert_eq!(stored_response(&fixture, "refused").await, None, "a refused request has no stored response");
+    let task = service.submit(id, &with_key(&ann, "submit")).await.expect("submitted");
+    let revision = task.revision;
+    assert_eq!(stored_response(&fixture, "submit").await, Some(json!({ "task": id, "revision": revision })));
+    let comment = service.comment(id, "hm", &with_key(&rob, "comment")).await.expect("commented");
+    assert_eq!(stored_response(&fixture, "comment").await, Some(json!({ "comment": comment.comment_id })));
+    let request = approval_of(&task, "rob").to_owned();
+    service.respond(&request, &approve(), &with_key(&rob, "approve")).await.expect("approved");
+    let expected = json!({ "approval": request, "state": "APPROVED" });
+    assert_eq!(stored_response(&fixture, "approve").await, Some(expected));
+    let cancel = TaskAction::Cancel { reason: None };
+    let task = service.act(id, &cancel, &with_key(&ann, "cancel")).await.expect("cancelled");
+    let revision = task.revision;
+    assert_eq!(stored_response(&fixture, "cancel").await, Some(json!({ "task": id, "revision": revision })));
+    let task = submitted(&service, "two").await;
+    let approval_ids = vec![approval_of(&task, "rob").to_owned()];
+    let batch = Batch { approval_ids, response: approve(), skip_validation: false, apply_immediately: false };
+    service.respond_to_all(&batch, &with_key(&rob, "batch")).await.expect("approved");
+    assert_eq!(stored_response(&fixture, "batch").await, Some(json!({ "decided": 1, "tasks": 1 })));
+    let gone = service.create(draft("three"), &ann).await.expect("created");
+    service.delete(&gone.task_id, &with_key(&ann, "delete")).await.expect("deleted");
+    assert!(stored_response(&fixture, "delete").await.is_some());
+    // A request that changes nothing has a stored response as well.
+    let (rules, max) = (fixture.rules(), caller("max", &[ADMIN]));
+    rules.switch("batch_approvals", true, &with_key(&max, "switch")).await.expect("unchanged");
+    assert_eq!(
+        stored_response(&fixture, "switch").await,
+        Some(json!({ "document": "batch_approvals", "revision": 0 }))
+    );
+}
+
+async fn stores_one_response_for_concurrent_requests_with_one_key(fixture: Fixture) {
+    fixture.add_user("ann", &[AUTHOR]).await;
+    let mut racers = Vec::new();
+    for _ in 0..8 {
+        let service = fixture.other_process().await;
+        racers.push(tokio::spawn(async move {
+            service.create(draft("once"), &with_key(&caller("ann", &[AUTHOR]), "key")).await
+        }));
+    }
+    let mut created = Vec::new();
+    for racer in racers {
+        created.extend(racer.await.expect("no panic").ok());
+    }
+    assert_eq!(created.len(), 1, "the others conflict with the stored response");
+    let actions = fixture.audit_actions(None).await;
+    assert_eq!(actions, ["task.create"]);
+    let id = created.first().map(|task| task.task_id.clone());
+    assert_eq!(stored_response(&fixture, "key").await, Some(json!({ "task": id, "revision": 1 })));
+}

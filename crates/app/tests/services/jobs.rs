@@ -1,0 +1,244 @@
+//! Jobs by time and by wake-up: commits schedule wake-ups, a wake-up starts its job immediately, missed days are counted later, and
+//! a process that stops releases its leases.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ade_app::agents::AgentService;
+use ade_app::background::{BackgroundServices, Running};
+use ade_app::tasks::{Draft, Previews, TaskAction, TaskService};
+use ade_app::{Caller, Jobs, LockService, LogNotices};
+use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
+use ade_domain::task::{PreviewStatus, State};
+use ade_store::coordination::{Moved, WakeAt, WakeUp};
+use ade_store::database::{Day, JobRow};
+use ade_store::embedded::{EmbeddedCoordination, Options};
+use ade_store::{Blobs, Coordination};
+use ade_testkit::wait::until;
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::fixture::{Fixture, approval_of, approve, caller, draft, on_both_databases, reject, submitted};
+
+on_both_databases!(
+    schedules_wake_ups_for_deadlines,
+    wakes_remote_workers_for_previews_and_approved_tasks,
+    wake_up_starts_its_job_immediately,
+    counts_missed_days_later,
+);
+
+const DAY: Duration = Duration::from_secs(86_400);
+/// A timeout that is only reached on failure, also on a busy machine.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A fixture with coordination.
+struct JobsFixture {
+    base: Fixture,
+    coordination: Arc<dyn Coordination>,
+    folder: TempDir,
+}
+
+impl JobsFixture {
+    fn of(base: Fixture) -> Self {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let clock = Arc::new(base.clock.clone());
+        let embedded = EmbeddedCoordination::open(&folder.path().join("locks"), Options::default(), clock)
+            .expect("opens");
+        Self { base, coordination: Arc::new(embedded), folder }
+    }
+
+    fn service(&self) -> TaskService {
+        let clock = Arc::new(self.base.clock.clone());
+        TaskService::new(self.base.database.clone(), clock, Some(self.coordination.clone()))
+    }
+
+    fn jobs(&self) -> Jobs {
+        let (database, clock) = (self.base.database.clone(), Arc::new(self.base.clock.clone()));
+        Jobs {
+            agents: AgentService::new(self.coordination.clone(), database.clone(), clock.clone()),
+            locks: LockService::new(self.coordination.clone(), Arc::new(LogNotices)),
+            blobs: Blobs::in_folder(self.folder.path().join("blobs")).expect("created"),
+            reviews: self.service(),
+            name: "server-1".to_owned(),
+            record: database,
+            clock,
+        }
+    }
+
+    fn serve(&self) -> Running {
+        let jobs = self.jobs();
+        let services = BackgroundServices {
+            name: jobs.name.clone(),
+            jobs,
+            data: self.folder.path().to_owned(),
+            checkpoint_every: DAY,
+        };
+        services.start().expect("starts")
+    }
+
+    /// The scheduled wake-ups, once they meet a condition: commits do not wait for wake-ups.
+    async fn scheduled(&self, what: &str, holds: impl Fn(Moved) -> bool) -> Moved {
+        let look = || async {
+            let moved = self.coordination.wake_scheduled().await.expect("reachable");
+            if holds(moved) { Ok(moved) } else { Err(format!("{moved:?}")) }
+        };
+        until(what, LONG, look).await.expect("reached in time")
+    }
+
+    async fn woken(&self, queue: &str) -> Option<String> {
+        let received = self.coordination.woken(vec![queue.to_owned()], Duration::from_millis(1)).await;
+        received.expect("reachable").map(|wake_up| wake_up.about)
+    }
+
+    async fn job(&self, what: &str, name: &str, holds: impl Fn(&JobRow) -> bool) -> JobRow {
+        let look = || async {
+            let rows = self.base.database.jobs().await.expect("read");
+            let row = rows.into_iter().find(|row| row.name == name);
+            match row {
+                Some(row) if holds(&row) => Ok(row),
+                other => Err(format!("{other:?}")),
+            }
+        };
+        until(what, LONG, look).await.expect("reached in time")
+    }
+}
+
+fn in_days(days: u32) -> impl Fn(Moved) -> bool {
+    move |moved| moved.next_in == Some(days * DAY)
+}
+
+async fn fixture_with_users(base: Fixture) -> JobsFixture {
+    base.add_user("ann", &[AUTHOR]).await;
+    base.add_user("rob", &[REVIEWER]).await;
+    JobsFixture::of(base)
+}
+
+async fn schedules_wake_ups_for_deadlines(base: Fixture) {
+    let fixture = fixture_with_users(base).await;
+    let service = fixture.service();
+    let first = submitted(&service, "approved").await;
+    // An approval request is due after two days, an approval expires after seven.
+    fixture.scheduled("the request is due", in_days(2)).await;
+    let rob = caller("rob", &[REVIEWER]);
+    let approved = service.respond(approval_of(&first, "rob"), &approve(), &rob).await.expect("decided");
+    assert_eq!(approved.state, State::Approved);
+    fixture.scheduled("the approval expires", in_days(7)).await;
+    let rejected = submitted(&service, "rejected").await;
+    fixture.scheduled("the request is due first", in_days(2)).await;
+    service.respond(approval_of(&rejected, "rob"), &reject(), &rob).await.expect("decided");
+    fixture.scheduled("the decided request is cancelled", in_days(7)).await;
+    let second = submitted(&service, "pending").await;
+    fixture.scheduled("the request is due first", in_days(2)).await;
+    fixture.base.clock.advance(2 * DAY);
+    let moved = fixture.scheduled("it is due", |moved| moved.calls > 0).await;
+    assert_eq!(moved, Moved { calls: 1, next_in: Some(5 * DAY) });
+    assert_eq!(fixture.woken("approval_timeout").await, Some(second.task_id.clone()));
+    let (cancel, ann) = (TaskAction::Cancel { reason: None }, caller("ann", &[AUTHOR]));
+    service.act(&first.task_id, &cancel, &ann).await.expect("cancelled");
+    service.act(&second.task_id, &cancel, &ann).await.expect("cancelled");
+    fixture.scheduled("nothing is scheduled", |moved| moved == Moved::default()).await;
+}
+
+async fn wakes_remote_workers_for_previews_and_approved_tasks(base: Fixture) {
+    let fixture = fixture_with_users(base).await;
+    let service = fixture.service().with_previews(Previews { elsewhere: true, ..Previews::default() });
+    let ann = caller("ann", &[AUTHOR]);
+    let Draft { mut config, metadata, preview, predecessor } = draft("elsewhere");
+    config.executor = "files".to_owned();
+    config.parameters.insert("root".to_owned(), json!("/srv/elsewhere"));
+    let created =
+        service.create(Draft { config, metadata, preview, predecessor }, &ann).await.expect("created");
+    assert_eq!(created.preview.status, PreviewStatus::Pending);
+    let woken = async |queue: &str| {
+        let look = || async { fixture.woken(queue).await.ok_or_else(|| "no wake-up".to_owned()) };
+        until("a wake-up arrives", LONG, look).await.expect("woken")
+    };
+    assert_eq!(woken("preview").await, created.task_id);
+    let rob = caller("rob", &[REVIEWER]);
+    let tasks = [submitted(&service, "one").await, submitted(&service, "two").await];
+    let requests = tasks.iter().map(|task| approval_of(task, "rob").to_owned()).collect();
+    let (skip_validation, apply_immediately) = (false, false);
+    let batch = ade_app::tasks::Batch {
+        approval_ids: requests,
+        response: approve(),
+        skip_validation,
+        apply_immediately,
+    };
+    service.respond_to_all(&batch, &rob).await.expect("decided");
+    let mut task_ids = [woken("apply").await, woken("apply").await];
+    task_ids.sort();
+    assert_eq!(task_ids, tasks.map(|task| task.task.task_id), "also for tasks of a batch");
+    assert_eq!(fixture.woken("preview").await, None);
+}
+
+async fn wake_up_starts_its_job_immediately(base: Fixture) {
+    let fixture = fixture_with_users(base).await;
+    let running = fixture.serve();
+    let runs = |many: u64| move |row: &JobRow| row.outcome.runs == many && row.holder.is_none();
+    fixture.job("the first run", "archive", runs(1)).await;
+    // By time it is due in an hour, and the clock does not advance by itself.
+    for (run, when) in [(2, WakeAt::Now), (3, WakeAt::At(fixture.coordination.now().plus_ms(1_500)))] {
+        fixture.base.clock.advance(Duration::from_secs(1));
+        let wake_up = WakeUp { queue: "archive".to_owned(), about: "test".to_owned(), when };
+        assert_eq!(fixture.coordination.call(vec![wake_up]).await, Ok(0));
+        if matches!(when, WakeAt::At(_)) {
+            fixture.base.clock.advance(Duration::from_secs(1));
+        }
+        fixture.job("the next run", "archive", runs(run)).await;
+    }
+    running.stop().await;
+    let rows = fixture.base.database.jobs().await.expect("read");
+    assert!(rows.iter().all(|row| row.holder.is_none()), "{rows:?}");
+    assert!(
+        fixture
+            .coordination
+            .lock_job("scheduled".to_owned(), "another".to_owned(), 1_000)
+            .await
+            .expect("reachable"),
+        "the next process gets the lease at once"
+    );
+}
+
+async fn counts_missed_days_later(base: Fixture) {
+    let fixture = fixture_with_users(base).await;
+    let service = fixture.service();
+    let ann: Caller = caller("ann", &[AUTHOR, ADMIN]);
+    let end = async |state: State| {
+        let task = submitted(&service, "one").await;
+        if state == State::Rejected {
+            let rob = caller("rob", &[REVIEWER]);
+            service.respond(approval_of(&task, "rob"), &reject(), &rob).await.expect("decided");
+        } else {
+            let cancel = TaskAction::Cancel { reason: None };
+            service.act(&task.task_id, &cancel, &ann).await.expect("cancelled");
+        }
+    };
+    let clock = &fixture.base.clock;
+    let day = || clock.now().strftime("%Y-%m-%d").to_string();
+    let mut expected = BTreeMap::new();
+    // No server runs at three midnights; nothing ends on the second day.
+    for (rejected, cancelled) in [(1, 2), (0, 0), (2, 0)] {
+        for (many, state) in [(rejected, State::Rejected), (cancelled, State::Cancelled)] {
+            for _ in 0..many {
+                end(state).await;
+            }
+        }
+        expected.insert(day(), Day { day: day(), rejected, cancelled, ..Day::default() });
+        clock.advance(DAY);
+    }
+    let running = fixture.serve();
+    let done = |many: u64| move |row: &JobRow| row.outcome.runs > 0 && row.outcome.done == many;
+    fixture.job("all days are counted", "daily_stats", done(3)).await;
+    let newest_first =
+        |expected: &BTreeMap<String, Day>| expected.values().rev().cloned().collect::<Vec<_>>();
+    assert_eq!(fixture.base.database.days(100).await.expect("read"), newest_first(&expected));
+    // Today is counted tomorrow.
+    end(State::Cancelled).await;
+    expected.insert(day(), Day { day: day(), cancelled: 1, ..Day::default() });
+    clock.advance(DAY);
+    fixture.job("one more day is counted", "daily_stats", done(1)).await;
+    assert_eq!(fixture.base.database.days(100).await.expect("read"), newest_first(&expected));
+    assert_eq!(fixture.base.database.days(1).await.expect("read").len(), 1, "only the newest");
+    running.stop().await;
+}

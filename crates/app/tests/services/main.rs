@@ -1,0 +1,15 @@
+//! Tests of the services on SQLite and PostgreSQL, with as many processes as a test needs.
+
+#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "test helpers fail like tests")]
+
+mod archive;
+mod backlog;
+mod checkpoints;
+mod comments;
+mod fixture;
+mod idempotency;
+mod jobs;
+mod offboarding;
+mod rules;
+mod rules_cache;
+mod tasks;
