@@ -71,13 +71,13 @@ pub(super) fn put_agent(agent: &StoredAgent, expected: Option<u64>) -> Result<St
     ];
     Ok(match expected {
         None => {
-            let sql = "INSERT INTO agents (agent_id, sponsor_id, revision, made_by_name, last_seen, body) \
+            let sql = "INSERT INTO agents (agent_id, sponsor_id, revision, auto_registered, last_seen, body) \
                        VALUES ($1, $2, $3, $4, moment($5), $6::jsonb)";
             Statement::new(sql, args)
         }
         Some(expected) => {
             args.push(expected.into());
-            let sql = "UPDATE agents SET sponsor_id = $2, revision = $3, made_by_name = $4, last_seen = moment($5), \
+            let sql = "UPDATE agents SET sponsor_id = $2, revision = $3, auto_registered = $4, last_seen = moment($5), \
                        body = $6::jsonb WHERE agent_id = $1 AND revision = $7";
             Statement::new(sql, args).meets(format!("agent {}", agent.agent_id))
         }
@@ -145,7 +145,7 @@ impl Database {
     /// Agents that are known by their name only and were last seen before `before`, the longest unseen first.
     pub async fn idle_agents(&self, before: Moment, limit: u32) -> Result<Vec<StoredAgent>, DatabaseError> {
         let sql = format!(
-            "SELECT body::text FROM agents WHERE made_by_name = 1 AND last_seen < moment($1) \
+            "SELECT body::text FROM agents WHERE auto_registered = 1 AND last_seen < moment($1) \
              ORDER BY last_seen LIMIT {limit}"
         );
         self.read(async |link| {

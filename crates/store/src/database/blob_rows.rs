@@ -31,18 +31,19 @@ impl BlobStep {
         match self {
             Self::Found(store) => {
                 let args = [store.store_id.as_str().into(), store.folder.as_str().into()];
-                let sql = "INSERT INTO blob_store (one, store_id, folder) VALUES (1, $1, $2) ON CONFLICT DO NOTHING";
+                let sql =
+                    "INSERT INTO blob_store (id, store_id, folder) VALUES (1, $1, $2) ON CONFLICT DO NOTHING";
                 link.run(sql, &args).await
             }
             Self::Announced { key, at } => unneeded(link, key, *at).await,
             Self::Doomed { before } => {
-                let sql = "UPDATE unneeded_blobs SET doomed = 1 WHERE doomed = 0 AND since <= moment($1)";
+                let sql = "UPDATE orphaned_blobs SET deleting = 1 WHERE deleting = 0 AND since <= moment($1)";
                 link.run(sql, &[(*before).into()]).await
             }
             Self::Removed(all) => {
                 let mut many = 0;
                 for within in all {
-                    let sql = "DELETE FROM unneeded_blobs WHERE within = $1 AND doomed = 1";
+                    let sql = "DELETE FROM orphaned_blobs WHERE key_prefix = $1 AND deleting = 1";
                     many += link.run(sql, &[within.as_str().into()]).await?;
                 }
                 Ok(many)
@@ -53,13 +54,13 @@ impl BlobStep {
 
 /// Nobody needs what begins like this.
 pub(super) async fn unneeded(link: &mut Link<'_>, within: &str, since: Moment) -> Result<u64, DatabaseError> {
-    let sql = "INSERT INTO unneeded_blobs (within, since) VALUES ($1, moment($2)) ON CONFLICT DO NOTHING";
+    let sql = "INSERT INTO orphaned_blobs (key_prefix, since) VALUES ($1, moment($2)) ON CONFLICT DO NOTHING";
     link.run(sql, &[within.into(), since.into()]).await
 }
 
 /// A blob that was announced is needed from now on; refused, if it is about to be removed.
 pub(super) async fn needed(link: &mut Link<'_>, key: &str) -> Result<(), DatabaseError> {
-    let sql = "DELETE FROM unneeded_blobs WHERE within = $1 AND doomed = 0";
+    let sql = "DELETE FROM orphaned_blobs WHERE key_prefix = $1 AND deleting = 0";
     match link.run(sql, &[key.into()]).await? {
         1 => Ok(()),
         _ => Err(DatabaseError::Conflict { what: format!("blob {key}") }),
@@ -88,7 +89,9 @@ impl Database {
     /// The beginnings of keys whose blobs nobody has needed since a moment, and nobody will: to be removed.
     pub async fn doomed_blobs(&self, before: Moment, limit: u32) -> Result<Vec<String>, DatabaseError> {
         self.work(Work::Blobs(BlobStep::Doomed { before })).await?;
-        let sql = format!("SELECT within FROM unneeded_blobs WHERE doomed = 1 ORDER BY within LIMIT {limit}");
+        let sql = format!(
+            "SELECT key_prefix FROM orphaned_blobs WHERE deleting = 1 ORDER BY key_prefix LIMIT {limit}"
+        );
         self.read(async |link| {
             let rows = link.rows(&sql, &[]).await?;
             rows.iter().map(|row| row.text(0).map(str::to_owned)).collect()

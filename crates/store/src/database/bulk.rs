@@ -39,19 +39,19 @@ const TABLES: [Table; 5] = [
             ("type", false),
             ("author_id", false),
             ("revision", false),
-            ("approval_ends_at", true),
-            ("ended_at", true),
+            ("approval_expires_at", true),
+            ("finished_at", true),
             ("body", false),
-            ("work", false),
-            ("place", false),
-            ("rank", false),
+            ("work_kind", false),
+            ("work_queue", false),
+            ("work_priority", false),
             ("ready_at", true),
             ("attempt", false),
             ("lease_until", true),
             ("closed_at", true),
         ],
     },
-    Table { name: "task_marks", columns: &[("kind", false), ("mark", false), ("task_id", false)] },
+    Table { name: "task_labels", columns: &[("kind", false), ("label", false), ("task_id", false)] },
     Table {
         name: "approvals",
         columns: &[
@@ -155,7 +155,7 @@ impl Loader {
             .locking_mode(SqliteLockingMode::Exclusive)
             .pragma("cache_size", CACHE_KIB);
         let mut own = options.connect().await?;
-        let migrated = super::migrator(super::SQLITE).run(&mut own).await;
+        let migrated = super::migrator(super::SQLITE_MIGRATIONS).run(&mut own).await;
         migrated.map_err(|error| DatabaseError::Unavailable(error.to_string()))?;
         Ok(Self(Own::Sqlite(own)))
     }
@@ -185,7 +185,7 @@ impl Loader {
     /// Makes the part of the audit log for the month of a moment, where the log has parts.
     pub async fn prepare_month(&mut self, at: Moment) -> Result<(), DatabaseError> {
         let Own::Postgres(link) = &mut self.0 else { return Ok(()) };
-        let sql = "SELECT audit_prepare_months(moment($1))";
+        let sql = "SELECT audit_create_partitions(moment($1))";
         Link::Postgres(link).rows(sql, &[at.into()]).await.map(drop)
     }
 

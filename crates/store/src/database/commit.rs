@@ -161,7 +161,7 @@ impl Commit {
 /// Keeps an answer; not, if there is one already.
 pub(super) fn keep_answer((owner, key, at, answer): &KeyedResponse) -> Result<Statement, DatabaseError> {
     let args = [owner.as_str().into(), key.as_str().into(), (*at).into(), json(answer)?];
-    let sql = "INSERT INTO answers (owner, key, made_at, body) VALUES ($1, $2, moment($3), $4::jsonb) \
+    let sql = "INSERT INTO stored_responses (owner, key, created_at, body) VALUES ($1, $2, moment($3), $4::jsonb) \
                ON CONFLICT DO NOTHING";
     Ok(Statement::new(sql, args).answers())
 }
@@ -184,7 +184,7 @@ pub(super) fn event_columns(event: &Event) -> Result<Vec<Arg>, DatabaseError> {
     Ok(vec![event.event_id.as_str().into(), json(event)?])
 }
 
-/// `task_id, state, type, author_id, revision, approval_ends_at, ended_at, body, work, place, rank, ready_at, attempt,
+/// `task_id, state, type, author_id, revision, approval_expires_at, finished_at, body, work_kind, work_queue, work_priority, ready_at, attempt,
 /// lease_until, closed_at`.
 pub(super) fn task_columns(task: &StoredTask) -> Result<Vec<Arg>, DatabaseError> {
     let review = &task.task;
@@ -282,7 +282,7 @@ impl Write {
             Self::Thing { thing, expected } => put_thing(thing, *expected)?,
             Self::DeleteThing { kind, id, expected } => {
                 let args = [kind.word().into(), id.as_str().into(), (*expected).into()];
-                let sql = "DELETE FROM things WHERE kind = $1 AND thing_id = $2 AND revision = $3";
+                let sql = "DELETE FROM documents WHERE kind = $1 AND document_id = $2 AND revision = $3";
                 Statement::new(sql, args).meets(format!("{} {id}", kind.word()))
             }
         });
@@ -302,8 +302,8 @@ fn put_task(
     let nothing = Beside::default();
     let before = match expected {
         None => {
-            let sql = "INSERT INTO tasks (task_id, state, type, author_id, revision, approval_ends_at, ended_at, body, \
-                       work, place, rank, ready_at, attempt, lease_until, closed_at) \
+            let sql = "INSERT INTO tasks (task_id, state, type, author_id, revision, approval_expires_at, finished_at, body, \
+                       work_kind, work_queue, work_priority, ready_at, attempt, lease_until, closed_at) \
                        VALUES ($1::uuid, $2, $3, $4, $5, moment($6), moment($7), $8::jsonb, $9, $10, $11, moment($12), \
                        $13, moment($14), moment($15))";
             all.push(Statement::new(sql, args));
@@ -314,27 +314,27 @@ fn put_task(
             // Within an attempt the lease only grows: whoever decided may not have seen that it was renewed. Another attempt
             // takes its place only if nobody is at it any more.
             let sql = "UPDATE tasks SET state = $2, type = $3, author_id = $4, revision = $5, \
-                       approval_ends_at = moment($6), ended_at = moment($7), body = $8::jsonb, \
-                       work = $9, place = $10, rank = $11, ready_at = moment($12), attempt = $13, \
+                       approval_expires_at = moment($6), finished_at = moment($7), body = $8::jsonb, \
+                       work_kind = $9, work_queue = $10, work_priority = $11, ready_at = moment($12), attempt = $13, \
                        lease_until = CASE WHEN attempt = $13 AND lease_until > moment($14) THEN lease_until \
                        ELSE moment($14) END, claimed_by = NULL, claimed_until = NULL, closed_at = moment($15) \
                        WHERE task_id = $1::uuid AND revision = $16 \
                        AND (attempt = $13 OR lease_until IS NULL OR lease_until <= moment($17))";
             all.push(Statement::new(sql, args).meets(format!("task {}", review.task_id)));
             task.as_read.at(expected).unwrap_or_else(|| {
-                all.push(Statement::new("DELETE FROM task_marks WHERE task_id = $1::uuid", [id()]));
+                all.push(Statement::new("DELETE FROM task_labels WHERE task_id = $1::uuid", [id()]));
                 &nothing
             })
         }
     };
     let marks = task.marks();
     for (kind, mark) in before.marks.difference(&marks) {
-        let sql = "DELETE FROM task_marks WHERE kind = $1 AND mark = $2 AND task_id = $3::uuid";
+        let sql = "DELETE FROM task_labels WHERE kind = $1 AND label = $2 AND task_id = $3::uuid";
         all.push(Statement::new(sql, [(*kind).into(), mark.as_str().into(), id()]));
     }
     let new = marks.difference(&before.marks);
     let rows: Vec<_> = new.map(|(kind, mark)| vec![(*kind).into(), mark.as_str().into(), id()]).collect();
-    let into = "INSERT INTO task_marks (kind, mark, task_id) ";
+    let into = "INSERT INTO task_labels (kind, label, task_id) ";
     all.extend(values(into, "(?, ?, ?::uuid)", " ON CONFLICT DO NOTHING", &rows));
     let changed =
         review.approvals.iter().filter(|one| before.approvals.get(&one.approval_id) != Some(&one.revision));
@@ -354,13 +354,14 @@ fn put_thing(thing: &StoredDocument, expected: Option<u64>) -> Result<Statement,
         vec![thing.kind.word().into(), thing.id.as_str().into(), thing.revision.into(), json(&thing.body)?];
     Ok(match expected {
         None => {
-            let sql = "INSERT INTO things (kind, thing_id, revision, body) VALUES ($1, $2, $3, $4::jsonb)";
+            let sql =
+                "INSERT INTO documents (kind, document_id, revision, body) VALUES ($1, $2, $3, $4::jsonb)";
             Statement::new(sql, args)
         }
         Some(expected) => {
             args.push(expected.into());
-            let sql = "UPDATE things SET revision = $3, body = $4::jsonb \
-                       WHERE kind = $1 AND thing_id = $2 AND revision = $5";
+            let sql = "UPDATE documents SET revision = $3, body = $4::jsonb \
+                       WHERE kind = $1 AND document_id = $2 AND revision = $5";
             Statement::new(sql, args).meets(format!("{} {}", thing.kind.word(), thing.id))
         }
     })

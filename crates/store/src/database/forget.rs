@@ -23,8 +23,8 @@ impl Forgetting {
     pub(super) async fn apply(self, link: &mut Link<'_>) -> Result<u64, DatabaseError> {
         let (sql, moment) = match self {
             Self::Answers(before) => (
-                "DELETE FROM answers WHERE (owner, key) IN \
-                 (SELECT owner, key FROM answers WHERE made_at < moment($1) ORDER BY made_at LIMIT ",
+                "DELETE FROM stored_responses WHERE (owner, key) IN \
+                 (SELECT owner, key FROM stored_responses WHERE created_at < moment($1) ORDER BY created_at LIMIT ",
                 before,
             ),
             // Looked at once more: one may have been used meanwhile.

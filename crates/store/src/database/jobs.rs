@@ -64,13 +64,13 @@ impl JobStep {
                            ON CONFLICT DO NOTHING";
                 link.run(sql, &args).await?;
                 let args = [name.as_str().into(), holder.as_str().into(), (*now).into(), (*until).into()];
-                let sql = "UPDATE jobs SET holder = $2, until = moment($4) WHERE name = $1 \
-                           AND due_at <= moment($3) AND (until IS NULL OR until <= moment($3))";
+                let sql = "UPDATE jobs SET holder = $2, lease_until = moment($4) WHERE name = $1 \
+                           AND due_at <= moment($3) AND (lease_until IS NULL OR lease_until <= moment($3))";
                 link.run(sql, &args).await
             }
             Self::End { name, holder, due_at, outcome } => {
                 let args = [name.as_str().into(), holder.as_str().into(), (*due_at).into(), json(outcome)?];
-                let sql = "UPDATE jobs SET holder = NULL, until = NULL, due_at = moment($3), body = $4::jsonb \
+                let sql = "UPDATE jobs SET holder = NULL, lease_until = NULL, due_at = moment($3), body = $4::jsonb \
                            WHERE name = $1 AND holder = $2";
                 link.run(sql, &args).await
             }
@@ -79,11 +79,11 @@ impl JobStep {
                 link.run(sql, &[name.as_str().into(), (*due_at).into()]).await
             }
             Self::Renew { name, holder, until } => {
-                let sql = "UPDATE jobs SET until = moment($3) WHERE name = $1 AND holder = $2";
+                let sql = "UPDATE jobs SET lease_until = moment($3) WHERE name = $1 AND holder = $2";
                 link.run(sql, &[name.as_str().into(), holder.as_str().into(), (*until).into()]).await
             }
             Self::Leave { holder } => {
-                let sql = "UPDATE jobs SET holder = NULL, until = NULL WHERE holder = $1";
+                let sql = "UPDATE jobs SET holder = NULL, lease_until = NULL WHERE holder = $1";
                 link.run(sql, &[holder.as_str().into()]).await
             }
         }
@@ -138,7 +138,7 @@ impl Database {
     pub async fn jobs(&self) -> Result<Vec<JobRow>, DatabaseError> {
         self.read(async |link| {
             let sql =
-                "SELECT name, micros(due_at), holder, micros(until), body::text FROM jobs ORDER BY name";
+                "SELECT name, micros(due_at), holder, micros(lease_until), body::text FROM jobs ORDER BY name";
             let rows = link.rows(sql, &[]).await?;
             rows.iter()
                 .map(|row| {

@@ -109,10 +109,9 @@ impl Numbering {
     pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<u64, DatabaseError> {
         let until = self.now.plus_ms(self.lease_ms);
         let lease = [SEQUENCER.into(), self.holder.as_str().into(), until.into(), self.now.into()];
-        let sql = "INSERT INTO leases (name, holder, epoch, until) VALUES ($1, $2, 1, moment($3)) \
-                   ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until, \
-                   epoch = leases.epoch + CASE WHEN leases.holder = excluded.holder THEN 0 ELSE 1 END \
-                   WHERE leases.holder = excluded.holder OR leases.until <= moment($4)";
+        let sql = "INSERT INTO leases (name, holder, expires_at) VALUES ($1, $2, moment($3)) \
+                   ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at \
+                   WHERE leases.holder = excluded.holder OR leases.expires_at <= moment($4)";
         if link.run(sql, &lease).await? == 0 {
             return Ok(0);
         }
@@ -121,7 +120,7 @@ impl Numbering {
 
     async fn number_audit(&self, link: &mut Link<'_>) -> Result<u64, DatabaseError> {
         let sql = format!(
-            "SELECT entry_id::text, body, micros(at) FROM audit WHERE number IS NULL ORDER BY written LIMIT {}",
+            "SELECT entry_id::text, body, micros(at) FROM audit WHERE number IS NULL ORDER BY insert_seq LIMIT {}",
             self.most
         );
         let rows = link.rows(&sql, &[]).await?;
@@ -154,7 +153,7 @@ impl Numbering {
 
     async fn number_events(&self, link: &mut Link<'_>) -> Result<u64, DatabaseError> {
         let sql = format!(
-            "SELECT event_id::text FROM events WHERE number IS NULL ORDER BY written LIMIT {}",
+            "SELECT event_id::text FROM events WHERE number IS NULL ORDER BY insert_seq LIMIT {}",
             self.most
         );
         let rows = link.rows(&sql, &[]).await?;
@@ -230,7 +229,7 @@ impl Database {
     pub async fn prepare_months(&self, now: Moment) -> Result<u64, DatabaseError> {
         let super::Backend::Postgres(_) = self.backend else { return Ok(0) };
         self.read(async |link| {
-            let rows = link.rows("SELECT audit_prepare_months(moment($1))", &[now.into()]).await?;
+            let rows = link.rows("SELECT audit_create_partitions(moment($1))", &[now.into()]).await?;
             rows.first().map_or(Ok(0), |row| row.number(0))
         })
         .await

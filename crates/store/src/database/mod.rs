@@ -118,39 +118,29 @@ pub struct StoredResponse {
     pub body: Value,
 }
 
-/// The steps that bring the tables up to date, by number: each is never changed once it was released.
-type Steps = [(i64, &'static str, &'static str); 4];
+/// Version, name and statements of each migration, in order. A released migration never changes.
+type Migrations = [(i64, &'static str, &'static str); 1];
 
-const SQLITE: Steps = [
-    (1, "record", include_str!("schema/sqlite-1.sql")),
-    (2, "work", include_str!("schema/sqlite-2.sql")),
-    (3, "facts", include_str!("schema/sqlite-3.sql")),
-    (4, "archives", include_str!("schema/sqlite-4.sql")),
-];
-const POSTGRES: Steps = [
-    (1, "record", include_str!("schema/postgres-1.sql")),
-    (2, "work", include_str!("schema/postgres-2.sql")),
-    (3, "facts", include_str!("schema/postgres-3.sql")),
-    (4, "archives", include_str!("schema/postgres-4.sql")),
-];
+const SQLITE_MIGRATIONS: Migrations = [(1, "schema", include_str!("schema/sqlite.sql"))];
+const POSTGRES_MIGRATIONS: Migrations = [(1, "schema", include_str!("schema/postgres.sql"))];
 
-fn migrator(steps: Steps) -> Migrator {
-    let step = |(number, name, sql): (i64, &'static str, &'static str)| {
-        Migration::new(number, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
+fn migrator(migrations: Migrations) -> Migrator {
+    let migration = |(version, name, sql): (i64, &'static str, &'static str)| {
+        Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
     };
-    Migrator::with_migrations(steps.into_iter().map(step).collect())
+    Migrator::with_migrations(migrations.into_iter().map(migration).collect())
 }
 
 impl Database {
     /// Opens the record in a data folder, and brings its tables up to date.
     pub async fn in_folder(folder: &Path) -> Result<Self, DatabaseError> {
-        let sqlite = Sqlite::open(folder, &migrator(SQLITE)).await?;
+        let sqlite = Sqlite::open(folder, &migrator(SQLITE_MIGRATIONS)).await?;
         Ok(Self { backend: Backend::Sqlite(sqlite) })
     }
 
     /// Opens the record on PostgreSQL, and brings its tables up to date. Any number of processes may do so at once.
     pub async fn on_postgres(url: &str) -> Result<Self, DatabaseError> {
-        let pool = postgres::open(url, &migrator(POSTGRES)).await?;
+        let pool = postgres::open(url, &migrator(POSTGRES_MIGRATIONS)).await?;
         Ok(Self { backend: Backend::Postgres(Shelf::new(pool)) })
     }
 

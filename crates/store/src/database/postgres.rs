@@ -34,7 +34,7 @@ pub(super) async fn open(url: &str, migrator: &Migrator) -> Result<PgPool, Datab
         .map_err(|_| failed(format!("no answer within {} seconds", CONNECT_WITHIN.as_secs())))?
         .map_err(|error| failed(error.to_string()))?;
     migrator.run(&mut first).await.map_err(|error| failed(error.to_string()))?;
-    sqlx::query("SELECT audit_prepare_months(now())")
+    sqlx::query("SELECT audit_create_partitions(now())")
         .execute(&mut first)
         .await
         .map_err(|error| failed(error.to_string()))?;

@@ -23,8 +23,8 @@ impl Database {
         let kinds = [DocumentKind::Setting, DocumentKind::Feature];
         let args = kinds.map(|kind| kind.word().into());
         self.read(async |link| {
-            let sql = "SELECT kind, thing_id, revision, body::text FROM things WHERE kind IN ($1, $2) \
-                       ORDER BY kind, thing_id";
+            let sql = "SELECT kind, document_id, revision, body::text FROM documents WHERE kind IN ($1, $2) \
+                       ORDER BY kind, document_id";
             let mut found = Vec::new();
             for row in link.rows(sql, &args).await? {
                 let word = row.text(0)?;
@@ -42,7 +42,7 @@ impl Database {
     pub async fn thing(&self, kind: DocumentKind, id: &str) -> Result<Option<StoredDocument>, DatabaseError> {
         let args = [kind.word().into(), id.into()];
         self.read(async |link| {
-            let sql = "SELECT revision, body::text FROM things WHERE kind = $1 AND thing_id = $2";
+            let sql = "SELECT revision, body::text FROM documents WHERE kind = $1 AND document_id = $2";
             let rows = link.rows(sql, &args).await?;
             let thing = |row: &super::sql::Row| {
                 Ok(StoredDocument { kind, id: id.to_owned(), revision: row.number(0)?, body: row.json(1)? })

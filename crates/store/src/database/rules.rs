@@ -75,7 +75,7 @@ impl Database {
     /// The mark that it has now.
     pub async fn mark(&self) -> Result<RulesVersion, DatabaseError> {
         self.read(async |link| {
-            let rows = link.rows("SELECT mark FROM facts", &[]).await?;
+            let rows = link.rows("SELECT version FROM rules_version", &[]).await?;
             rows.first().ok_or_else(without_mark)?.text(0).map(RulesVersion::from)
         })
         .await
@@ -85,7 +85,7 @@ impl Database {
     pub async fn things(&self, kind: DocumentKind) -> Result<Vec<StoredDocument>, DatabaseError> {
         let args = [kind.word().into()];
         self.read(async |link| {
-            let sql = "SELECT thing_id, revision, body::text FROM things WHERE kind = $1 ORDER BY thing_id";
+            let sql = "SELECT document_id, revision, body::text FROM documents WHERE kind = $1 ORDER BY document_id";
             let rows = link.rows(sql, &args).await?;
             let thing = |row: &super::sql::Row| {
                 Ok(StoredDocument {
@@ -104,7 +104,7 @@ impl Database {
     pub async fn answer(&self, owner: &str, key: &str) -> Result<Option<StoredResponse>, DatabaseError> {
         let args = [owner.into(), key.into()];
         self.read(async |link| {
-            let sql = "SELECT body::text FROM answers WHERE owner = $1 AND key = $2";
+            let sql = "SELECT body::text FROM stored_responses WHERE owner = $1 AND key = $2";
             link.rows(sql, &args).await?.first().map(|row| row.json(0)).transpose()
         })
         .await

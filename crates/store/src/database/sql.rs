@@ -316,16 +316,16 @@ mod tests {
 
     #[test]
     fn a_statement_is_spelled_for_either_database() {
-        let sql = "UPDATE tasks SET body = $1::jsonb, ended_at = moment($2) WHERE task_id = $3::uuid RETURNING micros(ended_at), name";
+        let sql = "UPDATE tasks SET body = $1::jsonb, finished_at = moment($2) WHERE task_id = $3::uuid RETURNING micros(finished_at), name";
         let same = |inner: &str| inner.to_owned();
         assert_eq!(
             spell(sql, same, same, true),
-            "UPDATE tasks SET body = $1, ended_at = $2 WHERE task_id = $3 RETURNING ended_at, name"
+            "UPDATE tasks SET body = $1, finished_at = $2 WHERE task_id = $3 RETURNING finished_at, name"
         );
         let spelled = spell(sql, |inner| format!("<{inner}>"), |inner| format!("[{inner}]"), false);
         assert_eq!(
             spelled,
-            "UPDATE tasks SET body = $1::jsonb, ended_at = <$2> WHERE task_id = $3::uuid RETURNING [ended_at], name"
+            "UPDATE tasks SET body = $1::jsonb, finished_at = <$2> WHERE task_id = $3::uuid RETURNING [finished_at], name"
         );
     }
 }

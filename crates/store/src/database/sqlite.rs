@@ -15,7 +15,7 @@ use super::sql::Link;
 use super::{DatabaseError, Work};
 
 /// The file in the data folder.
-pub(super) const FILE: &str = "record.sqlite3";
+pub(super) const FILE: &str = "ade.sqlite3";
 /// Commits that may wait; above that callers wait to be let in.
 const QUEUE: usize = 1_024;
 /// Commits of one transaction.

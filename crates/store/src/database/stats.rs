@@ -103,7 +103,7 @@ impl Database {
         self.read(async |link| {
             let sql = "SELECT state, count(*)::bigint FROM tasks GROUP BY state";
             let mut tasks = grouped(link, sql, &[]).await?;
-            let sql = "SELECT word, sum(many)::bigint FROM archived_counts WHERE kind = 'task' AND many > 0 GROUP BY word";
+            let sql = "SELECT state, sum(count)::bigint FROM archived_counts WHERE kind = 'task' AND count > 0 GROUP BY state";
             let archived: BTreeMap<State, u64> = grouped(link, sql, &[]).await?;
             add(&mut tasks, &archived);
             let archived = archived.values().sum();
@@ -118,7 +118,7 @@ impl Database {
 
     /// The days that were counted, the newest first.
     pub async fn days(&self, limit: u32) -> Result<Vec<Day>, DatabaseError> {
-        let sql = format!("SELECT day, body::text FROM days ORDER BY day DESC LIMIT {limit}");
+        let sql = format!("SELECT day, body::text FROM daily_stats ORDER BY day DESC LIMIT {limit}");
         self.read(async |link| {
             let rows = link.rows(&sql, &[]).await?;
             rows.iter().map(|row| Ok(Day { day: row.text(0)?.to_owned(), ..row.json(1)? })).collect()
@@ -146,12 +146,12 @@ impl Database {
         self.read(async |link| {
             let sql = "SELECT state, count(*)::bigint FROM tasks WHERE author_id = $1 GROUP BY state";
             let mut tasks = grouped(link, sql, &args).await?;
-            let sql = "SELECT word, many FROM archived_counts WHERE kind = 'task' AND who = $1 AND many > 0";
+            let sql = "SELECT state, count FROM archived_counts WHERE kind = 'task' AND user_id = $1 AND count > 0";
             add(&mut tasks, &grouped(link, sql, &args).await?);
             let sql = "SELECT status, count(*)::bigint FROM approvals WHERE reviewer_id = $1 GROUP BY status";
             let mut requests = grouped(link, sql, &args).await?;
             let sql =
-                "SELECT word, many FROM archived_counts WHERE kind = 'request' AND who = $1 AND many > 0";
+                "SELECT state, count FROM archived_counts WHERE kind = 'approval' AND user_id = $1 AND count > 0";
             add(&mut requests, &grouped(link, sql, &args).await?);
             let rows = link.rows(&times, &args).await?;
             let took = |row: &Row| Ok(row.moment(1)?.micros().saturating_sub(row.moment(0)?.micros()));

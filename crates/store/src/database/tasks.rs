@@ -169,10 +169,10 @@ pub struct ApprovalFilter {
 macro_rules! whole {
     ($task:literal) => {
         concat!(
-            "SELECT 0 AS part, mark AS id, body::text AS body, micros(lease_until) AS lease, remembered::text AS remembered, \
-             claimed_by FROM tasks CROSS JOIN facts WHERE task_id = ",
+            "SELECT 0 AS part, version AS id, body::text AS body, micros(lease_until) AS lease, archived_approvals::text AS archived_approvals, \
+             claimed_by FROM tasks CROSS JOIN rules_version WHERE task_id = ",
             $task,
-            " UNION ALL SELECT 1 AS part, approval_id::text AS id, body::text AS body, NULL::bigint AS lease, NULL::text AS remembered, \
+            " UNION ALL SELECT 1 AS part, approval_id::text AS id, body::text AS body, NULL::bigint AS lease, NULL::text AS archived_approvals, \
              NULL::text AS claimed_by FROM approvals WHERE task_id = ",
             $task,
             " ORDER BY part, id"
@@ -245,15 +245,15 @@ impl Database {
         let along = if few || marks.is_empty() { None } else { Some(marks.remove(0)) };
         let (mut wanted, key) = match along {
             None => (
-                Conditions::new("SELECT t.body::text, t.remembered::text, t.claimed_by FROM tasks t"),
+                Conditions::new("SELECT t.body::text, t.archived_approvals::text, t.claimed_by FROM tasks t"),
                 "t.task_id",
             ),
             Some((kind, mark)) => {
-                let found = "SELECT t.body::text, t.remembered::text, t.claimed_by FROM task_marks m CROSS JOIN tasks t";
+                let found = "SELECT t.body::text, t.archived_approvals::text, t.claimed_by FROM task_labels l CROSS JOIN tasks t";
                 let mut wanted = Conditions::new(found);
-                wanted.and("m.kind = ? AND m.mark = ?", [kind.into(), mark.into()]);
-                wanted.and("t.task_id = m.task_id", []);
-                (wanted, "m.task_id")
+                wanted.and("l.kind = ? AND l.label = ?", [kind.into(), mark.into()]);
+                wanted.and("t.task_id = l.task_id", []);
+                (wanted, "l.task_id")
             }
         };
         if let Some(state) = filter.state {
@@ -267,7 +267,7 @@ impl Database {
         }
         for (kind, mark) in marks {
             let found = format!(
-                "EXISTS (SELECT 1 FROM task_marks o WHERE o.kind = ? AND o.mark = ? AND o.task_id = {key})"
+                "EXISTS (SELECT 1 FROM task_labels o WHERE o.kind = ? AND o.label = ? AND o.task_id = {key})"
             );
             wanted.and(&found, [kind.into(), mark.into()]);
         }
@@ -276,7 +276,7 @@ impl Database {
             if along.is_some() {
                 // The same again, where the walk begins: PostgreSQL does not conclude it by itself, and would join from the
                 // newest task on.
-                wanted.and("m.task_id < ?::uuid", [before.into()]);
+                wanted.and("l.task_id < ?::uuid", [before.into()]);
             }
         }
         wanted.sql.push_str(&format!(" ORDER BY {key} DESC LIMIT {limit}"));
@@ -333,8 +333,8 @@ impl Database {
     /// Tasks whose approval has ended.
     pub async fn expired(&self, now: Moment, limit: u32) -> Result<Vec<String>, DatabaseError> {
         let sql = format!(
-            "SELECT task_id::text FROM tasks WHERE approval_ends_at <= moment($1) \
-             ORDER BY approval_ends_at LIMIT {limit}"
+            "SELECT task_id::text FROM tasks WHERE approval_expires_at <= moment($1) \
+             ORDER BY approval_expires_at LIMIT {limit}"
         );
         self.read(async |link| {
             let rows = link.rows(&sql, &[now.into()]).await?;
@@ -350,9 +350,9 @@ impl Database {
         most: u32,
     ) -> Result<(RulesVersion, History), DatabaseError> {
         let sql = format!(
-            "SELECT facts.mark, ended.finished, ended.failed FROM facts CROSS JOIN \
+            "SELECT rules_version.version, ended.finished, ended.failed FROM rules_version CROSS JOIN \
              (SELECT count(*)::bigint AS finished, count(CASE WHEN state = 'FAILED' THEN 1 END)::bigint AS failed FROM \
-             (SELECT state FROM tasks WHERE type = $1 AND ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT {most}) AS last) \
+             (SELECT state FROM tasks WHERE type = $1 AND finished_at IS NOT NULL ORDER BY finished_at DESC LIMIT {most}) AS last) \
              AS ended"
         );
         let args = [task_type.into()];

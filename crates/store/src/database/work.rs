@@ -154,10 +154,10 @@ async fn ready(
     // One place after the other: each has an order of its own in the index.
     for place in places {
         let sql = format!(
-            "SELECT task_id::text, rank, micros(ready_at) FROM tasks \
-             WHERE work IS NOT NULL AND place = $1 AND ready_at <= moment($2){of_type} \
+            "SELECT task_id::text, work_priority, micros(ready_at) FROM tasks \
+             WHERE work_kind IS NOT NULL AND work_queue = $1 AND ready_at <= moment($2){of_type} \
              AND (claimed_until IS NULL OR claimed_until <= moment($2)) \
-             ORDER BY rank DESC, ready_at, task_id LIMIT {most}{then}"
+             ORDER BY work_priority DESC, ready_at, task_id LIMIT {most}{then}"
         );
         let mut args = vec![Arg::from(place.as_str()), now.into()];
         args.extend(types.iter().map(|one| Arg::from(one.as_str())));
@@ -256,7 +256,7 @@ impl Database {
             return Ok(Vec::new());
         }
         let sql = "SELECT task_id::text FROM tasks WHERE claimed_by = $1 AND claimed_until = moment($2) \
-                   ORDER BY rank DESC, ready_at, task_id";
+                   ORDER BY work_priority DESC, ready_at, task_id";
         self.read(async |link| {
             let rows = link.rows(sql, &[by.into(), until.into()]).await?;
             rows.iter().map(|row| row.text(0).map(str::to_owned)).collect()
@@ -366,8 +366,8 @@ impl Database {
     /// How many tasks have work, by place; the places with most first.
     pub async fn waiting_work(&self, limit: u32) -> Result<Vec<(String, u64)>, DatabaseError> {
         let sql = format!(
-            "SELECT place, count(*)::bigint AS many FROM tasks WHERE work IS NOT NULL GROUP BY place \
-             ORDER BY many DESC, place LIMIT {limit}"
+            "SELECT work_queue, count(*)::bigint AS many FROM tasks WHERE work_kind IS NOT NULL GROUP BY work_queue \
+             ORDER BY many DESC, work_queue LIMIT {limit}"
         );
         self.read(async |link| {
             let rows = link.rows(&sql, &[]).await?;

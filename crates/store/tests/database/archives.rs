@@ -242,7 +242,7 @@ async fn what_was_brought_back_stays_for_a_while(opened: Opened) {
         // Whoever wants it again has it for longer.
         assert_eq!(record.bring_back(archive, items, at(140 * DAY)).await, Ok(0));
         assert!(ids(record, kind, 131 * DAY).await.is_empty());
-        let stays = "UPDATE tasks SET stays_until = NULL";
+        let stays = "UPDATE tasks SET keep_until = NULL";
         opened.sql(stays).await;
     }
 }
@@ -376,9 +376,9 @@ async fn a_blob_whose_archive_never_came_is_removed_and_not_used_any_more(opened
     let (_, _) = archived(record, Tasks, 100 * DAY).await;
     assert_eq!(record.doomed_blobs(at(99 * DAY), 9).await, Ok(Vec::new()), "not at once");
     let within = |kind: &str| format!("{kind}/{}", task.task_id);
-    let doomed = record.doomed_blobs(at(100 * DAY), 9).await.expect("asked");
-    assert_eq!(doomed, [within("output"), within("stash")], "the archive itself is needed");
-    record.blobs_removed(doomed).await.expect("removed");
+    let deleting = record.doomed_blobs(at(100 * DAY), 9).await.expect("asked");
+    assert_eq!(deleting, [within("output"), within("stash")], "the archive itself is needed");
+    record.blobs_removed(deleting).await.expect("removed");
     assert_eq!(record.doomed_blobs(at(999 * DAY), 9).await, Ok(Vec::new()));
 }
 

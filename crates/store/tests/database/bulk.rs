@@ -14,7 +14,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions};
 
 use crate::opened::{at, id, person};
 
-const TABLES: [&str; 5] = ["tasks", "task_marks", "approvals", "audit", "events"];
+const TABLES: [&str; 5] = ["tasks", "task_labels", "approvals", "audit", "events"];
 
 fn task(state: State) -> StoredTask {
     let resource = |id: &str| Resource {
@@ -146,7 +146,7 @@ async fn serves(record: &Database, task: &StoredTask) {
 }
 
 async fn sqlite_rows(folder: &std::path::Path, table: &str) -> Vec<String> {
-    let file = folder.join("record.sqlite3");
+    let file = folder.join("ade.sqlite3");
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file).read_only(true);
     let mut link = options.connect().await.expect("opens");
     let columns: String =

@@ -92,11 +92,17 @@ async fn each_entry_is_in_the_part_of_its_month_and_none_can_be_changed() {
     opened.record.prepare_months(at(0)).await.expect("prepared");
     tell(&opened.record, &moments()).await;
     let parts = psql(&opened, "SELECT tableoid::regclass FROM audit ORDER BY entry_id").await.expect("read");
-    let expected =
-        ["audit_2026_11", "audit_2026_11", "audit_2026_12", "audit_2027_01", "audit_other", "audit_other"];
+    let expected = [
+        "audit_2026_11",
+        "audit_2026_11",
+        "audit_2026_12",
+        "audit_2027_01",
+        "audit_default",
+        "audit_default",
+    ];
     assert_eq!(parts, expected);
     opened.record.number("one", at(1), 1_000, 100).await.expect("numbered");
-    for part in ["audit", "audit_2026_11", "audit_2026_12", "audit_2027_01", "audit_other"] {
+    for part in ["audit", "audit_2026_11", "audit_2026_12", "audit_2027_01", "audit_default"] {
         for sql in ["DELETE FROM", "TRUNCATE", "UPDATE"] {
             let sql = format!("{sql} {part} {}", if sql == "UPDATE" { "SET actor = 'eve'" } else { "" });
             let refused = psql(&opened, &sql).await.expect_err("append-only");
@@ -142,7 +148,7 @@ async fn entries_that_were_faster_than_their_part_stay_where_they_are() {
     assert_eq!(opened.record.prepare_months(april).await, Ok(1), "not the one of May");
     tell(&opened.record, &[april, may]).await;
     let parts = psql(&opened, "SELECT tableoid::regclass FROM audit ORDER BY entry_id").await.expect("read");
-    assert_eq!(parts, ["audit_other", "audit_2031_04", "audit_other"]);
+    assert_eq!(parts, ["audit_default", "audit_2031_04", "audit_default"]);
     let there = psql(&opened, "SELECT to_regclass('audit_2031_06') IS NOT NULL").await.expect("read");
     assert_eq!(there, ["t"], "the month after it was made");
 }
@@ -165,7 +171,7 @@ async fn every_way_through_the_log_and_every_count_goes_by_an_index() {
     let opened = on_postgres().await;
     opened.record.prepare_months(at(0)).await.expect("prepared");
     let walks = [
-        "SELECT body FROM audit WHERE number IS NULL ORDER BY written LIMIT 9",
+        "SELECT body FROM audit WHERE number IS NULL ORDER BY insert_seq LIMIT 9",
         "SELECT body FROM audit WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1",
         "SELECT body FROM audit WHERE number > 7 ORDER BY number LIMIT 9",
         "SELECT body FROM audit WHERE number IS NOT NULL AND actor = 'ann' ORDER BY at, number LIMIT 9",
@@ -173,8 +179,8 @@ async fn every_way_through_the_log_and_every_count_goes_by_an_index() {
          ORDER BY at, number LIMIT 9",
         "SELECT body FROM audit WHERE number > 7 AND task_id = gen_random_uuid() ORDER BY number LIMIT 9",
         "SELECT body FROM audit WHERE number IS NOT NULL AND at >= now() AND at < now() ORDER BY at, number LIMIT 9",
-        "SELECT t.body FROM task_marks m CROSS JOIN tasks t WHERE m.kind = 'tag' AND m.mark = 'x' \
-         AND t.task_id = m.task_id AND t.task_id < gen_random_uuid() AND m.task_id < gen_random_uuid() ORDER BY m.task_id DESC LIMIT 9",
+        "SELECT t.body FROM task_labels l CROSS JOIN tasks t WHERE l.kind = 'tag' AND l.label = 'x' \
+         AND t.task_id = l.task_id AND t.task_id < gen_random_uuid() AND l.task_id < gen_random_uuid() ORDER BY l.task_id DESC LIMIT 9",
         "SELECT body FROM approvals WHERE reviewer_id = 'ann' AND status = 'PENDING' AND score <= 7 \
          AND (score < 7 OR approval_id > gen_random_uuid()) ORDER BY score DESC, approval_id LIMIT 9",
         "SELECT state, count(*) FROM tasks GROUP BY state",
@@ -183,9 +189,9 @@ async fn every_way_through_the_log_and_every_count_goes_by_an_index() {
         "SELECT status, count(*) FROM approvals WHERE reviewer_id = 'ann' GROUP BY status",
         "SELECT created_at, responded_at FROM approvals WHERE reviewer_id = 'ann' AND responded_at IS NOT NULL \
          ORDER BY responded_at DESC LIMIT 200",
-        "SELECT body FROM agents WHERE made_by_name = 1 AND last_seen < now() ORDER BY last_seen LIMIT 9",
+        "SELECT body FROM agents WHERE auto_registered = 1 AND last_seen < now() ORDER BY last_seen LIMIT 9",
         "SELECT body FROM inbox WHERE agent_id = 'ann' AND message_id > gen_random_uuid() ORDER BY message_id LIMIT 9",
-        "SELECT owner, key FROM answers WHERE made_at < now() ORDER BY made_at LIMIT 9",
+        "SELECT owner, key FROM stored_responses WHERE created_at < now() ORDER BY created_at LIMIT 9",
         "SELECT session_hash FROM sessions WHERE expires_at <= now() ORDER BY expires_at LIMIT 9",
     ];
     for walk in walks {
@@ -273,7 +279,7 @@ async fn what_goes_to_postgres_can_be_encrypted_and_its_certificate_checked() {
         let record = Database::on_postgres(&url).await.expect("connects");
         assert_eq!(record.prepare_months(at(0)).await, Ok(0));
         let sql = "SELECT count(*) > 0 FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
-                   WHERE ssl AND query LIKE '%audit_prepare_months%' AND pid <> pg_backend_pid()";
+                   WHERE ssl AND query LIKE '%audit_create_partitions%' AND pid <> pg_backend_pid()";
         assert_eq!(server.psql("encrypted", sql).expect("read"), "t");
     }
     let told = Database::on_postgres(&format!("{url}?sslmode=verify-full"))

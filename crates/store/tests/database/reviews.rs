@@ -388,7 +388,7 @@ async fn what_was_numbered_cannot_be_changed(opened: Opened) {
     // Whoever owns the database can switch that off. Then it is found.
     let (off, on) = match &opened.database {
         Some(_) => ("ALTER TABLE audit DISABLE TRIGGER USER", "SELECT 1"),
-        None => ("DROP TRIGGER audit_unchanged", "SELECT 1"),
+        None => ("DROP TRIGGER audit_no_update", "SELECT 1"),
     };
     by_hand(&opened, off).await.expect("its owner");
     by_hand(&opened, "UPDATE audit SET actor = 'eve' WHERE number = 1").await.expect("its owner");
@@ -405,7 +405,7 @@ async fn by_hand(opened: &Opened, sql: &'static str) -> Result<(), String> {
     use sqlx::{Connection, Executor};
     let done = match (&opened.folder, &opened.database) {
         (Some(folder), _) => {
-            let file = folder.path().join("record.sqlite3");
+            let file = folder.path().join("ade.sqlite3");
             let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file);
             let mut link = sqlx::SqliteConnection::connect_with(&options).await.expect("opens");
             link.execute(sql).await.map(drop)
@@ -594,7 +594,7 @@ async fn people_and_rules_give_the_record_another_mark_and_nothing_else_does(ope
         marks.push(now);
     }
     // Also by hand, past every server.
-    for sql in ["UPDATE users SET active = 0", "INSERT INTO things VALUES ('policy', 'y', 1, '{}')"] {
+    for sql in ["UPDATE users SET active = 0", "INSERT INTO documents VALUES ('policy', 'y', 1, '{}')"] {
         by_hand(&opened, sql).await.expect("its owner");
         let now = other.mark().await.expect("read");
         assert!(!marks.contains(&now), "{sql}");

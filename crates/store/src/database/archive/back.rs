@@ -33,7 +33,7 @@ pub(super) async fn bring_back(
 /// It stays here, if it is here.
 async fn stay(link: &mut Link<'_>, task_id: &str, until: Moment) -> Result<bool, DatabaseError> {
     let args = [task_id.into(), until.into()];
-    Ok(link.run("UPDATE tasks SET stays_until = moment($2) WHERE task_id = $1::uuid", &args).await? > 0)
+    Ok(link.run("UPDATE tasks SET keep_until = moment($2) WHERE task_id = $1::uuid", &args).await? > 0)
 }
 
 async fn task(
@@ -50,18 +50,18 @@ async fn task(
     }
     let mut args = task_columns(&item.task)?;
     let remembered = item.remembered.as_ref().map(json).transpose()?;
-    args.push(u64::from(item.requests_archived).into());
+    args.push(u64::from(item.approvals_archived).into());
     args.push(remembered.unwrap_or(Arg::MaybeText(None)));
     args.push(stays_until.into());
-    let sql = "INSERT INTO tasks (task_id, state, type, author_id, revision, approval_ends_at, ended_at, body, \
-               work, place, rank, ready_at, attempt, lease_until, closed_at, requests_archived, remembered, stays_until) \
+    let sql = "INSERT INTO tasks (task_id, state, type, author_id, revision, approval_expires_at, finished_at, body, \
+               work_kind, work_queue, work_priority, ready_at, attempt, lease_until, closed_at, approvals_archived, archived_approvals, keep_until) \
                VALUES ($1::uuid, $2, $3, $4, $5, moment($6), moment($7), $8::jsonb, $9, $10, $11, moment($12), \
                $13, moment($14), moment($15), $16, $17::jsonb, moment($18)) ON CONFLICT DO NOTHING";
     if link.run(sql, &args).await? == 0 {
         stay(link, task_id, stays_until).await?;
         return Ok(false);
     }
-    let sql = "UPDATE archived_tasks SET away = 0 WHERE task_id = $1::uuid AND away = 1";
+    let sql = "UPDATE archived_tasks SET is_archived = 0 WHERE task_id = $1::uuid AND is_archived = 1";
     if link.run(sql, &[task_id.into()]).await? > 0 {
         for counted in item.approvals.iter().map(count_of_request).chain([count_of_task(item)]) {
             *changes.entry(counted).or_default() -= 1;
@@ -111,7 +111,7 @@ async fn requests(
     if !stay(link, task_id, stays_until).await? {
         return Ok(false);
     }
-    let sql = "SELECT requests_archived, remembered::text FROM tasks WHERE task_id = $1::uuid";
+    let sql = "SELECT approvals_archived, archived_approvals::text FROM tasks WHERE task_id = $1::uuid";
     let rows = link.rows(sql, &[task_id.into()]).await?;
     let Some(row) = rows.first() else { return Ok(false) };
     let (mut came, is_counted) = (row.number(0)? > 0, row.maybe_text(1)?.is_some());
@@ -125,7 +125,8 @@ async fn requests(
         put_mark(link, task_id, "person", approval.reviewer_id.as_str()).await?;
     }
     if came {
-        let sql = "UPDATE tasks SET requests_archived = 0, remembered = NULL WHERE task_id = $1::uuid";
+        let sql =
+            "UPDATE tasks SET approvals_archived = 0, archived_approvals = NULL WHERE task_id = $1::uuid";
         link.run(sql, &[task_id.into()]).await?;
     }
     Ok(came)
@@ -133,7 +134,8 @@ async fn requests(
 
 async fn put_mark(link: &mut Link<'_>, task_id: &str, kind: &str, mark: &str) -> Result<(), DatabaseError> {
     let args = [kind.into(), mark.into(), task_id.into()];
-    let sql = "INSERT INTO task_marks (kind, mark, task_id) VALUES ($1, $2, $3::uuid) ON CONFLICT DO NOTHING";
+    let sql =
+        "INSERT INTO task_labels (kind, label, task_id) VALUES ($1, $2, $3::uuid) ON CONFLICT DO NOTHING";
     link.run(sql, &args).await.map(drop)
 }
 

@@ -83,7 +83,7 @@ pub struct Archived {
     pub marks: Vec<(String, String)>,
     /// Whether its requests are in another archive.
     #[serde(default)]
-    pub requests_archived: bool,
+    pub approvals_archived: bool,
     /// What is remembered of them then.
     #[serde(default)]
     pub remembered: Option<ArchivedApprovals>,
@@ -156,7 +156,7 @@ async fn count_day(link: &mut Link<'_>, day: &str, from: Moment, to: Moment) -> 
         let many = rows.first().map_or(Ok(0), |row| row.number(0))?;
         counted.insert(name.to_owned(), many.into());
     }
-    let sql = "INSERT INTO days (day, body) VALUES ($1, $2::jsonb) ON CONFLICT DO NOTHING";
+    let sql = "INSERT INTO daily_stats (day, body) VALUES ($1, $2::jsonb) ON CONFLICT DO NOTHING";
     link.run(sql, &[day.into(), json(&counted)?]).await
 }
 
@@ -173,12 +173,12 @@ impl Database {
     ) -> Result<Vec<Place>, DatabaseError> {
         let more = match kind {
             ArchiveKind::Tasks => "",
-            ArchiveKind::Approvals => " AND requests_archived = 0",
+            ArchiveKind::Approvals => " AND approvals_archived = 0",
         };
         // Where the walk begins is said twice: an index knows where to begin by the first.
         let sql = format!(
             "SELECT micros(closed_at), task_id::text FROM tasks WHERE closed_at < moment($1){more} \
-             AND lease_until IS NULL AND work IS NULL AND (stays_until IS NULL OR stays_until <= moment($2)) \
+             AND lease_until IS NULL AND work_kind IS NULL AND (keep_until IS NULL OR keep_until <= moment($2)) \
              AND closed_at >= moment($3) AND (closed_at > moment($3) OR task_id > $4::uuid) \
              ORDER BY closed_at, task_id LIMIT {limit}"
         );
@@ -199,7 +199,7 @@ impl Database {
         task_id: &str,
     ) -> Result<Option<Archived>, DatabaseError> {
         // First, because whoever takes it out checks it: requests that leave or come back meanwhile are noticed.
-        let (requests_archived, marks) = self.marked(task_id).await?;
+        let (approvals_archived, marks) = self.marked(task_id).await?;
         let Some(mut task) = self.task(task_id).await? else { return Ok(None) };
         let approvals = std::mem::take(&mut task.approvals);
         let remembered = task.remembered.clone();
@@ -208,17 +208,17 @@ impl Database {
             comments = self.comments(task_id).await?;
             logs = self.said(task_id, 0, u32::MAX).await?;
         }
-        Ok(Some(Archived { task, approvals, comments, logs, marks, requests_archived, remembered }))
+        Ok(Some(Archived { task, approvals, comments, logs, marks, approvals_archived, remembered }))
     }
 
     /// Whether the requests of a task are archived, and what it is found by.
     async fn marked(&self, task_id: &str) -> Result<(bool, Vec<(String, String)>), DatabaseError> {
         let args = [task_id.into()];
         self.read(async |link| {
-            let sql = "SELECT requests_archived FROM tasks WHERE task_id = $1::uuid";
+            let sql = "SELECT approvals_archived FROM tasks WHERE task_id = $1::uuid";
             let rows = link.rows(sql, &args).await?;
             let archived = rows.first().map_or(Ok(0), |row| row.number(0))? > 0;
-            let sql = "SELECT kind, mark FROM task_marks WHERE task_id = $1::uuid ORDER BY kind, mark";
+            let sql = "SELECT kind, label FROM task_labels WHERE task_id = $1::uuid ORDER BY kind, label";
             let rows = link.rows(sql, &args).await?;
             let mark = |row: &Row| Ok((row.text(0)?.to_owned(), row.text(1)?.to_owned()));
             Ok((archived, rows.iter().map(mark).collect::<Result<_, DatabaseError>>()?))
@@ -246,7 +246,7 @@ impl Database {
     pub async fn left_out(&self, archive: &Archive, task_ids: &[String]) -> Result<LeftOut, DatabaseError> {
         let (condition, newest) = match archive.kind {
             ArchiveKind::Tasks => ("archive_id <> $1::uuid", Some(archive.archive_id.as_str())),
-            ArchiveKind::Approvals => ("away = 1", None),
+            ArchiveKind::Approvals => ("is_archived = 1", None),
         };
         let mut left = LeftOut::default();
         for some in task_ids.chunks(AT_ONCE) {

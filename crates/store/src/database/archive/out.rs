@@ -16,7 +16,7 @@ use crate::database::sql::{Arg, Link, json};
 pub struct Leaving {
     task_id: String,
     revision: u64,
-    requests_archived: bool,
+    approvals_archived: bool,
     remembered: Option<ArchivedApprovals>,
     counted: Vec<Counted>,
     unneeded: Vec<String>,
@@ -34,7 +34,7 @@ pub(super) fn count_of_task(item: &Archived) -> Counted {
 }
 
 pub(super) fn count_of_request(approval: &Approval) -> Counted {
-    ("request", approval.reviewer_id.to_string(), approval.status.word())
+    ("approval", approval.reviewer_id.to_string(), approval.status.word())
 }
 
 impl Leaving {
@@ -61,7 +61,7 @@ impl Leaving {
         Self {
             task_id: review.task_id.clone(),
             revision: review.revision,
-            requests_archived: item.requests_archived,
+            approvals_archived: item.approvals_archived,
             remembered,
             counted,
             unneeded,
@@ -97,8 +97,8 @@ async fn leave(link: &mut Link<'_>, archive: &Archive, item: &Leaving) -> Result
     if archive.kind == ArchiveKind::Approvals {
         let remembered = item.remembered.as_ref().map(json).transpose()?;
         let args = [id.into(), revision.into(), remembered.unwrap_or(Arg::MaybeText(None))];
-        let sql = "UPDATE tasks SET requests_archived = 1, remembered = $3::jsonb WHERE task_id = $1::uuid \
-                   AND revision = $2 AND closed_at IS NOT NULL AND requests_archived = 0";
+        let sql = "UPDATE tasks SET approvals_archived = 1, archived_approvals = $3::jsonb WHERE task_id = $1::uuid \
+                   AND revision = $2 AND closed_at IS NOT NULL AND approvals_archived = 0";
         if link.run(sql, &args).await? == 0 {
             return Ok(false);
         }
@@ -106,16 +106,16 @@ async fn leave(link: &mut Link<'_>, archive: &Archive, item: &Leaving) -> Result
         return Ok(true);
     }
     known(link, id).await?;
-    let args = [id.into(), revision.into(), u64::from(item.requests_archived).into()];
-    let sql = "DELETE FROM tasks WHERE task_id = $1::uuid AND revision = $2 AND requests_archived = $3 \
-               AND closed_at IS NOT NULL AND lease_until IS NULL AND work IS NULL";
+    let args = [id.into(), revision.into(), u64::from(item.approvals_archived).into()];
+    let sql = "DELETE FROM tasks WHERE task_id = $1::uuid AND revision = $2 AND approvals_archived = $3 \
+               AND closed_at IS NOT NULL AND lease_until IS NULL AND work_kind IS NULL";
     if link.run(sql, &args).await? == 0 {
         return Ok(false);
     }
     let args = [id.into(), revision.into(), archive.archive_id.as_str().into()];
-    let sql = "INSERT INTO archived_tasks (task_id, revision, archive_id, away) \
+    let sql = "INSERT INTO archived_tasks (task_id, revision, archive_id, is_archived) \
                VALUES ($1::uuid, $2, $3::uuid, 1) ON CONFLICT (task_id) DO UPDATE SET \
-               revision = excluded.revision, archive_id = excluded.archive_id, away = 1";
+               revision = excluded.revision, archive_id = excluded.archive_id, is_archived = 1";
     link.run(sql, &args).await?;
     for within in &item.unneeded {
         unneeded(link, within, archive.created_at).await?;
@@ -127,7 +127,7 @@ async fn leave(link: &mut Link<'_>, archive: &Archive, item: &Leaving) -> Result
 /// either comes here first.
 pub(super) async fn known(link: &mut Link<'_>, task_id: &str) -> Result<Option<String>, DatabaseError> {
     let args = [task_id.into()];
-    link.run("UPDATE archived_tasks SET away = away WHERE task_id = $1::uuid", &args).await?;
+    link.run("UPDATE archived_tasks SET is_archived = is_archived WHERE task_id = $1::uuid", &args).await?;
     let sql = "SELECT archive_id::text FROM archived_tasks WHERE task_id = $1::uuid";
     let rows = link.rows(sql, &args).await?;
     rows.first().map(|row| row.text(0).map(str::to_owned)).transpose()
@@ -135,10 +135,10 @@ pub(super) async fn known(link: &mut Link<'_>, task_id: &str) -> Result<Option<S
 
 /// In order, so that two at once never wait for each other.
 pub(super) async fn count(link: &mut Link<'_>, changes: &Changes) -> Result<(), DatabaseError> {
-    for ((kind, who, word), many) in changes {
-        let args = [(*kind).into(), who.as_str().into(), (*word).into(), Arg::Int(*many)];
-        let sql = "INSERT INTO archived_counts (kind, who, word, many) VALUES ($1, $2, $3, $4) \
-                   ON CONFLICT (kind, who, word) DO UPDATE SET many = archived_counts.many + excluded.many";
+    for ((kind, user_id, state), many) in changes {
+        let args = [(*kind).into(), user_id.as_str().into(), (*state).into(), Arg::Int(*many)];
+        let sql = "INSERT INTO archived_counts (kind, user_id, state, count) VALUES ($1, $2, $3, $4) \
+                   ON CONFLICT (kind, user_id, state) DO UPDATE SET count = archived_counts.count + excluded.count";
         link.run(sql, &args).await?;
     }
     Ok(())

@@ -55,7 +55,7 @@ impl Opened {
         match (&self.folder, &self.database) {
             (Some(folder), _) => {
                 let options = sqlx::sqlite::SqliteConnectOptions::new();
-                let options = options.filename(folder.path().join("record.sqlite3"));
+                let options = options.filename(folder.path().join("ade.sqlite3"));
                 let mut link = sqlx::SqliteConnection::connect_with(&options).await.expect("opens");
                 sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned())).execute(&mut link).await.expect("done");
             }
