@@ -95,7 +95,6 @@ CREATE INDEX tasks_by_type ON tasks (type, task_id);
 CREATE INDEX tasks_finished ON tasks (type, finished_at, state) WHERE finished_at IS NOT NULL;
 CREATE INDEX tasks_by_approval_expiry ON tasks (approval_expires_at) WHERE approval_expires_at IS NOT NULL;
 CREATE INDEX tasks_with_work ON tasks (work_queue, work_priority DESC, ready_at, task_id) WHERE work_kind IS NOT NULL;
-CREATE INDEX tasks_claimed ON tasks (claimed_by) WHERE claimed_by IS NOT NULL;
 CREATE INDEX tasks_closed ON tasks (closed_at, task_id) WHERE closed_at IS NOT NULL;
 CREATE INDEX tasks_closed_with_approvals ON tasks (closed_at, task_id) WHERE closed_at IS NOT NULL AND approvals_archived = 0;
 CREATE INDEX tasks_by_lease ON tasks (lease_until) WHERE lease_until IS NOT NULL;
