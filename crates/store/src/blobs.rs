@@ -34,8 +34,8 @@ pub enum BlobError {
     Folder { folder: PathBuf, source: io::Error },
     #[error("{} is not the blob folder that this process opened; mount it again", .0.display())]
     Another(PathBuf),
-    #[error("blob {key} is larger than {most} bytes")]
-    TooLong { key: String, most: u64 },
+    #[error("blob {key} is larger than {limit} bytes")]
+    TooLong { key: String, limit: u64 },
 }
 
 /// The blobs of a folder; clones share it. All calls block: make them on a blocking thread.
@@ -102,7 +102,7 @@ impl Blobs {
         }
     }
 
-    /// A unique path for a temporary file, to be written, synced and then passed to [`keep`](Self::keep).
+    /// A unique path for a temporary file, to be written, synced and then moved to its key.
     #[must_use]
     pub fn unfinished(&self, name: &str) -> PathBuf {
         let name: String = name
@@ -165,12 +165,12 @@ impl Blobs {
         Ok(())
     }
 
-    /// Reads a blob of at most `most` bytes.
-    pub fn get(&self, key: &str, most: u64) -> Result<Vec<u8>, BlobError> {
+    /// Reads a blob of at most `limit` bytes.
+    pub fn get(&self, key: &str, limit: u64) -> Result<Vec<u8>, BlobError> {
         let mut bytes = Vec::new();
-        let read = self.open(key)?.take(most.saturating_add(1)).read_to_end(&mut bytes);
-        if read.map_err(|source| self.io_error(source))? as u64 > most {
-            return Err(BlobError::TooLong { key: key.to_owned(), most });
+        let read = self.open(key)?.take(limit.saturating_add(1)).read_to_end(&mut bytes);
+        if read.map_err(|source| self.io_error(source))? as u64 > limit {
+            return Err(BlobError::TooLong { key: key.to_owned(), limit });
         }
         Ok(bytes)
     }

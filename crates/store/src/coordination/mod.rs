@@ -174,7 +174,7 @@ pub trait Limits: Send + Sync {
     /// Counts a request to an endpoint, in a window of one minute that begins with the first request. The endpoints are those of the
     /// key catalog, as `tasks:create`; any other one, and an empty user, is rejected as unavailable. A backend may lose counts, but
     /// never counts too many.
-    fn count(&self, endpoint: String, who: String, most: u32) -> Reply<'_, RateCount>;
+    fn count(&self, endpoint: String, user: String, limit: u32) -> Reply<'_, RateCount>;
 }
 
 /// All coordination traits together.

@@ -44,15 +44,15 @@ pub struct LockView {
 }
 
 impl LockView {
-    /// A view with at most `most` holders and `most` waiters.
+    /// A view with at most `limit` holders and `limit` waiters.
     #[must_use]
-    pub fn of(name: &LockName, lock: Option<&Lock>, most: usize) -> Self {
+    pub fn of(name: &LockName, lock: Option<&Lock>, limit: usize) -> Self {
         let holds = lock.map_or(&[][..], Lock::holds);
         Self {
             lock: name.clone(),
             mode: lock.and_then(Lock::mode),
-            holders: holds.iter().take(most).map(Hold::held_by).collect(),
-            queue: lock.into_iter().flat_map(Lock::waiters).take(most).cloned().collect(),
+            holders: holds.iter().take(limit).map(Hold::held_by).collect(),
+            queue: lock.into_iter().flat_map(Lock::waiters).take(limit).cloned().collect(),
             queue_length: lock.map_or(0, Lock::queue_length),
         }
     }

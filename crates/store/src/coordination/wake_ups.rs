@@ -57,11 +57,11 @@ pub struct Job {
 /// Wake-ups and job locks. The queues are those of the key catalog, as `apply`; any other one is rejected as unavailable.
 pub trait Jobs: Send + Sync {
     /// Sends, schedules or cancels wake-ups, in one step. Returns how many could not be scheduled because there are too many.
-    fn call(&self, calls: Vec<WakeUp>) -> Reply<'_, usize>;
+    fn call(&self, wake_ups: Vec<WakeUp>) -> Reply<'_, usize>;
 
-    /// Waits for a wake-up for at most `at_most`, and never longer than an hour: the oldest one of the first queue that has one. Each
+    /// Waits for a wake-up for at most `max_wait`, and never longer than an hour: the oldest one of the first queue that has one. Each
     /// wake-up goes to one receiver. A cancelled call may lose one. Fails at once if the store is unreachable: pause before the next call.
-    fn woken(&self, queues: Vec<String>, at_most: Duration) -> Reply<'_, Option<Job>>;
+    fn woken(&self, queues: Vec<String>, max_wait: Duration) -> Reply<'_, Option<Job>>;
 
     /// Moves scheduled wake-ups that are due to their queues, each once, however many servers do so. If there are more than one step
     /// moves, the next is due at once.

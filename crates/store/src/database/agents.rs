@@ -1,6 +1,6 @@
 //! Registered agents, and their inboxes.
 //!
-//! Whether an agent is alive is known to coordination only; `seen_at` is written from time to time and lags behind. An inbox keeps a
+//! Whether an agent is alive is known to coordination only; `last_seen_at` is written from time to time and lags behind. An inbox keeps a
 //! limited number of messages and drops the oldest.
 
 use ade_domain::Moment;
@@ -91,9 +91,10 @@ pub(super) fn insert_message(message: &InboxMessage) -> Result<[Statement; 2], D
     ];
     let sql = "INSERT INTO inbox (message_id, agent_id, created_at, body) \
                VALUES ($1::uuid, $2, moment($3), $4::jsonb)";
+    let max = MOST_MESSAGES;
     let trim = format!(
         "DELETE FROM inbox WHERE agent_id = $1 AND message_id <= \
-         (SELECT message_id FROM inbox WHERE agent_id = $1 ORDER BY message_id DESC LIMIT 1 OFFSET {MOST_MESSAGES})"
+         (SELECT message_id FROM inbox WHERE agent_id = $1 ORDER BY message_id DESC LIMIT 1 OFFSET {max})"
     );
     Ok([Statement::new(sql, args), Statement::new(trim, [message.agent_id.as_str().into()])])
 }

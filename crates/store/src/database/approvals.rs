@@ -68,13 +68,13 @@ impl Database {
         self.fetch_all(&sql, &args, id_pair).await
     }
 
-    /// Whether more than `most` approval requests are pending. Counts no further than that.
-    pub async fn more_pending_than(&self, most: u64) -> Result<bool, DatabaseError> {
-        let limit = most.saturating_add(1).min(i64::MAX.unsigned_abs());
+    /// Whether more than `limit` approval requests are pending. Counts no further than that.
+    pub async fn more_pending_than(&self, limit: u64) -> Result<bool, DatabaseError> {
+        let counted = limit.saturating_add(1).min(i64::MAX.unsigned_abs());
         let sql = format!(
-            "SELECT count(*)::bigint FROM (SELECT 1 FROM approvals WHERE status = 'PENDING' LIMIT {limit}) AS pending"
+            "SELECT count(*)::bigint FROM (SELECT 1 FROM approvals WHERE status = 'PENDING' LIMIT {counted}) AS pending"
         );
-        Ok(self.fetch_number(&sql, &[]).await? > most)
+        Ok(self.fetch_number(&sql, &[]).await? > limit)
     }
 
     /// Pending approval requests that are past their due time, the longest overdue first: ids of request and task.

@@ -195,16 +195,16 @@ pub(super) async fn head(connection: &mut SqlConnection<'_>) -> Result<Head, Dat
 }
 
 impl Database {
-    /// Assigns numbers to at most `most` audit entries and `most` events, unless another process holds the lease. Returns how many
+    /// Assigns numbers to at most `limit` audit entries and `limit` events, unless another process holds the lease. Returns how many
     /// were numbered.
     pub async fn number(
         &self,
         holder: &str,
         now: Moment,
         lease_ms: u64,
-        most: u32,
+        limit: u32,
     ) -> Result<u64, DatabaseError> {
-        self.execute(AssignNumbers { holder: holder.to_owned(), now, lease_ms, limit: most }).await
+        self.execute(AssignNumbers { holder: holder.to_owned(), now, lease_ms, limit }).await
     }
 
     /// Whether an audit entry or event has no number yet.

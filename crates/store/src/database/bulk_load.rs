@@ -100,18 +100,19 @@ impl Chain {
     /// The rows of tasks, and of audit entries and events in the order in which they are to be numbered.
     pub fn rows(
         &mut self,
-        some: &[StoredTask],
+        tasks: &[StoredTask],
         entries: Vec<AuditBody>,
-        told: &[Event],
+        events: &[Event],
     ) -> Result<Rows, DatabaseError> {
-        let [mut tasks, mut labels, mut approvals, mut audit, mut events] = <[Vec<Vec<Arg>>; 5]>::default();
-        for task in some {
-            tasks.push(task_columns(task)?);
+        let mut rows = Rows::default();
+        let [task_rows, label_rows, approval_rows, audit_rows, event_rows] = &mut rows.0;
+        for task in tasks {
+            task_rows.push(task_columns(task)?);
             for (kind, label) in task.labels() {
-                labels.push(vec![kind.into(), label.into(), task.task_id.as_str().into()]);
+                label_rows.push(vec![kind.into(), label.into(), task.task_id.as_str().into()]);
             }
             for approval in &task.approvals {
-                approvals.push(approval_columns(approval)?);
+                approval_rows.push(approval_columns(approval)?);
             }
         }
         for body in entries {
@@ -121,15 +122,15 @@ impl Chain {
             columns.push(entry.number.into());
             columns.push(entry.previous_hash.to_string().into());
             columns.push(entry.entry_hash.to_string().into());
-            audit.push(columns);
+            audit_rows.push(columns);
         }
-        for event in told {
+        for event in events {
             self.last_event += 1;
             let mut columns = event_columns(event)?;
             columns.push(self.last_event.into());
-            events.push(columns);
+            event_rows.push(columns);
         }
-        Ok(Rows([tasks, labels, approvals, audit, events]))
+        Ok(rows)
     }
 }
 

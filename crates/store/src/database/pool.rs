@@ -23,7 +23,7 @@ const MAX_UNTESTED_AGE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct ConnectionPool<D: Database> {
     pool: Pool<D>,
-    /// One permit for each connection of `pool`: whoever has a permit finds a connection, idle here or in `pool`.
+    /// One permit for each connection of `pool`: the owner of a permit finds a connection, idle here or in `pool`.
     permits: Arc<Semaphore>,
     idle: Arc<IdleConnections<D>>,
 }

@@ -252,16 +252,16 @@ impl Database {
         self.fetch_page(sql, &[now.into()], limit, |row| row.string(0)).await
     }
 
-    /// How the last `most` finished tasks of a type ended, with the rules version of the same snapshot.
+    /// How the last `limit` finished tasks of a type ended, with the rules version of the same snapshot.
     pub async fn history(
         &self,
         task_type: &str,
-        most: u32,
+        limit: u32,
     ) -> Result<(RulesVersion, History), DatabaseError> {
         let sql = format!(
             "SELECT rules_version.version, counts.finished, counts.failed FROM rules_version CROSS JOIN \
              (SELECT count(*)::bigint AS finished, count(CASE WHEN state = 'FAILED' THEN 1 END)::bigint AS failed FROM \
-             (SELECT state FROM tasks WHERE type = $1 AND finished_at IS NOT NULL ORDER BY finished_at DESC LIMIT {most}) AS last) \
+             (SELECT state FROM tasks WHERE type = $1 AND finished_at IS NOT NULL ORDER BY finished_at DESC LIMIT {limit}) AS last) \
              AS counts"
         );
         let history = |row: &Row| {

@@ -90,7 +90,7 @@ pub struct LogLine {
 pub enum Renewed {
     /// The lease was renewed.
     Yes,
-    /// The lease was renewed, and somebody has asked to stop the attempt.
+    /// The lease was renewed, and a user has asked to stop the attempt.
     Stop,
     /// The attempt has ended, or another one has replaced it.
     No,
@@ -226,29 +226,29 @@ pub(super) fn insert_log_line(task_id: &str, line: &LogLine, suffix: &str) -> St
 }
 
 impl Database {
-    /// Claims up to `most` tasks with work in some queues until `until`, only of some types unless `types` is empty. Returns their
+    /// Claims up to `limit` tasks with work in some queues until `until`, only of some types unless `types` is empty. Returns their
     /// ids: the highest priority first, then the oldest.
     pub async fn claim(
         &self,
-        places: &[String],
+        queues: &[String],
         types: &[String],
         by: &str,
         now: Moment,
         until: Moment,
-        most: u32,
+        limit: u32,
     ) -> Result<Vec<String>, DatabaseError> {
-        let (queues, types, by) = (places.to_vec(), types.to_vec(), by.to_owned());
-        self.execute(ClaimTasks { queues, types, by, now, until, limit: most }).await
+        let (queues, types, by) = (queues.to_vec(), types.to_vec(), by.to_owned());
+        self.execute(ClaimTasks { queues, types, by, now, until, limit }).await
     }
 
     /// The id of the task that a claim would return first. Does not claim it.
     pub async fn first_ready(
         &self,
-        places: &[String],
+        queues: &[String],
         types: &[String],
         now: Moment,
     ) -> Result<Option<String>, DatabaseError> {
-        let of = (places, types);
+        let of = (queues, types);
         self.read(async |connection| Ok(ready(connection, of, now, 1, "").await?.into_iter().next())).await
     }
 
@@ -263,7 +263,7 @@ impl Database {
         self.execute(RenewLease { task_id: task_id.to_owned(), attempt, until }).await
     }
 
-    /// Whether somebody has asked to stop this attempt, and it is the current one.
+    /// Whether a user has asked to stop this attempt, and it is the current one.
     pub async fn is_stopped(&self, task_id: &str, attempt: u64) -> Result<bool, DatabaseError> {
         let sql = "SELECT 1::bigint FROM tasks WHERE task_id = $1::uuid AND attempt = $2 \
                    AND body->'execution'->>'stop' IS NOT NULL";
@@ -285,10 +285,10 @@ impl Database {
         attempt: u64,
         at: Moment,
         text: &str,
-        answer: Option<KeyedResponse>,
+        response: Option<KeyedResponse>,
     ) -> Result<bool, DatabaseError> {
         let (task_id, text) = (task_id.to_owned(), text.to_owned());
-        self.execute(AppendLog { task_id, attempt, at, text, response: answer }).await
+        self.execute(AppendLog { task_id, attempt, at, text, response }).await
     }
 
     /// The log of a task after the line number `after`.

@@ -1,6 +1,6 @@
 //! The capacity of agents, in this process: claims are part of the agent.
 //!
-//! Claims expire and are renewed by whoever works on the task, so they could be lost with the process. They are journaled nevertheless:
+//! Claims expire and are renewed by the worker of the task, so they could be lost with the process. They are journaled nevertheless:
 //! after a restart an agent that is full or draining continues with what it has, as it does on Redis. Queued tasks are not journaled,
 //! because their callers retry.
 

@@ -30,7 +30,7 @@ const CYCLE_CHECKS_PER_MAINTENANCE: usize = 1;
 const EVICTION_INTERVAL_MS: u64 = 60_000;
 
 impl EmbeddedCoordination {
-    fn execute(&self, commands: &[(LockName, LockCommand)]) -> Result<Vec<Answer>, CoordinationError> {
+    fn execute_all(&self, commands: &[(LockName, LockCommand)]) -> Result<Vec<Answer>, CoordinationError> {
         let mut replies = Vec::with_capacity(commands.len());
         for batch in commands.chunks(BATCH_SIZE) {
             let (mut state, now) = self.enter()?;
@@ -118,7 +118,7 @@ fn silent_waits(table: &Table, state: &State, now: Moment) -> Vec<(LockName, Hol
 
 impl Locks for EmbeddedCoordination {
     fn commands(&self, commands: Vec<(LockName, LockCommand)>) -> Reply<'_, Vec<Answer>> {
-        Box::pin(async move { self.execute(&commands) })
+        Box::pin(async move { self.execute_all(&commands) })
     }
 
     fn look(&self, lock: LockName) -> Reply<'_, LockView> {

@@ -68,13 +68,13 @@ fn invalid_key(error: IdentifierError) -> CoordinationError {
 }
 
 impl Limits for EmbeddedCoordination {
-    fn count(&self, endpoint: String, who: String, most: u32) -> Reply<'_, RateCount> {
+    fn count(&self, endpoint: String, user: String, limit: u32) -> Reply<'_, RateCount> {
         Box::pin(async move {
             let endpoint = ids::Endpoint::new(&endpoint).map_err(invalid_key)?;
-            ids::UserId::new(&who).map_err(invalid_key)?;
+            ids::UserId::new(&user).map_err(invalid_key)?;
             // A mutex of its own: counting neither waits for lock commands nor delays them.
             let mut windows = self.inner.rate_windows.lock().unwrap_or_else(PoisonError::into_inner);
-            Ok(windows.count((endpoint, who), most, self.inner.now()))
+            Ok(windows.count((endpoint, user), limit, self.inner.now()))
         })
     }
 }

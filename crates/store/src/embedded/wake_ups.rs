@@ -134,9 +134,9 @@ impl EmbeddedCoordination {
 }
 
 impl Jobs for EmbeddedCoordination {
-    fn call(&self, calls: Vec<WakeUp>) -> Reply<'_, usize> {
+    fn call(&self, wake_ups: Vec<WakeUp>) -> Reply<'_, usize> {
         Box::pin(async move {
-            let parsed = calls
+            let parsed = wake_ups
                 .into_iter()
                 .map(|wake_up| Ok((queue_named(&wake_up.queue)?, wake_up.about, wake_up.when)));
             let parsed = parsed.collect::<Result<Vec<_>, CoordinationError>>()?;
@@ -161,7 +161,7 @@ impl Jobs for EmbeddedCoordination {
         })
     }
 
-    fn woken(&self, queues: Vec<String>, at_most: Duration) -> Reply<'_, Option<Job>> {
+    fn woken(&self, queues: Vec<String>, max_wait: Duration) -> Reply<'_, Option<Job>> {
         Box::pin(async move {
             let queues = queues_named(&queues)?;
             let receive = async {
@@ -176,7 +176,7 @@ impl Jobs for EmbeddedCoordination {
                     changed.await;
                 }
             };
-            Ok(timeout(at_most.min(LONGEST_WAIT), receive).await.ok())
+            Ok(timeout(max_wait.min(LONGEST_WAIT), receive).await.ok())
         })
     }
 

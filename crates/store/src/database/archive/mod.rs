@@ -155,15 +155,15 @@ impl Database {
         self.execute(RemoveArchived { archive, items }).await
     }
 
-    /// Restores what is not in the database, and keeps it from being archived again before `stays_until`. Returns how many tasks were
+    /// Restores what is not in the database, and keeps it from being archived again before `keep_until`. Returns how many tasks were
     /// changed.
     pub async fn bring_back(
         &self,
         archive: Archive,
         items: Vec<Archived>,
-        stays_until: Moment,
+        keep_until: Moment,
     ) -> Result<u64, DatabaseError> {
-        self.execute(RestoreArchive { archive, items, keep_until: stays_until }).await
+        self.execute(RestoreArchive { archive, items, keep_until }).await
     }
 
     /// Why some tasks of an archive were not restored.
