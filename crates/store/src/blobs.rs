@@ -1,9 +1,8 @@
-//! Blobs: what is too big for the record, kept in a folder under keys of our own making. What was put is there, whole and synced,
-//! or not at all.
+//! Blobs: data that is too large for the database, as files in a folder. A blob is either there, complete and synced, or not at all.
 //!
-//! A key is one or more names of letters, digits, `-`, `_` and `.`, joined by `/`; nothing else ever becomes a path. The folder has
-//! an id of its own: a file system that is not mounted any more is never taken for an empty folder, neither to put something
-//! there nor to say that something is gone.
+//! A key is one or more names of letters, digits, `-`, `_` and `.`, joined by `/`; nothing else ever becomes a path. The folder
+//! contains an id, so that a file system that is no longer mounted is never mistaken for an empty folder, neither for writing nor for
+//! reporting that a blob does not exist.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -16,95 +15,78 @@ use std::time::{Duration, UNIX_EPOCH};
 use ade_domain::Moment;
 use uuid::Uuid;
 
-/// The longest key.
-const LONGEST_KEY: usize = 512;
-/// The folder for what is not whole yet.
-const UNFINISHED: &str = ".unfinished";
+/// In bytes.
+const MAX_KEY_LEN: usize = 512;
+/// The folder for files that are being written.
+const TEMP_FOLDER: &str = ".unfinished";
 /// The file with the id of the folder.
-const ID: &str = ".store";
-/// Folders that are remembered as synced.
-const MOST_SYNCED: usize = 1_024;
+const ID_FILE: &str = ".store";
+/// How many folders are remembered as synced.
+const MAX_SYNCED: usize = 1_024;
 
-/// Why a blob was not kept or not found.
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
-    /// There is none under this key.
-    #[error("there is no blob {0}")]
+    #[error("blob {0} does not exist")]
     Missing(String),
-    /// It cannot be a key.
-    #[error("{0:?} cannot be the key of a blob")]
+    #[error("invalid blob key {0:?}: use names of letters, digits, `-`, `_` and `.`, joined by `/`")]
     Key(String),
-    /// The folder did not do as told.
-    #[error("blobs cannot be kept in {}: {source}", folder.display())]
-    Folder {
-        /// Which folder.
-        folder: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Another folder is in its place.
-    #[error("{} is not the folder of blobs that it was when this process began; mount it again", .0.display())]
+    #[error("cannot use the blob folder {}: {source}", folder.display())]
+    Folder { folder: PathBuf, source: io::Error },
+    #[error("{} is not the blob folder that this process opened; mount it again", .0.display())]
     Another(PathBuf),
-    /// It is longer than whoever asked can take.
-    #[error("the blob {key} has more than {most} bytes")]
-    TooLong {
-        /// Which.
-        key: String,
-        /// How many were asked for.
-        most: u64,
-    },
+    #[error("blob {key} is larger than {limit} bytes")]
+    TooLong { key: String, limit: u64 },
 }
 
-/// Blobs in a folder; clones are the same ones. Calls block: they belong on a thread that may.
+/// The blobs of a folder; clones share it. All calls block: make them on a blocking thread.
 #[derive(Debug, Clone)]
 pub struct Blobs {
     folder: PathBuf,
     id: Arc<str>,
-    /// Folders whose names are on the disk, so that it need not be asked for again.
+    /// Folders whose directory entries are known to be synced.
     synced: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
 impl Blobs {
-    /// In a folder, which is made if it is not there.
+    /// Opens a folder, and creates it if it is missing.
     pub fn in_folder(folder: impl Into<PathBuf>) -> Result<Self, BlobError> {
         let folder = folder.into();
-        let opened = || -> io::Result<Self> {
-            let new: Vec<&Path> = folder.ancestors().take_while(|one| !one.exists()).collect();
-            fs::create_dir_all(folder.join(UNFINISHED))?;
-            for parent in new.iter().filter_map(|one| one.parent()) {
+        let open = || -> io::Result<Self> {
+            let missing: Vec<&Path> = folder.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
+            fs::create_dir_all(folder.join(TEMP_FOLDER))?;
+            for parent in missing.iter().filter_map(|folder| folder.parent()) {
                 sync(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })?;
             }
-            // However often it was moved: the same folder is always called the same in here.
+            // Canonical, so that the folder has the same path in every process.
             let folder = folder.canonicalize()?;
             let id = match read_id(&folder)? {
                 Some(id) => id,
-                None => make_id(&folder)?,
+                None => create_id(&folder)?,
             };
             Ok(Self { folder, id: id.into(), synced: Arc::default() })
         };
-        opened().map_err(|source| BlobError::Folder { folder: folder.clone(), source })
+        open().map_err(|source| BlobError::Folder { folder: folder.clone(), source })
     }
 
-    /// What the folder calls itself, wherever it is mounted or moved to.
+    /// The id of the folder, which stays the same wherever it is mounted or moved to.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Where it is.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    fn broken(&self, source: io::Error) -> BlobError {
+    fn io_error(&self, source: io::Error) -> BlobError {
         BlobError::Folder { folder: self.folder.clone(), source }
     }
 
-    /// Refuses another folder than the one that was opened.
-    fn same(&self) -> Result<(), BlobError> {
-        let now = read_id(&self.folder).map_err(|source| self.broken(source))?;
-        if now.as_deref() == Some(&*self.id) { Ok(()) } else { Err(BlobError::Another(self.folder.clone())) }
+    /// Fails if another folder is in the place of the one that was opened.
+    fn check_id(&self) -> Result<(), BlobError> {
+        let id = read_id(&self.folder).map_err(|source| self.io_error(source))?;
+        if id.as_deref() == Some(&*self.id) { Ok(()) } else { Err(BlobError::Another(self.folder.clone())) }
     }
 
     fn path(&self, key: &str) -> Result<PathBuf, BlobError> {
@@ -113,148 +95,152 @@ impl Blobs {
                 && !name.starts_with('.')
                 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
         };
-        if key.len() <= LONGEST_KEY && key.split('/').all(is_name) {
+        if key.len() <= MAX_KEY_LEN && key.split('/').all(is_name) {
             Ok(self.folder.join(key))
         } else {
             Err(BlobError::Key(key.to_owned()))
         }
     }
 
-    /// A file that does not exist yet and is nobody else's, to be written and then [kept](Self::keep).
+    /// A unique path for a temporary file, to be written, synced and then moved to its key.
     #[must_use]
     pub fn unfinished(&self, name: &str) -> PathBuf {
         let name: String = name
             .chars()
-            .take(LONGEST_KEY / 4)
+            .take(MAX_KEY_LEN / 4)
             .map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' })
             .collect();
-        self.folder.join(UNFINISHED).join(format!("{name}-{}", Uuid::new_v4().simple()))
+        self.folder.join(TEMP_FOLDER).join(format!("{name}-{}", Uuid::new_v4().simple()))
     }
 
-    /// Keeps some bytes under a key; what was there before is gone.
+    /// Stores bytes under a key, and replaces an existing blob.
     pub fn put(&self, key: &str, bytes: &[u8]) -> Result<(), BlobError> {
         self.write(key, |file| file.write_all(bytes))
     }
 
-    /// The same with whatever is written into a file.
+    /// Stores what `write` writes to a file, and replaces an existing blob.
     pub fn write(&self, key: &str, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), BlobError> {
         self.path(key)?;
-        let unfinished = self.unfinished(key);
-        let written = || -> io::Result<()> {
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+        let temp_file = self.unfinished(key);
+        let write_file = || -> io::Result<()> {
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temp_file)?;
             write(&mut file)?;
             file.sync_all()
         };
-        let kept = written().map_err(|source| self.broken(source)).and_then(|()| self.keep(&unfinished, key));
+        let written = write_file().map_err(|source| self.io_error(source));
+        let kept = written.and_then(|()| self.keep(&temp_file, key));
         if kept.is_err() {
-            // Whatever is left over goes with what crashes leave.
-            let _ = fs::remove_file(&unfinished);
+            // If this fails as well, the file is removed later with those of crashed processes.
+            let _ = fs::remove_file(&temp_file);
         }
         kept
     }
 
-    /// Keeps a file that was written and synced under a key. The file is gone afterwards.
-    pub fn keep(&self, unfinished: &Path, key: &str) -> Result<(), BlobError> {
+    /// Moves a complete and synced file to a key, and replaces an existing blob.
+    pub fn keep(&self, temp_file: &Path, key: &str) -> Result<(), BlobError> {
         let path = self.path(key)?;
-        self.same()?;
+        self.check_id()?;
         let parent = path.parent().unwrap_or(&self.folder);
-        let keep = || -> io::Result<()> {
+        let rename = || -> io::Result<()> {
             fs::create_dir_all(parent)?;
-            fs::rename(unfinished, &path)?;
+            fs::rename(temp_file, &path)?;
             sync(parent)?;
-            self.sync_above(parent)
+            self.sync_ancestors(parent)
         };
-        keep().map_err(|source| self.broken(source))
+        rename().map_err(|source| self.io_error(source))
     }
 
-    /// Every folder on the way down to this one is on the disk: else a loss of power takes all that is in it.
-    fn sync_above(&self, folder: &Path) -> io::Result<()> {
-        for one in folder.ancestors().take_while(|one| *one != self.folder) {
-            let is_known = || self.synced.lock().unwrap_or_else(PoisonError::into_inner).contains(one);
-            let Some(above) = one.parent().filter(|_| !is_known()) else { continue };
-            sync(above)?;
+    /// Syncs the directory entries of a folder and its ancestors: otherwise a power failure could lose the folder with its content.
+    fn sync_ancestors(&self, folder: &Path) -> io::Result<()> {
+        for ancestor in folder.ancestors().take_while(|ancestor| *ancestor != self.folder) {
+            let is_synced = || self.synced.lock().unwrap_or_else(PoisonError::into_inner).contains(ancestor);
+            let Some(parent) = ancestor.parent().filter(|_| !is_synced()) else { continue };
+            sync(parent)?;
             let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
-            if synced.len() >= MOST_SYNCED {
+            if synced.len() >= MAX_SYNCED {
                 synced.clear();
             }
-            synced.insert(one.to_owned());
+            synced.insert(ancestor.to_owned());
         }
         Ok(())
     }
 
-    /// What is kept under a key, if it is not longer than `most`.
-    pub fn get(&self, key: &str, most: u64) -> Result<Vec<u8>, BlobError> {
+    /// Reads a blob of at most `limit` bytes.
+    pub fn get(&self, key: &str, limit: u64) -> Result<Vec<u8>, BlobError> {
         let mut bytes = Vec::new();
-        let read = self.open(key)?.take(most.saturating_add(1)).read_to_end(&mut bytes);
-        if read.map_err(|source| self.broken(source))? as u64 > most {
-            return Err(BlobError::TooLong { key: key.to_owned(), most });
+        let read = self.open(key)?.take(limit.saturating_add(1)).read_to_end(&mut bytes);
+        if read.map_err(|source| self.io_error(source))? as u64 > limit {
+            return Err(BlobError::TooLong { key: key.to_owned(), limit });
         }
         Ok(bytes)
     }
 
-    /// What is kept under a key, to be read.
     pub fn open(&self, key: &str) -> Result<File, BlobError> {
         match File::open(self.path(key)?) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.same()?;
+                self.check_id()?;
                 Err(BlobError::Missing(key.to_owned()))
             }
-            opened => opened.map_err(|source| self.broken(source)),
+            opened => opened.map_err(|source| self.io_error(source)),
         }
     }
 
-    /// Removes what is kept under a key; whether there was something.
+    /// Removes a blob; `false` if it does not exist.
     pub fn remove(&self, key: &str) -> Result<bool, BlobError> {
-        self.removed(fs::remove_file(self.path(key)?))
+        self.was_removed(fs::remove_file(self.path(key)?))
     }
 
-    /// Removes what is kept under a key, and everything whose key begins with it and `/`; whether there was something.
+    /// Removes the blob with this key and all blobs whose keys begin with it and `/`; `false` if there are none.
     pub fn remove_within(&self, within: &str) -> Result<bool, BlobError> {
         let path = self.path(within)?;
-        // Whoever puts something there once more makes the folder anew.
+        // The next blob in it creates the folder again, which then has to be synced again.
         self.synced.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);
         let removed = match fs::remove_dir_all(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => fs::remove_file(path),
             removed => removed,
         };
-        self.removed(removed)
+        self.was_removed(removed)
     }
 
-    fn removed(&self, removed: io::Result<()>) -> Result<bool, BlobError> {
+    fn was_removed(&self, removed: io::Result<()>) -> Result<bool, BlobError> {
         match removed {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => self.same().map(|()| false),
-            removed => removed.map(|()| true).map_err(|source| self.broken(source)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.check_id().map(|()| false),
+            removed => removed.map(|()| true).map_err(|source| self.io_error(source)),
         }
     }
 
-    /// Removes what crashes left before it was whole: what nobody has written to since a moment. How many.
+    /// Removes temporary files of crashed processes, which were last written before `since`. Returns how many.
     pub fn remove_unfinished(&self, since: Moment) -> Result<u64, BlobError> {
-        let broken = |source| self.broken(source);
-        let (since, mut many) = (UNIX_EPOCH + Duration::from_micros(since.micros()), 0);
-        for entry in fs::read_dir(self.folder.join(UNFINISHED)).map_err(broken)? {
-            let entry = entry.map_err(broken)?;
-            // One that is gone by now was kept, or somebody else removed it.
-            let Ok(about) = entry.metadata() else { continue };
-            let is_old = about.is_file() && about.modified().is_ok_and(|at| at < since);
-            many += u64::from(is_old && fs::remove_file(entry.path()).is_ok());
+        let io_error = |source| self.io_error(source);
+        let (since, mut removed) = (UNIX_EPOCH + Duration::from_micros(since.micros()), 0);
+        for entry in fs::read_dir(self.folder.join(TEMP_FOLDER)).map_err(io_error)? {
+            let entry = entry.map_err(io_error)?;
+            // A missing file became a blob meanwhile, or somebody else removed it.
+            let Ok(metadata) = entry.metadata() else { continue };
+            let is_stale = metadata.is_file() && metadata.modified().is_ok_and(|at| at < since);
+            removed += u64::from(is_stale && fs::remove_file(entry.path()).is_ok());
         }
-        Ok(many)
+        Ok(removed)
     }
 
-    /// The keys that begin with a name and `/`, with their sizes, in order.
+    /// Keys and sizes of the blobs whose keys begin with `within` and `/`, in order.
     pub fn list(&self, within: &str) -> Result<Vec<(String, u64)>, BlobError> {
         let mut found = Vec::new();
-        let mut open = vec![(self.path(within)?, within.to_owned())];
-        while let Some((folder, prefix)) = open.pop() {
+        let mut folders = vec![(self.path(within)?, within.to_owned())];
+        while let Some((folder, prefix)) = folders.pop() {
             let entries = match fs::read_dir(&folder) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                entries => entries.map_err(|source| self.broken(source))?,
+                entries => entries.map_err(|source| self.io_error(source))?,
             };
             for entry in entries {
-                let entry = entry.map_err(|source| self.broken(source))?;
-                let about = entry.metadata().map_err(|source| self.broken(source))?;
+                let entry = entry.map_err(|source| self.io_error(source))?;
+                let metadata = entry.metadata().map_err(|source| self.io_error(source))?;
                 let key = format!("{prefix}/{}", entry.file_name().to_string_lossy());
-                if about.is_dir() { open.push((entry.path(), key)) } else { found.push((key, about.len())) }
+                if metadata.is_dir() {
+                    folders.push((entry.path(), key));
+                } else {
+                    found.push((key, metadata.len()));
+                }
             }
         }
         found.sort();
@@ -262,28 +248,28 @@ impl Blobs {
     }
 }
 
-/// What a folder calls itself, if it does.
+/// The id of a folder; `None` if it has none yet.
 fn read_id(folder: &Path) -> io::Result<Option<String>> {
-    match fs::read_to_string(folder.join(ID)) {
+    match fs::read_to_string(folder.join(ID_FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         read => Ok(Some(read?.trim().to_owned()).filter(|id| !id.is_empty())),
     }
 }
 
-/// Of many who do so at once, one names the folder.
-fn make_id(folder: &Path) -> io::Result<String> {
+/// Gives a folder an id. If several processes do so at once, all return the same one.
+fn create_id(folder: &Path) -> io::Result<String> {
     let id = Uuid::new_v4().to_string();
-    let (unfinished, path) = (folder.join(UNFINISHED).join(format!("id-{id}")), folder.join(ID));
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&unfinished)?;
+    let (temp_file, path) = (folder.join(TEMP_FOLDER).join(format!("id-{id}")), folder.join(ID_FILE));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&temp_file)?;
     file.write_all(format!("{id}\n").as_bytes())?;
     file.sync_all()?;
-    let linked = match fs::hard_link(&unfinished, &path) {
+    let linked = match fs::hard_link(&temp_file, &path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        // Some file systems have no links. There, whoever is last names the folder, and whoever was first is told.
-        Err(error) if is_unsupported(&error) => fs::rename(&unfinished, &path),
+        // Some file systems have no hard links. There the last process wins, and the others fail on their next access.
+        Err(error) if is_unsupported(&error) => fs::rename(&temp_file, &path),
         linked => linked,
     };
-    let _ = fs::remove_file(&unfinished);
+    let _ = fs::remove_file(&temp_file);
     linked?;
     sync(folder)?;
     read_id(folder)?.ok_or_else(|| io::Error::other(format!("{} is empty", path.display())))
@@ -293,7 +279,7 @@ fn is_unsupported(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied)
 }
 
-/// The names in a folder are on the disk.
+/// Syncs the directory entries of a folder.
 fn sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
@@ -303,11 +289,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_is_there_until_it_is_removed() {
+    fn stores_replaces_and_removes_blobs() {
         let folder = tempfile::tempdir().expect("a folder");
-        let blobs = Blobs::in_folder(folder.path().join("blobs")).expect("made");
-        blobs.put("stash/1/2", b"before").expect("kept");
-        blobs.put("stash/1/2", b"after").expect("kept again");
+        let blobs = Blobs::in_folder(folder.path().join("blobs")).expect("created");
+        blobs.put("stash/1/2", b"before").expect("stored");
+        blobs.put("stash/1/2", b"after").expect("replaced");
         assert_eq!(blobs.get("stash/1/2", 5).expect("there"), b"after");
         assert!(matches!(blobs.get("stash/1/2", 4), Err(BlobError::TooLong { .. })));
         assert_eq!(blobs.list("stash").expect("read"), [("stash/1/2".to_owned(), 5)]);
@@ -318,29 +304,29 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_becomes_a_path() {
+    fn rejects_invalid_keys() {
         let folder = tempfile::tempdir().expect("a folder");
-        let blobs = Blobs::in_folder(folder.path()).expect("made");
+        let blobs = Blobs::in_folder(folder.path()).expect("created");
         for key in ["", "/a", "a//b", "../a", "a/..", "a/.b", "a b", "a\0", "ä", &"x".repeat(513)] {
             assert!(matches!(blobs.put(key, b""), Err(BlobError::Key(_))), "{key:?}");
         }
     }
 
     #[test]
-    fn a_folder_is_known_by_its_id_wherever_it_is() {
-        let around = tempfile::tempdir().expect("a folder");
-        let (one, two) = (around.path().join("one"), around.path().join("two"));
+    fn detects_a_folder_that_was_unmounted() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let (first, second) = (parent.path().join("first"), parent.path().join("second"));
         let open = |folder: &Path| Blobs::in_folder(folder).expect("opens");
-        let all: Vec<Blobs> = std::thread::scope(|scope| {
-            let begun: Vec<_> = (0..8).map(|_| scope.spawn(|| open(&one))).collect();
-            begun.into_iter().map(|one| one.join().expect("opens")).collect()
+        let opened: Vec<Blobs> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| open(&first))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("opens")).collect()
         });
-        let blobs = all.first().expect("one").clone();
-        assert!(all.iter().all(|one| one.id() == blobs.id()), "all of them call it the same");
-        assert_ne!(blobs.id(), open(&two).id());
-        blobs.put("stash/1", b"x").expect("kept");
-        fs::rename(&one, around.path().join("moved")).expect("moved");
-        // What is not mounted looks like an empty folder, or like none.
+        let blobs = opened.first().expect("one").clone();
+        assert!(opened.iter().all(|other| other.id() == blobs.id()), "all see the same id");
+        assert_ne!(blobs.id(), open(&second).id());
+        blobs.put("stash/1", b"x").expect("stored");
+        fs::rename(&first, parent.path().join("moved")).expect("moved");
+        // An unmounted file system looks like a missing folder, or like an empty one.
         for _ in 0..2 {
             assert!(matches!(blobs.get("stash/1", 9), Err(BlobError::Another(_))));
             assert!(matches!(
@@ -348,30 +334,30 @@ mod tests {
                 Err(BlobError::Another(_) | BlobError::Folder { .. })
             ));
             assert!(matches!(blobs.remove_within("stash"), Err(BlobError::Another(_))));
-            fs::create_dir_all(one.join(UNFINISHED)).expect("made");
+            fs::create_dir_all(first.join(TEMP_FOLDER)).expect("created");
         }
-        assert_eq!(fs::read_dir(one.join(UNFINISHED)).expect("read").count(), 0, "nothing is left over");
-        let moved = open(&around.path().join("moved"));
+        assert_eq!(fs::read_dir(first.join(TEMP_FOLDER)).expect("read").count(), 0, "nothing is left over");
+        let moved = open(&parent.path().join("moved"));
         assert_eq!((moved.id(), moved.get("stash/1", 9).expect("there")), (blobs.id(), b"x".to_vec()));
     }
 
     #[test]
-    fn what_crashes_left_goes_and_what_is_being_written_stays() {
+    fn removes_only_stale_temporary_files() {
         let folder = tempfile::tempdir().expect("a folder");
-        let blobs = Blobs::in_folder(folder.path()).expect("made");
+        let blobs = Blobs::in_folder(folder.path()).expect("created");
         let (old, young) = (blobs.unfinished("output-1"), blobs.unfinished("output-1"));
         let hour = |hour: u64| UNIX_EPOCH + Duration::from_secs(1_794_744_000 + hour * 3_600);
         for (file, at) in [(&old, hour(1)), (&young, hour(3))] {
-            File::create(file).and_then(|file| file.set_modified(at)).expect("made");
+            File::create(file).and_then(|file| file.set_modified(at)).expect("created");
         }
         let since = Moment::from_micros(1_794_744_000_000_000 + 2 * 3_600_000_000);
         assert_eq!(blobs.remove_unfinished(since).expect("removed"), 1);
         assert!(!old.exists() && young.exists());
-        blobs.keep(&young, "output/1/1").expect("kept");
-        blobs.put("output/1/2", b"x").expect("kept");
+        blobs.keep(&young, "output/1/1").expect("stored");
+        blobs.put("output/1/2", b"x").expect("stored");
         assert!(blobs.remove_within("output/1").expect("removed"));
         assert!(!blobs.remove_within("output/1").expect("gone"));
         assert_eq!(blobs.list("output").expect("read"), []);
-        blobs.put("output/1/1", b"again").expect("kept");
+        blobs.put("output/1/1", b"again").expect("stored");
     }
 }

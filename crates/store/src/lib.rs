@@ -1,20 +1,21 @@
-//! Ports, one small trait per noun, and their backends.
+//! Storage: the traits that the application uses for coordination (locks, agents, wake-ups) with their two backends, the SQL database,
+//! and blobs.
 //!
-//! A backend carries out what `domain` decides and keeps it; it decides nothing by itself. What was answered survives
-//! the death of the process. Ports are shaped for Redis Cluster: one command changes one lock, atomically.
+//! A backend stores what `domain` decides and decides nothing by itself. An acknowledged change survives the death of the process. The
+//! coordination traits are designed for Redis Cluster: one command changes one lock, atomically.
 
 pub mod blobs;
 mod clock;
 pub mod coordination;
+mod data_folder;
 pub mod database;
 pub mod embedded;
-mod folder;
 pub mod redis;
 
 pub use blobs::{BlobError, Blobs};
 pub use clock::SystemClock;
 pub use coordination::{Agents, Capacity, Coordination, CoordinationError, Jobs, Limits, Locks, Requests};
+pub use data_folder::{DataFolder, FolderError, private_folder};
 pub use database::{Database, DatabaseError};
 pub use embedded::EmbeddedCoordination;
-pub use folder::{DataFolder, FolderError, private_folder};
 pub use redis::{RedisCoordination, RedisUrl};

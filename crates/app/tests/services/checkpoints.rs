@@ -79,9 +79,9 @@ impl Log {
                 server.psql(name, &sql).expect("tampered");
             }
             _ => {
-                let file = self.folder.path().join("record.sqlite3");
+                let file = self.folder.path().join("ade.sqlite3");
                 let sql = format!(
-                    "DROP TRIGGER IF EXISTS audit_unchanged; DROP TRIGGER IF EXISTS audit_undeleted; {sql}"
+                    "DROP TRIGGER IF EXISTS audit_no_update; DROP TRIGGER IF EXISTS audit_no_delete; {sql}"
                 );
                 sqlite(&file, sql).await;
             }

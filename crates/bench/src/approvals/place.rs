@@ -101,7 +101,7 @@ impl Filled {
 
     /// Bytes of the record, where it is a file.
     pub(super) fn bytes(&self) -> Option<u64> {
-        let file: PathBuf = self.folder.path().join("data/record.sqlite3");
+        let file: PathBuf = self.folder.path().join("data/ade.sqlite3");
         self.on.is_none().then(|| std::fs::metadata(file).map(|meta| meta.len()).ok())?
     }
 

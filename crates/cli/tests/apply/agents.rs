@@ -208,7 +208,7 @@ async fn what_is_said_once_is_kept_once_and_without_secrets(stage: &Stage) {
 async fn nobody_is_given_what_was_not_approved(stage: &Stage, data: &Path) {
     let id = stage.approved(json!({ "parameters": { "agent": "bot", "table": "orders" } })).await;
     let options = sqlx::sqlite::SqliteConnectOptions::new()
-        .filename(data.join("record.sqlite3"))
+        .filename(data.join("ade.sqlite3"))
         .busy_timeout(Duration::from_secs(5));
     let mut link = sqlx::SqliteConnection::connect_with(&options).await.expect("opens");
     let sql = "UPDATE tasks SET body = replace(body, '\"orders\"', '\"users\"') WHERE task_id = $1";

@@ -51,7 +51,7 @@ impl Stage {
             server.psql("ade", &postgres).expect("its owner");
             return;
         }
-        let file = self.house.ade().data().join("record.sqlite3");
+        let file = self.house.ade().data().join("ade.sqlite3");
         let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file);
         let options = options.busy_timeout(Duration::from_secs(5));
         let mut link = sqlx::SqliteConnection::connect_with(&options).await.expect("opens");
@@ -64,7 +64,7 @@ impl Stage {
         let micros = days * DAY_MICROS;
         let of = |by: &str| {
             format!(
-                "UPDATE tasks SET closed_at = closed_at - {by}, stays_until = stays_until - {by} \
+                "UPDATE tasks SET closed_at = closed_at - {by}, keep_until = keep_until - {by} \
                  WHERE closed_at IS NOT NULL"
             )
         };
@@ -74,7 +74,9 @@ impl Stage {
     /// The job that archives is due, whoever had it before.
     async fn due(&self) {
         let of = |first: &str| {
-            format!("UPDATE jobs SET due_at = {first}, until = NULL, holder = NULL WHERE name = 'archive'")
+            format!(
+                "UPDATE jobs SET due_at = {first}, lease_until = NULL, holder = NULL WHERE name = 'archive'"
+            )
         };
         self.sql(of("0"), of("'epoch'")).await;
     }

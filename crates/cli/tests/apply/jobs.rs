@@ -30,7 +30,7 @@ async fn past(house: &House, postgres: &str, sqlite: &str) {
         link.close().await.expect("closed");
         return;
     }
-    let file = house.ade().data().join("record.sqlite3");
+    let file = house.ade().data().join("ade.sqlite3");
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file).busy_timeout(LONG);
     let mut link = sqlx::SqliteConnection::connect_with(&options).await.expect("opens");
     sqlx::raw_sql(sqlx::AssertSqlSafe(sqlite.to_owned())).execute(&mut link).await.expect("done");

@@ -65,8 +65,8 @@ impl Log {
             return;
         }
         let sql =
-            format!("DROP TRIGGER IF EXISTS audit_unchanged; DROP TRIGGER IF EXISTS audit_undeleted; {sql}");
-        let file = self.ade.data().join("record.sqlite3");
+            format!("DROP TRIGGER IF EXISTS audit_no_update; DROP TRIGGER IF EXISTS audit_no_delete; {sql}");
+        let file = self.ade.data().join("ade.sqlite3");
         let options =
             sqlx::sqlite::SqliteConnectOptions::new().filename(file).busy_timeout(Duration::from_secs(5));
         let mut link = sqlx::SqliteConnection::connect_with(&options).await.expect("opens");

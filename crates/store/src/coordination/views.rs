@@ -1,4 +1,4 @@
-//! Locks, waits, agents and events as people see them.
+//! Locks, waits, agents and lock events, for display.
 
 use ade_domain::Moment;
 use ade_domain::agent::{Agent, Profile, Status};
@@ -9,97 +9,82 @@ use ade_domain::lock::{
 /// Which locks to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Held or waited for by this agent.
+    /// The agent holds the lock or waits for it.
     pub agent: Option<String>,
-    /// Of resources of this type.
     pub resource_type: Option<String>,
-    /// Of this kind.
     pub kind: Option<LockKind>,
 }
 
 impl Filter {
-    /// Whether a lock is listed.
+    /// Whether a lock is listed. A lock without holders and waiters never is.
     #[must_use]
     pub fn admits(&self, name: &LockName, lock: &Lock) -> bool {
-        let of_agent = |agent: &str| {
-            let holds = lock.holds().iter().any(|hold| hold.holder.agent_id() == agent);
-            holds || lock.waiters().any(|waiter| waiter.holder.agent_id() == agent)
+        let is_used_by = |agent: &str| {
+            let is_holder = lock.holds().iter().any(|hold| hold.holder.agent_id() == agent);
+            is_holder || lock.waiters().any(|waiter| waiter.holder.agent_id() == agent)
         };
-        let used = lock.mode().is_some() || lock.queue_length() > 0;
-        used && self.kind.is_none_or(|kind| name.kind() == kind)
+        let is_used = lock.mode().is_some() || lock.queue_length() > 0;
+        is_used
+            && self.kind.is_none_or(|kind| name.kind() == kind)
             && self.resource_type.as_deref().is_none_or(|wanted| name.resource_type() == Some(wanted))
-            && self.agent.as_deref().is_none_or(of_agent)
+            && self.agent.as_deref().is_none_or(is_used_by)
     }
 }
 
-/// A lock.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LockView {
-    /// Its name.
     pub lock: LockName,
-    /// How it is held, if it is.
+    /// `None` if nobody holds it.
     pub mode: Option<Mode>,
-    /// Who holds it.
     pub holders: Vec<HeldBy>,
-    /// Who waits, in order; the first of them in a list of locks.
+    /// The waiters in order; only the first of them in a list of locks.
     pub queue: Vec<Waiter>,
-    /// How many wait.
+    /// The number of all waiters.
     pub queue_length: usize,
 }
 
 impl LockView {
-    /// A lock with at most so many holders and waiters.
+    /// A view with at most `limit` holders and `limit` waiters.
     #[must_use]
-    pub fn of(name: &LockName, lock: Option<&Lock>, most: usize) -> Self {
+    pub fn of(name: &LockName, lock: Option<&Lock>, limit: usize) -> Self {
         let holds = lock.map_or(&[][..], Lock::holds);
         Self {
             lock: name.clone(),
             mode: lock.and_then(Lock::mode),
-            holders: holds.iter().take(most).map(Hold::held_by).collect(),
-            queue: lock.into_iter().flat_map(Lock::waiters).take(most).cloned().collect(),
+            holders: holds.iter().take(limit).map(Hold::held_by).collect(),
+            queue: lock.into_iter().flat_map(Lock::waiters).take(limit).cloned().collect(),
             queue_length: lock.map_or(0, Lock::queue_length),
         }
     }
 }
 
-/// A wait, and in whose way it is.
+/// A wait, and who blocks it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitView {
-    /// Who waits.
     pub holder: Holder,
-    /// For which lock.
     pub lock: LockName,
-    /// How.
     pub mode: Mode,
-    /// By which request.
     pub request: RequestKey,
-    /// Who holds it.
     pub holders: Vec<Holder>,
-    /// Who waits just before it and could not hold together with it.
+    /// Earlier waiters of an incompatible mode.
     pub ahead: Vec<Holder>,
 }
 
-/// An agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentView {
-    /// Its id.
     pub agent_id: String,
-    /// What is said about it.
     pub profile: Profile,
-    /// How many tasks at once.
     pub max_tasks: u32,
-    /// Tasks it is doing.
+    /// Tasks that the agent has claimed.
     pub active_tasks: usize,
-    /// Tasks that wait for it.
+    /// Tasks that wait until the agent has capacity.
     pub queued_tasks: usize,
-    /// Whether it takes work.
     pub status: Status,
-    /// When it was last heard of.
     pub last_heartbeat: Moment,
 }
 
 impl AgentView {
-    /// An agent at a moment.
+    /// The view at the time `now`.
     #[must_use]
     pub fn of(agent_id: &str, agent: &Agent, now: Moment) -> Self {
         Self {
@@ -114,34 +99,27 @@ impl AgentView {
     }
 }
 
-/// Something that happened to a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockEvent {
-    /// Which lock.
     pub lock: LockName,
-    /// When.
     pub at: Moment,
-    /// What.
     pub event: LockEventKind,
 }
 
-/// What may happen to a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockEventKind {
-    /// Someone holds it.
     Acquired(Holder, Token),
-    /// Someone waits for it.
     Queued(Holder),
-    /// Someone stopped waiting, and why.
+    /// A wait ended without a grant, with the reason.
     Left(Holder, &'static str),
-    /// Someone does not hold it any more, and why.
+    /// A hold ended, with the reason.
     Freed(Holder, Token, &'static str),
-    /// Someone was turned away from a full queue.
+    /// A request was refused because the queue is full.
     QueueFull,
 }
 
 impl LockEventKind {
-    /// What a change means to people, if anything.
+    /// The event of a change; `None` for internal changes.
     #[must_use]
     pub fn of(change: &Change) -> Option<Self> {
         Some(match change {

@@ -1,62 +1,51 @@
-//! Agents as they were registered, and what they were told: their inboxes.
+//! Registered agents, and their inboxes.
 //!
-//! Whether an agent is alive is not known here but in coordination; `seen_at` says only when it was last written down. An inbox
-//! keeps the last messages, never more than [`MOST_MESSAGES`].
+//! Whether an agent is alive is known to coordination only; `last_seen_at` is written from time to time and lags behind. An inbox keeps a
+//! limited number of messages and drops the oldest.
 
 use ade_domain::Moment;
 use ade_domain::people::UserId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::sql::{Arg, json};
-use super::together::Statement;
+use super::batch::Statement;
+use super::sql::{Arg, Select, json};
 use super::{Database, DatabaseError};
 
-/// Messages that are kept for one agent.
+/// Messages per inbox.
 pub const MOST_MESSAGES: u32 = 1_000;
 
-/// An agent as it is stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoredAgent {
-    /// What it is known by.
     pub agent_id: String,
-    /// Who answers for it; nobody for agents of the bootstrap token.
+    /// The user who is responsible for the agent; `None` for agents of the bootstrap token.
     pub sponsor_id: Option<UserId>,
-    /// A name for people.
+    /// A display name.
     pub name: String,
-    /// The model behind it.
     pub model: Option<String>,
-    /// Its version.
     pub version: Option<String>,
-    /// What it can do.
     pub capabilities: Vec<String>,
-    /// How many tasks at once, if that was said.
+    /// How many tasks it may work on at once.
     pub max_tasks: Option<u32>,
-    /// Whether it was told to take nothing new.
+    /// Whether it takes no new tasks.
     #[serde(default)]
     pub draining: bool,
-    /// Settings of its own.
     pub config: Map<String, Value>,
-    /// Whether it is known only because somebody used its name.
+    /// Whether nobody registered it, and it is known only because its name was used.
     pub by_name: bool,
-    /// When it was last seen, as far as that was written down.
     pub seen_at: Moment,
     /// Grows with every change.
     pub revision: u64,
 }
 
-/// Something that an agent was told.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InboxMessage {
-    /// What it is known by; later ones have greater ids.
+    /// Later messages have greater ids.
     pub message_id: String,
-    /// Who was told.
     pub agent_id: String,
-    /// What about, as `lock:granted`.
+    /// As `lock:granted`.
     pub kind: String,
-    /// When.
     pub at: Moment,
-    /// What.
     pub data: Value,
 }
 
@@ -71,15 +60,15 @@ pub(super) fn put_agent(agent: &StoredAgent, expected: Option<u64>) -> Result<St
     ];
     Ok(match expected {
         None => {
-            let sql = "INSERT INTO agents (agent_id, sponsor_id, revision, made_by_name, last_seen, body) \
+            let sql = "INSERT INTO agents (agent_id, sponsor_id, revision, auto_registered, last_seen, body) \
                        VALUES ($1, $2, $3, $4, moment($5), $6::jsonb)";
             Statement::new(sql, args)
         }
         Some(expected) => {
             args.push(expected.into());
-            let sql = "UPDATE agents SET sponsor_id = $2, revision = $3, made_by_name = $4, last_seen = moment($5), \
+            let sql = "UPDATE agents SET sponsor_id = $2, revision = $3, auto_registered = $4, last_seen = moment($5), \
                        body = $6::jsonb WHERE agent_id = $1 AND revision = $7";
-            Statement::new(sql, args).meets(format!("agent {}", agent.agent_id))
+            Statement::new(sql, args).expect_one_row(format!("agent {}", agent.agent_id))
         }
     })
 }
@@ -88,12 +77,12 @@ pub(super) fn delete_agent(agent_id: &str, expected: u64) -> [Statement; 2] {
     let args = [agent_id.into(), expected.into()];
     [
         Statement::new("DELETE FROM agents WHERE agent_id = $1 AND revision = $2", args)
-            .meets(format!("agent {agent_id}")),
+            .expect_one_row(format!("agent {agent_id}")),
         Statement::new("DELETE FROM inbox WHERE agent_id = $1", [agent_id.into()]),
     ]
 }
 
-pub(super) fn put_message(message: &InboxMessage) -> Result<[Statement; 2], DatabaseError> {
+pub(super) fn insert_message(message: &InboxMessage) -> Result<[Statement; 2], DatabaseError> {
     let args = [
         message.message_id.as_str().into(),
         message.agent_id.as_str().into(),
@@ -102,72 +91,56 @@ pub(super) fn put_message(message: &InboxMessage) -> Result<[Statement; 2], Data
     ];
     let sql = "INSERT INTO inbox (message_id, agent_id, created_at, body) \
                VALUES ($1::uuid, $2, moment($3), $4::jsonb)";
-    let room = format!(
+    let max = MOST_MESSAGES;
+    let trim = format!(
         "DELETE FROM inbox WHERE agent_id = $1 AND message_id <= \
-         (SELECT message_id FROM inbox WHERE agent_id = $1 ORDER BY message_id DESC LIMIT 1 OFFSET {MOST_MESSAGES})"
+         (SELECT message_id FROM inbox WHERE agent_id = $1 ORDER BY message_id DESC LIMIT 1 OFFSET {max})"
     );
-    Ok([Statement::new(sql, args), Statement::new(room, [message.agent_id.as_str().into()])])
+    Ok([Statement::new(sql, args), Statement::new(trim, [message.agent_id.as_str().into()])])
 }
 
 impl Database {
-    /// An agent.
     pub async fn agent(&self, agent_id: &str) -> Result<Option<StoredAgent>, DatabaseError> {
-        // Locks may be held by such a name, but PostgreSQL cannot store it, and so it is in neither record.
+        // PostgreSQL cannot store a name with NUL, although such an agent may hold locks: it is never in the database.
         if agent_id.contains('\0') {
             return Ok(None);
         }
-        let args = [agent_id.into()];
-        self.read(async |link| {
-            let rows = link.rows("SELECT body::text FROM agents WHERE agent_id = $1", &args).await?;
-            rows.first().map(|row| row.json(0)).transpose()
-        })
-        .await
+        let sql = "SELECT body::text FROM agents WHERE agent_id = $1";
+        self.fetch_first(sql, &[agent_id.into()], |row| row.json(0)).await
     }
 
-    /// Agents by id, from the first one after `after`.
+    /// Agents by id, after the id `after`.
     pub async fn agents(&self, after: Option<&str>, limit: u32) -> Result<Vec<StoredAgent>, DatabaseError> {
-        let args = [after.unwrap_or_default().into()];
-        let sql =
-            format!("SELECT body::text FROM agents WHERE agent_id > $1 ORDER BY agent_id LIMIT {limit}");
-        self.read(async |link| link.rows(&sql, &args).await?.iter().map(|row| row.json(0)).collect()).await
+        let sql = "SELECT body::text FROM agents WHERE agent_id > $1 ORDER BY agent_id";
+        self.fetch_page(sql, &[after.unwrap_or_default().into()], limit, |row| row.json(0)).await
     }
 
-    /// How many agents somebody answers for.
+    /// How many agents a user sponsors.
     pub async fn agents_of(&self, sponsor: &UserId) -> Result<u64, DatabaseError> {
-        let args = [sponsor.as_str().into()];
-        self.read(async |link| {
-            let sql = "SELECT count(*)::bigint FROM agents WHERE sponsor_id = $1";
-            link.rows(sql, &args).await?.first().map_or(Ok(0), |row| row.number(0))
-        })
-        .await
+        let sql = "SELECT count(*)::bigint FROM agents WHERE sponsor_id = $1";
+        self.fetch_number(sql, &[sponsor.as_str().into()]).await
     }
 
-    /// Agents that are known by their name only and were last seen before `before`, the longest unseen first.
+    /// Agents that nobody registered and that were last seen before `before`, the longest idle first.
     pub async fn idle_agents(&self, before: Moment, limit: u32) -> Result<Vec<StoredAgent>, DatabaseError> {
-        let sql = format!(
-            "SELECT body::text FROM agents WHERE made_by_name = 1 AND last_seen < moment($1) \
-             ORDER BY last_seen LIMIT {limit}"
-        );
-        self.read(async |link| {
-            link.rows(&sql, &[before.into()]).await?.iter().map(|row| row.json(0)).collect()
-        })
-        .await
+        let sql = "SELECT body::text FROM agents WHERE auto_registered = 1 AND last_seen < moment($1) \
+                   ORDER BY last_seen";
+        self.fetch_page(sql, &[before.into()], limit, |row| row.json(0)).await
     }
 
-    /// What an agent was told, in order, from the first message after `after`.
+    /// The messages of an agent, the oldest first, after the message id `after`.
     pub async fn inbox(
         &self,
         agent_id: &str,
         after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<InboxMessage>, DatabaseError> {
-        let mut args: Vec<Arg> = vec![agent_id.into()];
-        let mut sql = "SELECT body::text FROM inbox WHERE agent_id = $1".to_owned();
+        let mut select = Select::new("SELECT body::text FROM inbox");
+        select.and("agent_id = ?", [agent_id.into()]);
         if let Some(after) = after {
-            sql.push_str(" AND message_id > $2::uuid");
-            args.push(after.into());
+            select.and("message_id > ?::uuid", [after.into()]);
         }
-        sql.push_str(&format!(" ORDER BY message_id LIMIT {limit}"));
-        self.read(async |link| link.rows(&sql, &args).await?.iter().map(|row| row.json(0)).collect()).await
+        select.sql.push_str(" ORDER BY message_id");
+        self.fetch_page(&select.sql, &select.args, limit, |row| row.json(0)).await
     }
 }

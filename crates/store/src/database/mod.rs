@@ -1,63 +1,60 @@
-//! The record: tasks and their reviews, people, rules, the audit log and events, in SQL. SQLite in the data folder, or
-//! PostgreSQL; one implementation, two spellings.
+//! The database: tasks and their approvals, users, rules, the audit log and events. SQLite in the data folder, or PostgreSQL; one
+//! implementation for both.
 //!
-//! Everything that belongs together is committed together: state, audit entries, events and the stored answer of a request,
-//! guarded by the revisions that whoever decided had seen. What was committed survives the death of the process.
+//! A commit writes state, audit entries, events and the stored response of a request in one transaction, guarded by the revisions
+//! that the caller has loaded. What is committed survives the death of the process.
 
 mod agents;
+mod approvals;
 mod archive;
-mod bare;
-mod blob_rows;
-mod bulk;
+mod audit_log;
+mod baseline;
+mod batch;
+mod blob_references;
+mod bulk_load;
 mod commit;
-mod forget;
+mod documents;
 mod jobs;
-mod log;
 mod people;
+mod pool;
 mod postgres;
-mod requests;
-mod rules;
-mod shelf;
+mod retention;
 mod sql;
 mod sqlite;
 mod stats;
 mod tasks;
-mod together;
 mod work;
 
+use std::future::Future;
 use std::path::Path;
 
+use ade_domain::Moment;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::{Connection, PgConnection, Postgres, SqlSafeStr};
-use tokio::sync::oneshot;
+use sqlx::{Postgres, SqlSafeStr};
 
 pub use agents::{InboxMessage, MOST_MESSAGES, StoredAgent};
+pub use approvals::ApprovalFilter;
 pub use archive::{Archive, ArchiveKind, Archived, Leaving, LeftOut};
-pub use bare::{Bare, Place};
-pub use blob_rows::BlobStore;
-pub use bulk::{Chain, Loader, Rows};
+pub use audit_log::{AuditFilter, Event, Numbered};
+pub use baseline::{Bare, Place};
+pub use blob_references::BlobStore;
+pub use bulk_load::{Chain, Loader, Rows};
 pub use commit::{Commit, KeyedResponse, Write};
+pub use documents::{DocumentKind, RulesVersion, StoredDocument};
 pub use jobs::{JobOutcome, JobRow};
-pub use log::{AuditFilter, Event, Numbered};
 pub use people::{Password, Session, StoredToken, StoredUser};
-pub use rules::{DocumentKind, RulesVersion, StoredDocument};
 pub use stats::{Counts, Day, UserStats};
-pub use tasks::{ApprovalFilter, AsRead, Comment, StoredTask, TaskFilter};
+pub use tasks::{AsRead, Comment, StoredTask, TaskFilter};
 pub use work::{LogLine, Renewed, WorkKind};
 
-use archive::Archiving;
-use blob_rows::BlobStep;
-use forget::Forgetting;
-use jobs::JobStep;
-use log::Numbering;
-use shelf::Shelf;
-use sql::Link;
-use sqlite::Sqlite;
-use work::Doing;
+use batch::Statement;
+use pool::ConnectionPool;
+use sql::{Arg, Row, SqlConnection};
+use sqlite::SqliteDatabase;
 
-/// The record; clones are the same one.
+/// A handle to the database; clones share it.
 #[derive(Debug, Clone)]
 pub struct Database {
     backend: Backend,
@@ -65,33 +62,24 @@ pub struct Database {
 
 #[derive(Debug, Clone)]
 enum Backend {
-    Sqlite(Sqlite),
-    Postgres(Shelf<Postgres>),
+    Sqlite(SqliteDatabase),
+    Postgres(ConnectionPool<Postgres>),
 }
 
-/// Why the record did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DatabaseError {
-    /// It cannot answer now. What was asked may have happened.
-    #[error("the record is not available: {0}")]
+    /// The operation may nevertheless have been committed.
+    #[error("the database is unavailable: {0}")]
     Unavailable(String),
-    /// Somebody else was faster: load again, and decide again.
-    #[error("{what} was changed meanwhile")]
-    Conflict {
-        /// What.
-        what: String,
-    },
-    /// There is one already.
-    #[error("{what} exists already")]
-    Exists {
-        /// What.
-        what: String,
-    },
-    /// The request was answered before, or is by somebody else right now: read what it was answered.
-    #[error("the request was answered already")]
+    /// The caller must load again, and decide again.
+    #[error("{what} was changed by another request; load it again and retry")]
+    Conflict { what: String },
+    #[error("{what} already exists")]
+    Exists { what: String },
+    /// Another request with the same idempotency key was answered, or is being answered: its stored response counts.
+    #[error("a request with the same idempotency key was answered already")]
     AnsweredAlready,
-    /// Something in it was not written by us.
-    #[error("the record holds something that ade did not write: {0}")]
+    #[error("the database contains data that ade cannot read: {0}")]
     Foreign(String),
 }
 
@@ -107,161 +95,158 @@ impl From<sqlx::Error> for DatabaseError {
     }
 }
 
-/// What a request was answered, so that its repetition is answered the same.
+/// The response to a request with an idempotency key, for requests that repeat it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoredResponse {
-    /// A digest of what was asked.
+    /// A digest of the request: a different request with the same key is rejected.
     pub asked: String,
-    /// The status of the answer.
     pub status: u16,
-    /// Its body.
     pub body: Value,
 }
 
-/// The steps that bring the tables up to date, by number: each is never changed once it was released.
-type Steps = [(i64, &'static str, &'static str); 4];
+/// Version, name and statements of each migration, in order. A released migration never changes.
+type Migrations = [(i64, &'static str, &'static str); 1];
 
-const SQLITE: Steps = [
-    (1, "record", include_str!("schema/sqlite-1.sql")),
-    (2, "work", include_str!("schema/sqlite-2.sql")),
-    (3, "facts", include_str!("schema/sqlite-3.sql")),
-    (4, "archives", include_str!("schema/sqlite-4.sql")),
-];
-const POSTGRES: Steps = [
-    (1, "record", include_str!("schema/postgres-1.sql")),
-    (2, "work", include_str!("schema/postgres-2.sql")),
-    (3, "facts", include_str!("schema/postgres-3.sql")),
-    (4, "archives", include_str!("schema/postgres-4.sql")),
-];
+const SQLITE_MIGRATIONS: Migrations = [(1, "schema", include_str!("schema/sqlite.sql"))];
+const POSTGRES_MIGRATIONS: Migrations = [(1, "schema", include_str!("schema/postgres.sql"))];
 
-fn migrator(steps: Steps) -> Migrator {
-    let step = |(number, name, sql): (i64, &'static str, &'static str)| {
-        Migration::new(number, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
+fn migrator(migrations: Migrations) -> Migrator {
+    let migration = |(version, name, sql): (i64, &'static str, &'static str)| {
+        Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
     };
-    Migrator::with_migrations(steps.into_iter().map(step).collect())
+    Migrator::with_migrations(migrations.into_iter().map(migration).collect())
+}
+
+/// A change of the database, applied in a transaction of its own.
+trait Operation: Send + Sync + 'static {
+    type Output: Send + 'static;
+
+    fn apply(
+        &self,
+        connection: &mut SqlConnection<'_>,
+    ) -> impl Future<Output = Result<Self::Output, DatabaseError>> + Send;
+
+    /// Whether [`apply_batch`](Self::apply_batch) is worth a try.
+    fn is_batchable(&self) -> bool {
+        false
+    }
+
+    /// Applies the operation in one round trip, assuming that nothing conflicts. `None` if something does: see
+    /// [`SqlConnection::execute_batch`] for what that leaves behind.
+    fn apply_batch(
+        &self,
+        _: &mut SqlConnection<'_>,
+    ) -> impl Future<Output = Result<Option<Self::Output>, DatabaseError>> + Send {
+        async { Ok(None) }
+    }
 }
 
 impl Database {
-    /// Opens the record in a data folder, and brings its tables up to date.
+    /// Opens the SQLite database of a data folder, and migrates its schema.
     pub async fn in_folder(folder: &Path) -> Result<Self, DatabaseError> {
-        let sqlite = Sqlite::open(folder, &migrator(SQLITE)).await?;
+        let sqlite = SqliteDatabase::open(folder, &migrator(SQLITE_MIGRATIONS)).await?;
         Ok(Self { backend: Backend::Sqlite(sqlite) })
     }
 
-    /// Opens the record on PostgreSQL, and brings its tables up to date. Any number of processes may do so at once.
+    /// Connects to PostgreSQL, and migrates the schema. Any number of processes may do so at once.
     pub async fn on_postgres(url: &str) -> Result<Self, DatabaseError> {
-        let pool = postgres::open(url, &migrator(POSTGRES)).await?;
-        Ok(Self { backend: Backend::Postgres(Shelf::new(pool)) })
+        let pool = postgres::open(url, &migrator(POSTGRES_MIGRATIONS)).await?;
+        Ok(Self { backend: Backend::Postgres(pool) })
     }
 
-    /// Commits everything that belongs together, or nothing.
+    /// Commits everything or nothing.
     pub async fn commit(&self, commit: Commit) -> Result<(), DatabaseError> {
-        self.work(Work::Commit(Box::new(commit))).await.map(drop)
+        self.execute(commit).await
     }
 
-    async fn work(&self, work: Work) -> Result<u64, DatabaseError> {
+    async fn execute<O: Operation>(&self, operation: O) -> Result<O::Output, DatabaseError> {
         match &self.backend {
-            Backend::Sqlite(sqlite) => sqlite.work(work).await,
-            Backend::Postgres(shelf) => {
-                // In a task of its own: a caller that goes away must not leave a transaction open on a connection that
-                // others use next.
-                let shelf = shelf.clone();
-                let (done, answer) = oneshot::channel();
-                tokio::spawn(async move {
-                    // Whoever asked may have gone; what was committed is committed.
-                    let _ = done.send(with(&shelf, async |link| work_on(link, &work).await).await);
-                });
-                answer
-                    .await
-                    .unwrap_or_else(|_| Err(DatabaseError::Unavailable("a commit was lost".to_owned())))
+            Backend::Sqlite(sqlite) => sqlite.execute(operation).await,
+            Backend::Postgres(pool) => {
+                // In a task of its own: a caller that is cancelled must not leave a transaction open on a pooled connection.
+                let pool = pool.clone();
+                let task = tokio::spawn(async move { postgres::execute(&pool, &operation).await });
+                task.await.unwrap_or_else(|error| Err(DatabaseError::Unavailable(error.to_string())))
             }
         }
     }
 
-    /// Reads with a connection of its own.
-    async fn read<T: Send>(
+    /// Executes one statement, and returns how many rows it affected.
+    async fn execute_statement(
         &self,
-        read: impl AsyncFnOnce(&mut Link<'_>) -> Result<T, DatabaseError>,
+        sql: impl Into<std::borrow::Cow<'static, str>>,
+        args: impl Into<Vec<Arg>>,
+    ) -> Result<u64, DatabaseError> {
+        self.execute(vec![Statement::new(sql, args)]).await
+    }
+
+    /// Reads on one connection. Statements are not in a transaction.
+    async fn read<T>(
+        &self,
+        read: impl AsyncFnOnce(&mut SqlConnection<'_>) -> Result<T, DatabaseError>,
     ) -> Result<T, DatabaseError> {
         match &self.backend {
             Backend::Sqlite(sqlite) => {
-                with(&sqlite.readers, async |link| read(&mut Link::Sqlite(link)).await).await
+                let mut connection = sqlite.readers.acquire().await?;
+                let outcome = read(&mut SqlConnection::Sqlite(connection.get())).await;
+                connection.release(outcome)
             }
-            Backend::Postgres(shelf) => with(shelf, async |link| read(&mut Link::Postgres(link)).await).await,
-        }
-    }
-}
-
-/// With a connection at hand. What breaks is not used again, and neither are those that lay beside it.
-async fn with<D: sqlx::Database, T>(
-    shelf: &Shelf<D>,
-    work: impl AsyncFnOnce(&mut D::Connection) -> Result<T, DatabaseError>,
-) -> Result<T, DatabaseError> {
-    let mut held = shelf.take().await?;
-    let done = work(held.link()).await;
-    if matches!(done, Err(DatabaseError::Unavailable(_))) {
-        drop(held);
-        shelf.distrust();
-    } else {
-        held.give_back();
-    }
-    done
-}
-
-async fn work_on(link: &mut PgConnection, work: &Work) -> Result<u64, DatabaseError> {
-    if let Work::Commit(commit) = work
-        && commit.fits_together()
-        && commit.apply_together(&mut Link::Postgres(link)).await?
-    {
-        return Ok(0);
-    }
-    let mut transaction = link.begin().await?;
-    match work.apply(&mut Link::Postgres(&mut transaction)).await {
-        Ok(many) => {
-            transaction.commit().await?;
-            Ok(many)
-        }
-        Err(error) => {
-            // Here and not when it is dropped: whoever has the connection next finds it as it should be.
-            transaction.rollback().await?;
-            Err(error)
-        }
-    }
-}
-
-/// What changes the record, in a transaction of its own.
-#[derive(Debug)]
-enum Work {
-    Commit(Box<Commit>),
-    Number(Numbering),
-    Forget(Forgetting),
-    Do(Doing),
-    Job(JobStep),
-    Archive(Archiving),
-    Blobs(BlobStep),
-}
-
-impl Work {
-    /// In the hope that nothing stands against it, which costs least; nothing if it was not done. What it leaves behind then:
-    /// see [`Link::run_together`].
-    async fn apply_in_hope(&self, link: &mut Link<'_>) -> Result<Option<u64>, DatabaseError> {
-        match self {
-            Self::Commit(commit) if commit.fits_together() => {
-                Ok(commit.apply_together(link).await?.then_some(0))
+            Backend::Postgres(pool) => {
+                let mut connection = pool.acquire().await?;
+                let outcome = read(&mut SqlConnection::Postgres(connection.get())).await;
+                connection.release(outcome)
             }
-            work => work.apply(link).await.map(Some),
         }
     }
 
-    async fn apply(&self, link: &mut Link<'_>) -> Result<u64, DatabaseError> {
-        match self {
-            Self::Commit(commit) => commit.apply(link).await.map(|()| 0),
-            Self::Number(numbering) => numbering.apply(link).await,
-            Self::Forget(forgetting) => forgetting.apply(link).await,
-            Self::Do(doing) => doing.apply(link).await,
-            Self::Job(step) => step.apply(link).await,
-            Self::Archive(archiving) => archiving.apply(link).await,
-            Self::Blobs(step) => step.apply(link).await,
-        }
+    async fn fetch_all<T, C: FromIterator<T>>(
+        &self,
+        sql: &str,
+        args: &[Arg],
+        parse: impl Fn(&Row) -> Result<T, DatabaseError>,
+    ) -> Result<C, DatabaseError> {
+        let rows = self.read(async |connection| connection.query(sql, args).await).await?;
+        rows.iter().map(parse).collect()
     }
+
+    /// The first `limit` rows. The limit is part of the statement and not an argument, so that the planner sees it.
+    async fn fetch_page<T>(
+        &self,
+        sql: &str,
+        args: &[Arg],
+        limit: u32,
+        parse: impl Fn(&Row) -> Result<T, DatabaseError>,
+    ) -> Result<Vec<T>, DatabaseError> {
+        self.fetch_all(&format!("{sql} LIMIT {limit}"), args, parse).await
+    }
+
+    async fn fetch_first<T>(
+        &self,
+        sql: &str,
+        args: &[Arg],
+        parse: impl Fn(&Row) -> Result<T, DatabaseError>,
+    ) -> Result<Option<T>, DatabaseError> {
+        let row = self.read(async |connection| connection.query_first(sql, args).await).await?;
+        row.as_ref().map(parse).transpose()
+    }
+
+    /// The number in the first column of the first row; 0 if there is no row.
+    async fn fetch_number(&self, sql: &str, args: &[Arg]) -> Result<u64, DatabaseError> {
+        self.read(async |connection| connection.query_number(sql, args).await).await
+    }
+}
+
+/// A task id with the time that a list is sorted by: where the list goes on after a page.
+type TaskPosition = (Moment, String);
+
+/// The arguments of a page that begins after a position, or at the start of the list.
+fn position_args(after: Option<&TaskPosition>) -> [Arg; 2] {
+    const FIRST_ID: &str = "00000000-0000-0000-0000-000000000000";
+    let (at, id) = after.map_or((Moment::from_micros(0), FIRST_ID), |(at, id)| (*at, id.as_str()));
+    [at.into(), id.into()]
+}
+
+/// The two ids of a row.
+fn id_pair(row: &Row) -> Result<(String, String), DatabaseError> {
+    Ok((row.string(0)?, row.string(1)?))
 }

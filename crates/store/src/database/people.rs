@@ -1,4 +1,4 @@
-//! People, their sessions and tokens. Passwords, sessions and tokens are stored as hashes alone.
+//! Users, their sessions and tokens. Passwords, sessions and tokens are stored as hashes only.
 
 use std::collections::BTreeSet;
 
@@ -7,110 +7,86 @@ use ade_domain::people::{People, User, UserId};
 use ade_domain::permission::Scope;
 use serde::{Deserialize, Serialize};
 
-use super::sql::{Arg, Row, json};
-use super::together::Statement;
+use super::batch::Statement;
+use super::sql::{Arg, Row, json, optional_json};
 use super::{Database, DatabaseError};
 
-/// A person as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredUser {
-    /// The person.
     pub user: User,
     /// Grows with every change.
     pub revision: u64,
-    /// How it signs in; nobody does without one.
+    /// `None` for a user who cannot sign in with a password.
     pub password: Option<Password>,
 }
 
-/// How somebody signs in.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Password {
-    /// How it is recognised.
     pub hash: String,
-    /// Who set it, if somebody else did: whoever knows it may be that one.
+    /// Who set it, if somebody else did: a session with this password may be that person's.
     pub set_by: Option<UserId>,
-    /// Until when that counts; as long as it is there, if nothing is said.
+    /// Until when `set_by` counts; `None` if it counts until the password is changed.
     pub watched_until: Option<Moment>,
 }
 
-/// Without the hash.
+/// Leaves the hash out.
 impl std::fmt::Debug for Password {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Password").field("set_by", &self.set_by).finish_non_exhaustive()
     }
 }
 
-/// Somebody who signed in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
-    /// How it is recognised.
+    /// Hash of the secret in the cookie.
     pub session_hash: String,
-    /// What others know it by, as in the audit log.
+    /// Identifies the session in the audit log.
     pub session_id: String,
-    /// How it is recognised that a request comes from its own page.
     pub csrf_hash: String,
-    /// Who.
     pub user_id: UserId,
-    /// When.
     pub created_at: Moment,
-    /// When it was last used.
     pub last_active: Moment,
-    /// Until when.
     pub expires_at: Moment,
-    /// From where.
     pub ip: Option<String>,
-    /// With what.
     pub user_agent: Option<String>,
 }
 
-/// A token as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredToken {
-    /// What it is known by.
     pub token_id: String,
-    /// How it is recognised.
     pub token_hash: String,
-    /// Whose; nobody for the bootstrap token.
+    /// `None` for the bootstrap token.
     pub user_id: Option<UserId>,
-    /// Of which agent, if of one.
+    /// The agent that the token is for, if it is for one.
     pub agent_id: Option<String>,
-    /// A name for people.
+    /// A display name.
     pub name: String,
-    /// What it is good for.
     pub scopes: BTreeSet<Scope>,
-    /// Who made it.
     pub made_by: Option<UserId>,
-    /// When.
     pub created_at: Moment,
-    /// Until when.
     pub expires_at: Moment,
-    /// Since when not any more.
     pub revoked_at: Option<Moment>,
 }
 
-const USER: &str = "SELECT body::text, revision, password FROM users";
-const TOKEN: &str = "SELECT body::text, micros(revoked_at) FROM tokens";
+const SELECT_USER: &str = "SELECT body::text, revision, password FROM users";
+const SELECT_TOKEN: &str = "SELECT body::text, micros(revoked_at) FROM tokens";
 
-/// From its three columns, the first of which is `at`.
-fn user_from(row: &Row, at: usize) -> Result<StoredUser, DatabaseError> {
-    let password = row.maybe_text(at + 2)?.map(|_| row.json(at + 2)).transpose()?;
+/// A user from the three columns that begin at `at`.
+fn user_at(row: &Row, at: usize) -> Result<StoredUser, DatabaseError> {
+    let password = row.optional_json(at + 2)?;
     Ok(StoredUser { user: row.json(at)?, revision: row.number(at + 1)?, password })
 }
 
 fn user(row: &Row) -> Result<StoredUser, DatabaseError> {
-    user_from(row, 0)
+    user_at(row, 0)
 }
 
 fn token(row: &Row) -> Result<StoredToken, DatabaseError> {
-    Ok(StoredToken { revoked_at: row.maybe_moment(1)?, ..row.json(0)? })
+    Ok(StoredToken { revoked_at: row.optional_moment(1)?, ..row.json(0)? })
 }
 
 fn session(row: &Row) -> Result<Session, DatabaseError> {
     Ok(Session { last_active: row.moment(1)?, expires_at: row.moment(2)?, ..row.json(0)? })
-}
-
-fn json_text(password: &Password) -> Result<String, DatabaseError> {
-    serde_json::to_string(password).map_err(|error| DatabaseError::Foreign(error.to_string()))
 }
 
 pub(super) fn put_user(user: &StoredUser, expected: Option<u64>) -> Result<Statement, DatabaseError> {
@@ -118,7 +94,7 @@ pub(super) fn put_user(user: &StoredUser, expected: Option<u64>) -> Result<State
         user.user.user_id.as_str().into(),
         u64::from(user.user.active).into(),
         user.revision.into(),
-        user.password.as_ref().map(json_text).transpose()?.into(),
+        optional_json(user.password.as_ref())?,
         json(&user.user)?,
     ];
     Ok(match expected {
@@ -131,12 +107,12 @@ pub(super) fn put_user(user: &StoredUser, expected: Option<u64>) -> Result<State
             args.push(expected.into());
             let sql = "UPDATE users SET active = $2, revision = $3, password = $4, body = $5::jsonb \
                        WHERE user_id = $1 AND revision = $6";
-            Statement::new(sql, args).meets(format!("user {}", user.user.user_id))
+            Statement::new(sql, args).expect_one_row(format!("user {}", user.user.user_id))
         }
     })
 }
 
-pub(super) fn put_session(session: &Session) -> Result<Statement, DatabaseError> {
+pub(super) fn insert_session(session: &Session) -> Result<Statement, DatabaseError> {
     let args = [
         session.session_hash.as_str().into(),
         session.user_id.as_str().into(),
@@ -149,7 +125,7 @@ pub(super) fn put_session(session: &Session) -> Result<Statement, DatabaseError>
     Ok(Statement::new(sql, args))
 }
 
-/// A session that has ended stays so, and of two that were used at once the later one counts: neither is a conflict.
+/// A session that was deleted stays deleted, and of two concurrent uses the later one counts: neither is a conflict.
 pub(super) fn touch_session(hash: &str, last_active: Moment, expires_at: Moment) -> Statement {
     let args = [hash.into(), last_active.into(), expires_at.into()];
     let sql = "UPDATE sessions SET last_active = moment($2), expires_at = moment($3) \
@@ -157,7 +133,7 @@ pub(super) fn touch_session(hash: &str, last_active: Moment, expires_at: Moment)
     Statement::new(sql, args)
 }
 
-pub(super) fn end_sessions(session_hash: Option<&str>, user_id: &str) -> Statement {
+pub(super) fn delete_sessions(session_hash: Option<&str>, user_id: &str) -> Statement {
     let mut args: Vec<Arg> = vec![user_id.into()];
     let mut sql = "DELETE FROM sessions WHERE user_id = $1".to_owned();
     if let Some(hash) = session_hash {
@@ -167,7 +143,7 @@ pub(super) fn end_sessions(session_hash: Option<&str>, user_id: &str) -> Stateme
     Statement::new(sql, args)
 }
 
-/// What was revoked once stays so.
+/// A revoked token stays revoked.
 pub(super) fn put_token(token: &StoredToken) -> Result<Statement, DatabaseError> {
     let args = [
         token.token_id.as_str().into(),
@@ -185,97 +161,71 @@ pub(super) fn put_token(token: &StoredToken) -> Result<Statement, DatabaseError>
     Ok(Statement::new(sql, args))
 }
 
-pub(super) fn end_tokens(user_id: &UserId, at: Moment) -> Statement {
+pub(super) fn revoke_tokens(user_id: &UserId, at: Moment) -> Statement {
     let args = [user_id.as_str().into(), at.into()];
     let sql = "UPDATE tokens SET revoked_at = moment($2) WHERE user_id = $1 AND revoked_at IS NULL";
     Statement::new(sql, args)
 }
 
 impl Database {
-    /// Everybody.
     pub async fn people(&self) -> Result<People, DatabaseError> {
-        self.read(async |link| {
-            let rows = link.rows("SELECT body::text FROM users", &[]).await?;
-            rows.iter().map(|row| row.json::<User>(0)).collect()
-        })
-        .await
+        self.fetch_all("SELECT body::text FROM users", &[], |row| row.json::<User>(0)).await
     }
 
-    /// Somebody.
     pub async fn user(&self, id: &UserId) -> Result<Option<StoredUser>, DatabaseError> {
-        let args = [id.as_str().into()];
-        self.read(async |link| {
-            let rows = link.rows(&format!("{USER} WHERE user_id = $1"), &args).await?;
-            rows.first().map(user).transpose()
-        })
-        .await
+        let sql = format!("{SELECT_USER} WHERE user_id = $1");
+        self.fetch_first(&sql, &[id.as_str().into()], user).await
     }
 
-    /// People by id, from the first one after `after`.
+    /// Users by id, after the id `after`.
     pub async fn users(&self, after: Option<&str>, limit: u32) -> Result<Vec<StoredUser>, DatabaseError> {
-        let args = [after.unwrap_or_default().into()];
-        let sql = format!("{USER} WHERE user_id > $1 ORDER BY user_id LIMIT {limit}");
-        self.read(async |link| link.rows(&sql, &args).await?.iter().map(user).collect()).await
+        let sql = format!("{SELECT_USER} WHERE user_id > $1 ORDER BY user_id");
+        self.fetch_page(&sql, &[after.unwrap_or_default().into()], limit, user).await
     }
 
-    /// A session by its hash.
     pub async fn session(&self, hash: &str) -> Result<Option<Session>, DatabaseError> {
-        let args = [hash.into()];
         let sql = "SELECT body::text, micros(last_active), micros(expires_at) FROM sessions WHERE session_hash = $1";
-        self.read(async |link| link.rows(sql, &args).await?.first().map(session).transpose()).await
+        self.fetch_first(sql, &[hash.into()], session).await
     }
 
-    /// A session by its hash, and who signed in, as both were at one moment. It may have ended: compare `expires_at`.
+    /// A session and its user, from the same snapshot. It may have expired: compare `expires_at`.
     pub async fn authority_of_session(
         &self,
         hash: &str,
     ) -> Result<Option<(Session, StoredUser)>, DatabaseError> {
-        let args = [hash.into()];
         let sql = "SELECT s.body::text, micros(s.last_active), micros(s.expires_at), \
                    u.body::text, u.revision, u.password \
                    FROM sessions s JOIN users u ON u.user_id = s.user_id WHERE s.session_hash = $1";
-        self.read(async |link| {
-            let rows = link.rows(sql, &args).await?;
-            rows.first().map(|row| Ok((session(row)?, user_from(row, 3)?))).transpose()
-        })
-        .await
+        self.fetch_first(sql, &[hash.into()], |row| Ok((session(row)?, user_at(row, 3)?))).await
     }
 
-    /// A token by its hash.
     pub async fn token(&self, hash: &str) -> Result<Option<StoredToken>, DatabaseError> {
-        let args = [hash.into()];
-        let sql = format!("{TOKEN} WHERE token_hash = $1");
-        self.read(async |link| link.rows(&sql, &args).await?.first().map(token).transpose()).await
+        self.fetch_first(&format!("{SELECT_TOKEN} WHERE token_hash = $1"), &[hash.into()], token).await
     }
 
-    /// A token by its hash, and whose it is, as both were at one moment. It may have ended or been revoked.
+    /// A token and its user, from the same snapshot. It may have expired or been revoked.
     pub async fn authority_of_token(
         &self,
         hash: &str,
     ) -> Result<Option<(StoredToken, Option<StoredUser>)>, DatabaseError> {
-        let args = [hash.into()];
         let sql = "SELECT t.body::text, micros(t.revoked_at), u.body::text, u.revision, u.password \
                    FROM tokens t LEFT JOIN users u ON u.user_id = t.user_id WHERE t.token_hash = $1";
-        self.read(async |link| {
-            let rows = link.rows(sql, &args).await?;
-            let Some(row) = rows.first() else { return Ok(None) };
-            let whose = row.maybe_text(2)?.map(|_| user_from(row, 2)).transpose()?;
-            Ok(Some((token(row)?, whose)))
-        })
-        .await
+        let with_user = |row: &Row| {
+            let user = row.optional_text(2)?.map(|_| user_at(row, 2)).transpose()?;
+            Ok((token(row)?, user))
+        };
+        self.fetch_first(sql, &[hash.into()], with_user).await
     }
 
-    /// The tokens of somebody, in the order in which they were made.
+    /// The tokens of a user, the oldest first.
     pub async fn tokens_of(&self, user: &UserId) -> Result<Vec<StoredToken>, DatabaseError> {
-        let args = [user.as_str().into()];
-        let sql = format!("{TOKEN} WHERE user_id = $1 ORDER BY token_id");
-        self.read(async |link| link.rows(&sql, &args).await?.iter().map(token).collect()).await
+        let sql = format!("{SELECT_TOKEN} WHERE user_id = $1 ORDER BY token_id");
+        self.fetch_all(&sql, &[user.as_str().into()], token).await
     }
 
-    /// The tokens of an agent, in the order in which they were made.
+    /// The tokens of an agent, the oldest first.
     pub async fn tokens_of_agent(&self, agent_id: &str) -> Result<Vec<StoredToken>, DatabaseError> {
-        let args = [agent_id.into()];
-        let sql = format!("{TOKEN} WHERE agent_id = $1 ORDER BY token_id");
-        self.read(async |link| link.rows(&sql, &args).await?.iter().map(token).collect()).await
+        let sql = format!("{SELECT_TOKEN} WHERE agent_id = $1 ORDER BY token_id");
+        self.fetch_all(&sql, &[agent_id.into()], token).await
     }
 }

@@ -1,45 +1,77 @@
-//! Connecting to PostgreSQL. What is said when that fails never contains the password.
+//! PostgreSQL: connecting, and running operations. Error messages never contain the password.
 
 use std::time::Duration;
 
-use sqlx::ConnectOptions;
 use sqlx::migrate::Migrator;
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{ConnectOptions, Connection, PgConnection, Postgres};
 
-use super::DatabaseError;
+use super::pool::ConnectionPool;
+use super::sql::SqlConnection;
+use super::{DatabaseError, Operation};
 
-/// Connections of one server.
-const MOST_CONNECTIONS: u32 = 16;
-/// Statements that a connection keeps ready: more than are used often.
-const READY: usize = 200;
-/// How long a caller waits for one.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// Connections per process.
+const MAX_CONNECTIONS: u32 = 16;
+/// Prepared statements per connection; more than are in frequent use.
+const STATEMENT_CACHE: usize = 200;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connects, brings the tables up to date, and makes the parts of the audit log for the months to come.
-pub(super) async fn open(url: &str, migrator: &Migrator) -> Result<PgPool, DatabaseError> {
-    // What is wrong with it could quote it: only how it should look is said.
-    let options: PgConnectOptions = url.parse().map_err(|_| {
+/// Parses a database URL. The error only says how a URL should look, because the cause may quote the password.
+pub(super) fn parse_url(url: &str) -> Result<PgConnectOptions, DatabaseError> {
+    url.parse().map_err(|_| {
         DatabaseError::Unavailable(
-            "its URL cannot be read: write postgres://USER:PASSWORD@HOST:5432/DATABASE, and special characters of the \
-             password as %XX"
+            "invalid database URL: use postgres://USER:PASSWORD@HOST:5432/DATABASE, with special characters of the \
+             password written as %XX"
                 .to_owned(),
         )
-    })?;
-    let options = options.statement_cache_capacity(READY);
+    })
+}
+
+/// Connects, migrates the schema, and creates the partitions of the audit log for the coming months.
+pub(super) async fn open(url: &str, migrator: &Migrator) -> Result<ConnectionPool<Postgres>, DatabaseError> {
+    let options = parse_url(url)?.statement_cache_capacity(STATEMENT_CACHE);
     let (host, port) = (options.get_host().to_owned(), options.get_port());
     let failed = |why: String| DatabaseError::Unavailable(format!("PostgreSQL at {host}:{port}: {why}"));
-    // One connection by itself first: a pool that cannot connect says only that it waited.
-    let mut first = tokio::time::timeout(CONNECT_WITHIN, options.connect())
+    // A single connection first: the pool would report only a timeout, and not why it cannot connect.
+    let mut connection = tokio::time::timeout(CONNECT_TIMEOUT, options.connect())
         .await
-        .map_err(|_| failed(format!("no answer within {} seconds", CONNECT_WITHIN.as_secs())))?
+        .map_err(|_| failed(format!("no answer within {} seconds", CONNECT_TIMEOUT.as_secs())))?
         .map_err(|error| failed(error.to_string()))?;
-    migrator.run(&mut first).await.map_err(|error| failed(error.to_string()))?;
-    sqlx::query("SELECT audit_prepare_months(now())")
-        .execute(&mut first)
+    migrator.run(&mut connection).await.map_err(|error| failed(error.to_string()))?;
+    sqlx::query("SELECT audit_create_partitions(now())")
+        .execute(&mut connection)
         .await
         .map_err(|error| failed(error.to_string()))?;
-    // What it was for is done; how it ends does not matter.
-    let _ = sqlx::Connection::close(first).await;
-    let pool = PgPoolOptions::new().max_connections(MOST_CONNECTIONS).acquire_timeout(CONNECT_WITHIN);
-    Ok(pool.connect_lazy_with(options))
+    // The work is done; an error on closing does not matter.
+    let _ = connection.close().await;
+    let pool = PgPoolOptions::new().max_connections(MAX_CONNECTIONS).acquire_timeout(CONNECT_TIMEOUT);
+    Ok(ConnectionPool::new(pool.connect_lazy_with(options)))
+}
+
+pub(super) async fn execute<O: Operation>(
+    pool: &ConnectionPool<Postgres>,
+    operation: &O,
+) -> Result<O::Output, DatabaseError> {
+    let mut connection = pool.acquire().await?;
+    let outcome = apply(connection.get(), operation).await;
+    connection.release(outcome)
+}
+
+async fn apply<O: Operation>(
+    connection: &mut PgConnection,
+    operation: &O,
+) -> Result<O::Output, DatabaseError> {
+    if operation.is_batchable()
+        && let Some(output) = operation.apply_batch(&mut SqlConnection::Postgres(connection)).await?
+    {
+        return Ok(output);
+    }
+    let mut transaction = connection.begin().await?;
+    let outcome = operation.apply(&mut SqlConnection::Postgres(&mut transaction)).await;
+    match outcome {
+        Ok(_) => transaction.commit().await?,
+        // Here and not on drop, so that the connection is clean for its next user.
+        Err(_) => transaction.rollback().await?,
+    }
+    outcome
 }

@@ -1,129 +1,161 @@
-//! SQLite: one writer that commits what waits together, and any number of readers beside it.
+//! SQLite: one writer, which commits all waiting operations as one transaction, and several readers beside it.
 
+use std::future::Future;
 use std::path::Path;
+use std::pin::Pin;
 use std::time::Duration;
 
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
 };
-use sqlx::{ConnectOptions, Connection, Sqlite as Database};
+use sqlx::{ConnectOptions, Connection, Sqlite};
 use tokio::sync::{mpsc, oneshot};
 
-use super::shelf::Shelf;
-use super::sql::Link;
-use super::{DatabaseError, Work};
+use super::pool::ConnectionPool;
+use super::sql::SqlConnection;
+use super::{DatabaseError, Operation};
 
-/// The file in the data folder.
-pub(super) const FILE: &str = "record.sqlite3";
-/// Commits that may wait; above that callers wait to be let in.
-const QUEUE: usize = 1_024;
-/// Commits of one transaction.
-const MOST_TOGETHER: usize = 256;
-const READERS: u32 = 4;
-/// Pages of the log after which they are brought into the file: most of them are written to again and again until then.
+/// The database file in the data folder.
+pub(super) const FILE: &str = "ade.sqlite3";
+/// Operations that may wait for the writer; further callers wait to enqueue theirs.
+const MAX_QUEUED: usize = 1_024;
+/// Operations of one transaction.
+const MAX_BATCH: usize = 256;
+const MAX_READERS: u32 = 4;
+/// A checkpoint of the write-ahead log runs after this number of pages. High, because most pages are written many times.
 const CHECKPOINT_PAGES: &str = "8000";
-/// Statements that a connection keeps ready: more than are used often.
-const READY: usize = 200;
-pub(super) const BUSY: Duration = Duration::from_secs(5);
-
-type Done = oneshot::Sender<Result<u64, DatabaseError>>;
+/// Prepared statements per connection; more than are in frequent use.
+const STATEMENT_CACHE: usize = 200;
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone)]
-pub(super) struct Sqlite {
-    pub(super) readers: Shelf<Database>,
-    writer: mpsc::Sender<(Work, Done)>,
+pub(super) struct SqliteDatabase {
+    pub(super) readers: ConnectionPool<Sqlite>,
+    writer: mpsc::Sender<Box<dyn Queued>>,
 }
 
-impl Sqlite {
+impl SqliteDatabase {
     pub(super) async fn open(folder: &Path, migrator: &Migrator) -> Result<Self, DatabaseError> {
         let options = SqliteConnectOptions::new()
             .filename(folder.join(FILE))
             .create_if_missing(true)
             .foreign_keys(true)
             .journal_mode(SqliteJournalMode::Wal)
-            // What was answered survives a loss of power, not only the death of the process.
+            // A commit survives a power failure, not only the death of the process.
             .synchronous(SqliteSynchronous::Full)
             .pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
-            .statement_cache_capacity(READY)
-            .busy_timeout(BUSY);
-        let mut own = options.connect().await?;
-        migrator.run(&mut own).await.map_err(|error| DatabaseError::Unavailable(error.to_string()))?;
-        let readers =
-            SqlitePoolOptions::new().max_connections(READERS).connect_with(options.read_only(true)).await?;
-        let (writer, waiting) = mpsc::channel(QUEUE);
-        tokio::spawn(write(own, waiting));
-        Ok(Self { readers: Shelf::new(readers), writer })
+            .statement_cache_capacity(STATEMENT_CACHE)
+            .busy_timeout(BUSY_TIMEOUT);
+        let mut connection = options.connect().await?;
+        migrator.run(&mut connection).await.map_err(|error| DatabaseError::Unavailable(error.to_string()))?;
+        let readers = SqlitePoolOptions::new()
+            .max_connections(MAX_READERS)
+            .connect_with(options.read_only(true))
+            .await?;
+        let (writer, queue) = mpsc::channel(MAX_QUEUED);
+        tokio::spawn(run_writer(connection, queue));
+        Ok(Self { readers: ConnectionPool::new(readers), writer })
     }
 
-    pub(super) async fn work(&self, work: Work) -> Result<u64, DatabaseError> {
-        let gone = || DatabaseError::Unavailable("the writer of the record has ended".to_owned());
-        let (done, answer) = oneshot::channel();
-        self.writer.send((work, done)).await.map_err(|_| gone())?;
-        answer.await.unwrap_or_else(|_| Err(gone()))
+    pub(super) async fn execute<O: Operation>(&self, operation: O) -> Result<O::Output, DatabaseError> {
+        let stopped = || DatabaseError::Unavailable("the SQLite writer has stopped".to_owned());
+        let (reply, outcome) = oneshot::channel();
+        let queued = QueuedOperation { operation, outcome: None, reply };
+        self.writer.send(Box::new(queued)).await.map_err(|_| stopped())?;
+        outcome.await.unwrap_or_else(|_| Err(stopped()))
     }
 }
 
-/// Writes until nobody is left who could ask. What waits while one transaction is synced goes into the next one.
-async fn write(mut own: SqliteConnection, mut waiting: mpsc::Receiver<(Work, Done)>) {
-    let mut some = Vec::with_capacity(MOST_TOGETHER);
-    while waiting.recv_many(&mut some, MOST_TOGETHER).await > 0 {
-        let mut outcomes = Vec::with_capacity(some.len());
-        let committed = write_some(&mut own, &some, &mut outcomes).await;
-        for ((_, done), outcome) in
-            some.drain(..).zip(outcomes.into_iter().map(Some).chain(std::iter::repeat(None)))
-        {
-            let answer = match (&committed, outcome) {
-                (Ok(()), Some(outcome)) => outcome,
-                (Ok(()), None) => Err(DatabaseError::Unavailable("a commit was lost".to_owned())),
-                (Err(error), _) => Err(error.clone()),
+/// An operation of any output type in the queue of the writer.
+trait Queued: Send {
+    /// Applies the operation and keeps its outcome; `false` if it failed. `is_optimistic` sends it as one batch if possible,
+    /// which may leave a failed operation half applied.
+    fn apply<'a>(
+        &'a mut self,
+        connection: &'a mut SqliteConnection,
+        is_optimistic: bool,
+    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
+
+    /// Sends the outcome to the caller, once the transaction has ended.
+    fn reply(self: Box<Self>, committed: Result<(), DatabaseError>);
+}
+
+struct QueuedOperation<O: Operation> {
+    operation: O,
+    outcome: Option<Result<O::Output, DatabaseError>>,
+    reply: oneshot::Sender<Result<O::Output, DatabaseError>>,
+}
+
+impl<O: Operation> Queued for QueuedOperation<O> {
+    fn apply<'a>(
+        &'a mut self,
+        connection: &'a mut SqliteConnection,
+        is_optimistic: bool,
+    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>> {
+        Box::pin(async move {
+            let connection = &mut SqlConnection::Sqlite(connection);
+            self.outcome = if is_optimistic && self.operation.is_batchable() {
+                self.operation.apply_batch(connection).await.transpose()
+            } else {
+                Some(self.operation.apply(connection).await)
             };
-            // Whoever asked may have gone; what was committed is committed.
-            let _ = done.send(answer);
-        }
+            matches!(self.outcome, Some(Ok(_)))
+        })
     }
-    if let Err(error) = own.close().await {
-        tracing::warn!(%error, "the record was not closed in order");
+
+    fn reply(self: Box<Self>, committed: Result<(), DatabaseError>) {
+        let not_applied = || DatabaseError::Unavailable("the writer did not apply the operation".to_owned());
+        let Self { outcome, reply, .. } = *self;
+        // The caller may have gone; the transaction is committed nevertheless.
+        let _ = reply.send(committed.and_then(|()| outcome.unwrap_or_else(|| Err(not_applied()))));
     }
 }
 
-/// One transaction. First in the hope that nothing stands against any of them, which is nearly always so.
-async fn write_some(
-    own: &mut SqliteConnection,
-    some: &[(Work, Done)],
-    outcomes: &mut Vec<Result<u64, DatabaseError>>,
-) -> Result<(), DatabaseError> {
-    let mut together = own.begin_with("BEGIN IMMEDIATE").await?;
-    for (work, _) in some {
-        match work.apply_in_hope(&mut Link::Sqlite(&mut together)).await {
-            Ok(Some(many)) => outcomes.push(Ok(many)),
-            _ => {
-                together.rollback().await?;
-                outcomes.clear();
-                return write_each(own, some, outcomes).await;
-            }
+/// Runs until the last handle of the database is dropped. Operations that arrive while one transaction is synced form the next one.
+async fn run_writer(mut connection: SqliteConnection, mut queue: mpsc::Receiver<Box<dyn Queued>>) {
+    let mut batch = Vec::with_capacity(MAX_BATCH);
+    while queue.recv_many(&mut batch, MAX_BATCH).await > 0 {
+        let committed = write_optimistically(&mut connection, &mut batch).await;
+        for operation in batch.drain(..) {
+            operation.reply(committed.clone());
         }
     }
-    together.commit().await?;
+    if let Err(error) = connection.close().await {
+        tracing::warn!(%error, "cannot close the database cleanly");
+    }
+}
+
+/// Applies all operations in one transaction, assuming that none fails, which is nearly always so.
+async fn write_optimistically(
+    connection: &mut SqliteConnection,
+    batch: &mut [Box<dyn Queued>],
+) -> Result<(), DatabaseError> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    for operation in &mut *batch {
+        if !operation.apply(&mut transaction, true).await {
+            transaction.rollback().await?;
+            return write_separately(connection, batch).await;
+        }
+    }
+    transaction.commit().await?;
     Ok(())
 }
 
-/// One transaction, in which each commit stands or falls by itself.
-async fn write_each(
-    own: &mut SqliteConnection,
-    some: &[(Work, Done)],
-    outcomes: &mut Vec<Result<u64, DatabaseError>>,
+/// One transaction with a savepoint for each operation, so that a failed one does not affect the others.
+async fn write_separately(
+    connection: &mut SqliteConnection,
+    batch: &mut [Box<dyn Queued>],
 ) -> Result<(), DatabaseError> {
-    let mut together = own.begin_with("BEGIN IMMEDIATE").await?;
-    for (work, _) in some {
-        let mut one = together.begin().await?;
-        let outcome = work.apply(&mut Link::Sqlite(&mut one)).await;
-        match &outcome {
-            Ok(_) => one.commit().await?,
-            Err(_) => one.rollback().await?,
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    for operation in batch {
+        let mut savepoint = transaction.begin().await?;
+        if operation.apply(&mut savepoint, false).await {
+            savepoint.commit().await?;
+        } else {
+            savepoint.rollback().await?;
         }
-        outcomes.push(outcome);
     }
-    together.commit().await?;
+    transaction.commit().await?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! How much there is of everything, and how people review. Counted when asked, by indexes; what is archived was counted when it
-//! left, and counts on.
+//! Counts of tasks and approvals, and statistics per user. They are computed on demand, from indexes; archived tasks and approvals
+//! were counted when they were removed, and stay included.
 
 use std::collections::BTreeMap;
 
@@ -11,82 +11,73 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::sql::{Link, Row};
-use super::{Database, DatabaseError};
+use super::sql::{Arg, Row, SqlConnection, json};
+use super::{Database, DatabaseError, Operation};
 
-/// Answers that the time to answer is told of.
-const LAST_ANSWERS: u32 = 200;
+/// How many responses of a reviewer the response times are computed from.
+const MAX_SAMPLED_RESPONSES: u32 = 200;
 
-/// How much there is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Tasks by state, those included that are archived; states without a task are left out.
+    /// Tasks by state, including archived ones; states without tasks are left out.
     pub tasks: BTreeMap<State, u64>,
-    /// How many of them are archived.
     pub archived: u64,
-    /// Requests that nobody answered yet.
+    /// Approval requests without a decision.
     pub pending: u64,
-    /// Since when the oldest of those waits.
     pub oldest_pending: Option<Moment>,
 }
 
-/// What somebody proposed, and how it reviews.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct UserStats {
-    /// Its tasks by state, those included that are archived.
+    /// Tasks of the user by state, including archived ones.
     pub tasks: BTreeMap<State, u64>,
-    /// The requests to it by what became of them, those included that are archived.
+    /// Approval requests to the user by status, including archived ones.
     pub requests: BTreeMap<ApprovalStatus, u64>,
-    /// How many answers the times are of: its last ones that are not archived.
+    /// How many responses the two times are computed from: the last ones that are not archived.
     pub answered: u32,
-    /// Seconds from request to answer on average.
+    /// Seconds from request to response.
     pub mean_seconds: Option<f64>,
-    /// Seconds from request to answer, as many below as above.
+    /// Seconds from request to response.
     pub median_seconds: Option<f64>,
 }
 
-/// How tasks ended on a day that is over.
+/// How many tasks were closed on a day.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Day {
-    /// Which, in UTC, as `2026-11-16`.
+    /// In UTC, as `2026-11-16`.
     #[serde(skip)]
     pub day: String,
-    /// Tasks that were done.
     pub completed: u64,
-    /// Tasks that failed.
     pub failed: u64,
-    /// Tasks that were rejected.
     pub rejected: u64,
-    /// Tasks that were given up.
     pub cancelled: u64,
 }
 
-/// A word of ours.
-fn word<T: DeserializeOwned>(row: &Row) -> Result<T, DatabaseError> {
-    let text = row.text(0)?;
-    serde_json::from_value(Value::from(text)).map_err(|_| DatabaseError::Foreign(format!("the word {text}")))
-}
-
-/// How often each word stands there.
-async fn grouped<T: DeserializeOwned + Ord>(
-    link: &mut Link<'_>,
+/// The second column by the first, which is the serialised form of `T`.
+async fn counts_by<T: DeserializeOwned + Ord>(
+    connection: &mut SqlConnection<'_>,
     sql: &str,
-    args: &[super::sql::Arg],
+    args: &[Arg],
 ) -> Result<BTreeMap<T, u64>, DatabaseError> {
-    let rows = link.rows(sql, args).await?;
-    rows.iter().map(|row| Ok((word(row)?, row.number(1)?))).collect()
+    let key = |row: &Row| {
+        let text = row.text(0)?;
+        let unknown = |_| DatabaseError::Foreign(format!("unknown state {text}"));
+        serde_json::from_value(Value::from(text)).map_err(unknown)
+    };
+    let rows = connection.query(sql, args).await?;
+    rows.iter().map(|row| Ok((key(row)?, row.number(1)?))).collect()
 }
 
-fn add<T: Ord + Copy>(all: &mut BTreeMap<T, u64>, more: &BTreeMap<T, u64>) {
-    for (word, many) in more {
-        *all.entry(*word).or_default() += many;
+fn add<T: Ord + Copy>(totals: &mut BTreeMap<T, u64>, more: &BTreeMap<T, u64>) {
+    for (key, count) in more {
+        *totals.entry(*key).or_default() += count;
     }
 }
 
 /// Mean and median of microseconds, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "microseconds of a review are far below 2^52")]
-fn middle(micros: &mut [u64]) -> Option<(f64, f64)> {
+fn mean_and_median(micros: &mut [u64]) -> Option<(f64, f64)> {
     micros.sort_unstable();
     let half = micros.len() / 2;
     let upper = *micros.get(half)?;
@@ -97,67 +88,91 @@ fn middle(micros: &mut [u64]) -> Option<(f64, f64)> {
     Some((mean, f64::midpoint(seconds(lower), seconds(upper))))
 }
 
+struct StoreDailyStats {
+    day: String,
+    from: Moment,
+    to: Moment,
+}
+
+impl Operation for StoreDailyStats {
+    /// `false` if the day was counted before.
+    type Output = bool;
+
+    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<bool, DatabaseError> {
+        let sql = "SELECT state, count(*)::bigint FROM tasks WHERE closed_at >= moment($1) AND closed_at < moment($2) \
+                   GROUP BY state";
+        let counts: BTreeMap<State, u64> =
+            counts_by(connection, sql, &[self.from.into(), self.to.into()]).await?;
+        let count = |state| counts.get(&state).copied().unwrap_or_default();
+        let stats = Day {
+            day: self.day.clone(),
+            completed: count(State::Completed),
+            failed: count(State::Failed),
+            rejected: count(State::Rejected),
+            cancelled: count(State::Cancelled),
+        };
+        let sql = "INSERT INTO daily_stats (day, body) VALUES ($1, $2::jsonb) ON CONFLICT DO NOTHING";
+        Ok(connection.execute(sql, &[self.day.as_str().into(), json(&stats)?]).await? > 0)
+    }
+}
+
 impl Database {
-    /// How much there is of everything.
     pub async fn counts(&self) -> Result<Counts, DatabaseError> {
-        self.read(async |link| {
+        self.read(async |connection| {
             let sql = "SELECT state, count(*)::bigint FROM tasks GROUP BY state";
-            let mut tasks = grouped(link, sql, &[]).await?;
-            let sql = "SELECT word, sum(many)::bigint FROM archived_counts WHERE kind = 'task' AND many > 0 GROUP BY word";
-            let archived: BTreeMap<State, u64> = grouped(link, sql, &[]).await?;
+            let mut tasks = counts_by(connection, sql, &[]).await?;
+            let sql = "SELECT state, sum(count)::bigint FROM archived_counts WHERE kind = 'task' AND count > 0 GROUP BY state";
+            let archived: BTreeMap<State, u64> = counts_by(connection, sql, &[]).await?;
             add(&mut tasks, &archived);
             let archived = archived.values().sum();
-            let sql = "SELECT many, micros(oldest) FROM (SELECT count(*)::bigint AS many, min(created_at) AS oldest \
-                       FROM approvals WHERE status = 'PENDING') waiting";
-            let rows = link.rows(sql, &[]).await?;
-            let Some(row) = rows.first() else { return Ok(Counts { tasks, archived, ..Counts::default() }) };
-            Ok(Counts { tasks, archived, pending: row.number(0)?, oldest_pending: row.maybe_moment(1)? })
+            let sql = "SELECT total, micros(oldest) FROM (SELECT count(*)::bigint AS total, min(created_at) AS oldest \
+                       FROM approvals WHERE status = 'PENDING') AS pending";
+            let counts = Counts { tasks, archived, ..Counts::default() };
+            let Some(row) = connection.query_first(sql, &[]).await? else { return Ok(counts) };
+            Ok(Counts { pending: row.number(0)?, oldest_pending: row.optional_moment(1)?, ..counts })
         })
         .await
     }
 
-    /// The days that were counted, the newest first.
+    /// Counts the tasks that were closed on a day and stores the result; `false` if that was done before.
+    pub async fn count_day(&self, day: &str, from: Moment, to: Moment) -> Result<bool, DatabaseError> {
+        self.execute(StoreDailyStats { day: day.to_owned(), from, to }).await
+    }
+
+    /// The stored days, the newest first.
     pub async fn days(&self, limit: u32) -> Result<Vec<Day>, DatabaseError> {
-        let sql = format!("SELECT day, body::text FROM days ORDER BY day DESC LIMIT {limit}");
-        self.read(async |link| {
-            let rows = link.rows(&sql, &[]).await?;
-            rows.iter().map(|row| Ok(Day { day: row.text(0)?.to_owned(), ..row.json(1)? })).collect()
-        })
-        .await
+        let sql = "SELECT day, body::text FROM daily_stats ORDER BY day DESC";
+        self.fetch_page(sql, &[], limit, |row| Ok(Day { day: row.string(0)?, ..row.json(1)? })).await
     }
 
-    /// When the first of the tasks came to an end that are still there.
+    /// When the first of the tasks that are not archived was closed.
     pub async fn first_end(&self) -> Result<Option<Moment>, DatabaseError> {
-        self.read(async |link| {
-            let sql =
-                "SELECT micros(closed_at) FROM tasks WHERE closed_at IS NOT NULL ORDER BY closed_at LIMIT 1";
-            link.rows(sql, &[]).await?.first().map_or(Ok(None), |row| row.maybe_moment(0))
-        })
-        .await
+        let sql =
+            "SELECT micros(closed_at) FROM tasks WHERE closed_at IS NOT NULL ORDER BY closed_at LIMIT 1";
+        self.fetch_first(sql, &[], |row| row.moment(0)).await
     }
 
-    /// What somebody proposed, and how it reviews.
     pub async fn user_stats(&self, user: &UserId) -> Result<UserStats, DatabaseError> {
         let args = [user.as_str().into()];
         let times = format!(
             "SELECT micros(created_at), micros(responded_at) FROM approvals \
-             WHERE reviewer_id = $1 AND responded_at IS NOT NULL ORDER BY responded_at DESC LIMIT {LAST_ANSWERS}"
+             WHERE reviewer_id = $1 AND responded_at IS NOT NULL ORDER BY responded_at DESC LIMIT {MAX_SAMPLED_RESPONSES}"
         );
-        self.read(async |link| {
+        self.read(async |connection| {
             let sql = "SELECT state, count(*)::bigint FROM tasks WHERE author_id = $1 GROUP BY state";
-            let mut tasks = grouped(link, sql, &args).await?;
-            let sql = "SELECT word, many FROM archived_counts WHERE kind = 'task' AND who = $1 AND many > 0";
-            add(&mut tasks, &grouped(link, sql, &args).await?);
+            let mut tasks = counts_by(connection, sql, &args).await?;
+            let sql = "SELECT state, count FROM archived_counts WHERE kind = 'task' AND user_id = $1 AND count > 0";
+            add(&mut tasks, &counts_by(connection, sql, &args).await?);
             let sql = "SELECT status, count(*)::bigint FROM approvals WHERE reviewer_id = $1 GROUP BY status";
-            let mut requests = grouped(link, sql, &args).await?;
+            let mut requests = counts_by(connection, sql, &args).await?;
             let sql =
-                "SELECT word, many FROM archived_counts WHERE kind = 'request' AND who = $1 AND many > 0";
-            add(&mut requests, &grouped(link, sql, &args).await?);
-            let rows = link.rows(&times, &args).await?;
-            let took = |row: &Row| Ok(row.moment(1)?.micros().saturating_sub(row.moment(0)?.micros()));
-            let mut took = rows.iter().map(took).collect::<Result<Vec<u64>, DatabaseError>>()?;
-            let (mean_seconds, median_seconds) = middle(&mut took).unzip();
-            let answered = u32::try_from(took.len()).unwrap_or(u32::MAX);
+                "SELECT state, count FROM archived_counts WHERE kind = 'approval' AND user_id = $1 AND count > 0";
+            add(&mut requests, &counts_by(connection, sql, &args).await?);
+            let rows = connection.query(&times, &args).await?;
+            let elapsed = |row: &Row| Ok(row.moment(1)?.micros().saturating_sub(row.moment(0)?.micros()));
+            let mut elapsed = rows.iter().map(elapsed).collect::<Result<Vec<u64>, DatabaseError>>()?;
+            let (mean_seconds, median_seconds) = mean_and_median(&mut elapsed).unzip();
+            let answered = u32::try_from(elapsed.len()).unwrap_or(u32::MAX);
             Ok(UserStats { tasks, requests, answered, mean_seconds, median_seconds })
         })
         .await
@@ -169,10 +184,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_middle_is_between_two_if_there_is_an_even_number() {
-        assert_eq!(middle(&mut []), None);
-        assert_eq!(middle(&mut [3_000_000]), Some((3.0, 3.0)));
-        assert_eq!(middle(&mut [8_000_000, 1_000_000, 3_000_000]), Some((4.0, 3.0)));
-        assert_eq!(middle(&mut [9_000_000, 1_000_000, 4_000_000, 2_000_000]), Some((4.0, 3.0)));
+    fn median_of_an_even_number_is_between_the_middle_two() {
+        assert_eq!(mean_and_median(&mut []), None);
+        assert_eq!(mean_and_median(&mut [3_000_000]), Some((3.0, 3.0)));
+        assert_eq!(mean_and_median(&mut [8_000_000, 1_000_000, 3_000_000]), Some((4.0, 3.0)));
+        assert_eq!(mean_and_median(&mut [9_000_000, 1_000_000, 4_000_000, 2_000_000]), Some((4.0, 3.0)));
     }
 }

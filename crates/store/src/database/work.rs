@@ -1,53 +1,46 @@
-//! What workers do, as rows: which tasks have work, who is at them, who is not heard of any more, and what is said meanwhile.
+//! The work queue: which tasks need a worker, who works on them, whose lease has expired, and the output of running tasks.
 //!
-//! A claim only keeps workers from trying the same at the same time; that nothing is done twice is up to attempts and leases,
-//! which every commit of a task is guarded by.
+//! A claim only keeps workers from trying the same task at the same time. Attempts and leases, which guard every commit of a task,
+//! make sure that nothing is applied twice.
 
 use std::cmp::Reverse;
 
 use ade_domain::Moment;
-use ade_domain::task::Task;
-use ade_domain::task::{Phase, PreviewStatus, State};
+use ade_domain::task::{Phase, PreviewStatus, State, Task};
 use serde::{Deserialize, Serialize};
 
-use super::commit::{KeyedResponse, keep_answer};
-use super::sql::{Arg, Link, ROW_BY_ROW, SKIP_LOCKED};
-use super::{Database, DatabaseError, StoredTask, Work};
+use super::batch::Statement;
+use super::commit::{KeyedResponse, insert_response};
+use super::sql::{Arg, LOCK_ROWS, SKIP_LOCKED, SqlConnection, placeholders};
+use super::{Database, DatabaseError, Operation, StoredTask, TaskPosition, position_args};
 
-/// Bytes of what is said about one task that the record keeps for those who follow; all of it is a blob.
-const MOST_LOGGED: u64 = 1_048_576;
-/// The id before all others.
-pub(super) const BEFORE_ALL: &str = "00000000-0000-0000-0000-000000000000";
-/// Where the order of what is forced begins.
-const FORCED: u64 = 1_000;
-const UNDO: u64 = 2_000;
-const PREVIEW: u64 = 3_000;
+/// Bytes of the log of one task in the database, for those who follow it; the whole output is a blob.
+const MAX_LOG_BYTES: u64 = 1_048_576;
+
+// The priority of a task is below the first of these.
+const FORCED_PRIORITY: u64 = 1_000;
+const ROLLBACK_PRIORITY: u64 = 2_000;
+const PREVIEW_PRIORITY: u64 = 3_000;
 
 /// What a task needs a worker for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkKind {
-    /// Somebody wants to see what it would change.
     Preview,
-    /// It is approved.
     Apply,
-    /// Somebody wants it undone.
     RollBack,
 }
 
 impl WorkKind {
-    /// What it needs a worker for now, if for anything.
+    /// What the task needs a worker for now, if for anything.
     #[must_use]
     pub fn of(task: &StoredTask) -> Option<Self> {
-        let review = &task.task;
-        let wants_undo = |review: &Task| {
-            review
-                .execution
-                .as_ref()
-                .is_some_and(|execution| execution.undo.is_some() && execution.phase == Phase::Ended)
+        let is_rollback_requested = || {
+            let execution = task.execution.as_ref();
+            execution.is_some_and(|execution| execution.undo.is_some() && execution.phase == Phase::Ended)
         };
-        match review.state {
+        match task.state {
             State::Approved => Some(Self::Apply),
-            State::Failed if wants_undo(review) => Some(Self::RollBack),
+            State::Failed if is_rollback_requested() => Some(Self::RollBack),
             State::Draft | State::Reviewing if task.preview.status == PreviewStatus::Pending => {
                 Some(Self::Preview)
             }
@@ -63,316 +56,270 @@ impl WorkKind {
         }
     }
 
-    /// The highest is first.
-    pub(super) fn rank(self, review: &Task) -> u64 {
+    /// The highest is claimed first.
+    pub(super) fn priority(self, task: &Task) -> u64 {
         match self {
-            Self::Preview => PREVIEW,
-            Self::RollBack => UNDO,
-            Self::Apply if review.forced => FORCED + u64::from(review.config.priority),
-            Self::Apply => review.config.priority.into(),
+            Self::Preview => PREVIEW_PRIORITY,
+            Self::RollBack => ROLLBACK_PRIORITY,
+            Self::Apply if task.forced => FORCED_PRIORITY + u64::from(task.config.priority),
+            Self::Apply => task.config.priority.into(),
         }
     }
 
-    /// Among equals the oldest is first, and nothing is done before.
+    /// The work cannot be claimed before. Of the same priority, the oldest is claimed first.
     #[must_use]
-    pub fn ready_at(self, review: &Task) -> Moment {
-        let since = review.since.get(&review.state).copied();
+    pub fn ready_at(self, task: &Task) -> Moment {
+        let since = task.since.get(&task.state).copied();
         let since = since.unwrap_or_else(|| Moment::from_micros(0));
-        review.apply_after.filter(|_| self == Self::Apply).map_or(since, |after| after.max(since))
+        task.apply_after.filter(|_| self == Self::Apply).map_or(since, |after| after.max(since))
     }
 }
 
-/// Something that was said while a task was carried out.
+/// A piece of the output of a running task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
-    /// Its place; the first is 1.
+    /// Counts from 1.
     pub number: u64,
-    /// By which attempt.
     pub attempt: u64,
-    /// When.
     pub at: Moment,
-    /// What.
     pub text: String,
 }
 
-/// Whether a lease was renewed.
+/// The outcome of renewing the lease of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewed {
-    /// It was.
+    /// The lease was renewed.
     Yes,
-    /// It was, and somebody wants the run to end.
+    /// The lease was renewed, and a user has asked to stop the attempt.
     Stop,
-    /// Another attempt took its place, or it is over.
+    /// The attempt has ended, or another one has replaced it.
     No,
 }
 
-/// What changes the rows of work.
-#[derive(Debug, Clone)]
-pub(super) enum Doing {
-    Claim { places: Vec<String>, types: Vec<String>, by: String, now: Moment, until: Moment, most: u32 },
-    PutOff { task_id: String, by: String, until: Moment },
-    Renew { task_id: String, attempt: u64, until: Moment },
-    Log { task_id: String, attempt: u64, at: Moment, text: String, answer: Option<KeyedResponse> },
-}
-
-impl Doing {
-    pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<u64, DatabaseError> {
-        match self {
-            Self::Claim { places, types, by, now, until, most } => {
-                claim(link, (places, types), by, *now, *until, *most).await
-            }
-            Self::PutOff { task_id, by, until } => {
-                let args = [task_id.as_str().into(), by.as_str().into(), (*until).into()];
-                let sql = "UPDATE tasks SET claimed_until = moment($3) \
-                           WHERE task_id = $1::uuid AND claimed_by = $2";
-                link.run(sql, &args).await
-            }
-            Self::Renew { task_id, attempt, until } => renew(link, task_id, *attempt, *until).await,
-            Self::Log { task_id, attempt, at, text, answer } => {
-                log(link, task_id, *attempt, *at, text, answer.as_ref()).await
-            }
-        }
-    }
-}
-
-/// Tasks that have work and are claimed by nobody, the first first. `then` is how their rows are treated.
+/// Ids of unclaimed tasks that are ready, in the order in which they are to be claimed. `lock` ends the statement.
 async fn ready(
-    link: &mut Link<'_>,
-    (places, types): (&[String], &[String]),
+    connection: &mut SqlConnection<'_>,
+    (queues, types): (&[String], &[String]),
     now: Moment,
-    most: u32,
-    then: &str,
+    limit: u32,
+    lock: &str,
 ) -> Result<Vec<String>, DatabaseError> {
-    let of_type = match types.len() {
+    let of_types = match types.len() {
         0 => String::new(),
-        many => {
-            let args: Vec<String> = (3..many + 3).map(|number| format!("${number}")).collect();
-            format!(" AND type IN ({})", args.join(", "))
-        }
+        count => format!(" AND type IN ({})", placeholders(3, count, "")),
     };
+    let sql = format!(
+        "SELECT task_id::text, work_priority, micros(ready_at) FROM tasks \
+         WHERE work_kind IS NOT NULL AND work_queue = $1 AND ready_at <= moment($2){of_types} \
+         AND (claimed_until IS NULL OR claimed_until <= moment($2)) \
+         ORDER BY work_priority DESC, ready_at, task_id LIMIT {limit}{lock}"
+    );
     let mut found = Vec::new();
-    // One place after the other: each has an order of its own in the index.
-    for place in places {
-        let sql = format!(
-            "SELECT task_id::text, rank, micros(ready_at) FROM tasks \
-             WHERE work IS NOT NULL AND place = $1 AND ready_at <= moment($2){of_type} \
-             AND (claimed_until IS NULL OR claimed_until <= moment($2)) \
-             ORDER BY rank DESC, ready_at, task_id LIMIT {most}{then}"
-        );
-        let mut args = vec![Arg::from(place.as_str()), now.into()];
-        args.extend(types.iter().map(|one| Arg::from(one.as_str())));
-        for row in link.rows(&sql, &args).await? {
-            found.push((Reverse(row.number(1)?), row.moment(2)?, row.text(0)?.to_owned()));
+    // One queue at a time: each is in order in the index, several together are not.
+    for queue in queues {
+        let mut args = vec![Arg::from(queue.as_str()), now.into()];
+        args.extend(types.iter().map(|task_type| Arg::from(task_type.as_str())));
+        for row in connection.query(&sql, &args).await? {
+            found.push((Reverse(row.number(1)?), row.moment(2)?, row.string(0)?));
         }
     }
     found.sort();
-    Ok(found.into_iter().take(most as usize).map(|(.., task_id)| task_id).collect())
+    found.dedup();
+    Ok(found.into_iter().take(limit as usize).map(|(.., task_id)| task_id).collect())
 }
 
-async fn claim(
-    link: &mut Link<'_>,
-    of: (&[String], &[String]),
-    by: &str,
+struct ClaimTasks {
+    queues: Vec<String>,
+    types: Vec<String>,
+    by: String,
     now: Moment,
     until: Moment,
-    most: u32,
-) -> Result<u64, DatabaseError> {
-    let mut claimed = 0;
-    for task_id in ready(link, of, now, most, SKIP_LOCKED).await? {
-        let args = [task_id.into(), by.into(), until.into()];
-        let sql = "UPDATE tasks SET claimed_by = $2, claimed_until = moment($3) WHERE task_id = $1::uuid";
-        claimed += link.run(sql, &args).await?;
-    }
-    Ok(claimed)
+    limit: u32,
 }
 
-async fn renew(
-    link: &mut Link<'_>,
-    task_id: &str,
+impl Operation for ClaimTasks {
+    type Output = Vec<String>;
+
+    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<Vec<String>, DatabaseError> {
+        let of = (self.queues.as_slice(), self.types.as_slice());
+        let task_ids = ready(connection, of, self.now, self.limit, SKIP_LOCKED).await?;
+        for task_id in &task_ids {
+            let args = [task_id.as_str().into(), self.by.as_str().into(), self.until.into()];
+            let sql = "UPDATE tasks SET claimed_by = $2, claimed_until = moment($3) WHERE task_id = $1::uuid";
+            connection.execute(sql, &args).await?;
+        }
+        Ok(task_ids)
+    }
+}
+
+struct RenewLease {
+    task_id: String,
     attempt: u64,
     until: Moment,
-) -> Result<u64, DatabaseError> {
-    let args = [task_id.into(), attempt.into(), until.into()];
-    let sql = "UPDATE tasks SET lease_until = CASE WHEN lease_until > moment($3) THEN lease_until \
-               ELSE moment($3) END \
-               WHERE task_id = $1::uuid AND attempt = $2 AND lease_until IS NOT NULL";
-    if link.run(sql, &args).await? == 0 {
-        return Ok(0);
-    }
-    let sql = "SELECT body->'execution'->>'stop' FROM tasks WHERE task_id = $1::uuid";
-    let rows = link.rows(sql, &[task_id.into()]).await?;
-    let stops = rows.first().map(|row| row.maybe_text(0)).transpose()?.flatten().is_some();
-    Ok(if stops { 2 } else { 1 })
 }
 
-async fn log(
-    link: &mut Link<'_>,
-    task_id: &str,
+impl Operation for RenewLease {
+    type Output = Renewed;
+
+    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<Renewed, DatabaseError> {
+        let task_id = || Arg::from(self.task_id.as_str());
+        let sql = "UPDATE tasks SET lease_until = CASE WHEN lease_until > moment($3) THEN lease_until \
+                   ELSE moment($3) END \
+                   WHERE task_id = $1::uuid AND attempt = $2 AND lease_until IS NOT NULL";
+        if connection.execute(sql, &[task_id(), self.attempt.into(), self.until.into()]).await? == 0 {
+            return Ok(Renewed::No);
+        }
+        let sql = "SELECT body->'execution'->>'stop' FROM tasks WHERE task_id = $1::uuid";
+        let row = connection.query_first(sql, &[task_id()]).await?;
+        let stop = row.as_ref().map(|row| row.optional_text(0)).transpose()?.flatten();
+        Ok(if stop.is_some() { Renewed::Stop } else { Renewed::Yes })
+    }
+}
+
+struct AppendLog {
+    task_id: String,
     attempt: u64,
     at: Moment,
-    text: &str,
-    answer: Option<&KeyedResponse>,
-) -> Result<u64, DatabaseError> {
-    // Of two who speak at once, one waits here for the number that the other takes.
-    let present = format!(
-        "SELECT 1::bigint FROM tasks WHERE task_id = $1::uuid AND attempt = $2 AND lease_until IS NOT NULL{ROW_BY_ROW}"
-    );
-    if link.rows(&present, &[task_id.into(), attempt.into()]).await?.is_empty() {
-        return Ok(0);
+    text: String,
+    response: Option<KeyedResponse>,
+}
+
+impl Operation for AppendLog {
+    /// Whether the attempt is running.
+    type Output = bool;
+
+    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<bool, DatabaseError> {
+        let task_id = || Arg::from(self.task_id.as_str());
+        // Locks the row, so that concurrent writers get different numbers.
+        let running = format!(
+            "SELECT 1::bigint FROM tasks WHERE task_id = $1::uuid AND attempt = $2 AND lease_until IS NOT NULL{LOCK_ROWS}"
+        );
+        if connection.query_first(&running, &[task_id(), self.attempt.into()]).await?.is_none() {
+            return Ok(false);
+        }
+        let response = self.response.as_ref().map(insert_response).transpose()?;
+        connection.execute_each(response.as_slice()).await?;
+        let so_far = "SELECT coalesce(max(number), 0)::bigint, coalesce(sum(length(text)), 0)::bigint FROM task_logs \
+                      WHERE task_id = $1::uuid";
+        let (last, bytes) = match connection.query_first(so_far, &[task_id()]).await? {
+            Some(row) => (row.number(0)?, row.number(1)?),
+            None => (0, 0),
+        };
+        if bytes < MAX_LOG_BYTES {
+            let mut text = self.text.clone();
+            if bytes + text.len() as u64 >= MAX_LOG_BYTES {
+                text.push_str("\n(log truncated: further output is not shown here)\n");
+            }
+            let line = LogLine { number: last + 1, attempt: self.attempt, at: self.at, text };
+            connection.execute_each(&[insert_log_line(&self.task_id, &line, "")]).await?;
+        }
+        Ok(true)
     }
-    let kept = answer.map(keep_answer).transpose()?;
-    link.run_each(kept.as_slice()).await?;
-    let so_far = "SELECT coalesce(max(number), 0)::bigint, coalesce(sum(length(text)), 0)::bigint FROM task_logs \
-                  WHERE task_id = $1::uuid";
-    let rows = link.rows(so_far, &[task_id.into()]).await?;
-    let (last, long) =
-        rows.first().map_or(Ok::<_, DatabaseError>((0, 0)), |row| Ok((row.number(0)?, row.number(1)?)))?;
-    if long >= MOST_LOGGED {
-        return Ok(2);
-    }
-    let full = long + text.len() as u64 >= MOST_LOGGED;
-    let text =
-        if full { format!("{text}\n(more was said, and is not kept here)\n") } else { text.to_owned() };
-    let args: [Arg; 5] = [task_id.into(), (last + 1).into(), attempt.into(), at.into(), text.into()];
+}
+
+/// `suffix` says what happens to a line that is there already.
+pub(super) fn insert_log_line(task_id: &str, line: &LogLine, suffix: &str) -> Statement {
+    let LogLine { number, attempt, at, text } = line;
+    let args = [task_id.into(), (*number).into(), (*attempt).into(), (*at).into(), text.as_str().into()];
     let sql = "INSERT INTO task_logs (task_id, number, attempt, at, text) VALUES ($1::uuid, $2, $3, moment($4), $5)";
-    link.run(sql, &args).await.map(|_| 1)
+    Statement::new(format!("{sql}{suffix}"), args)
 }
 
 impl Database {
-    /// Claims tasks of some types, or of any if none is named, that have work in some places until `until`: the highest rank first, the oldest first among equals. Which.
+    /// Claims up to `limit` tasks with work in some queues until `until`, only of some types unless `types` is empty. Returns their
+    /// ids: the highest priority first, then the oldest.
     pub async fn claim(
         &self,
-        places: &[String],
+        queues: &[String],
         types: &[String],
         by: &str,
         now: Moment,
         until: Moment,
-        most: u32,
+        limit: u32,
     ) -> Result<Vec<String>, DatabaseError> {
-        let (places, types, by) = (places.to_vec(), types.to_vec(), by.to_owned());
-        let claimed =
-            self.work(Work::Do(Doing::Claim { places, types, by: by.clone(), now, until, most })).await?;
-        if claimed == 0 {
-            return Ok(Vec::new());
-        }
-        let sql = "SELECT task_id::text FROM tasks WHERE claimed_by = $1 AND claimed_until = moment($2) \
-                   ORDER BY rank DESC, ready_at, task_id";
-        self.read(async |link| {
-            let rows = link.rows(sql, &[by.into(), until.into()]).await?;
-            rows.iter().map(|row| row.text(0).map(str::to_owned)).collect()
-        })
-        .await
+        let (queues, types, by) = (queues.to_vec(), types.to_vec(), by.to_owned());
+        self.execute(ClaimTasks { queues, types, by, now, until, limit }).await
     }
 
-    /// The task that a claim would have now; it is not claimed by this.
+    /// The id of the task that a claim would return first. Does not claim it.
     pub async fn first_ready(
         &self,
-        places: &[String],
+        queues: &[String],
         types: &[String],
         now: Moment,
     ) -> Result<Option<String>, DatabaseError> {
-        self.read(async |link| Ok(ready(link, (places, types), now, 1, "").await?.into_iter().next())).await
+        let of = (queues, types);
+        self.read(async |connection| Ok(ready(connection, of, now, 1, "").await?.into_iter().next())).await
     }
 
-    /// Whoever claimed a task tries it again not before `until`, and neither does anybody else; whether it has it still.
+    /// Keeps a claimed task from being claimed by anybody before `until`; `false` if the claim is lost.
     pub async fn put_off(&self, task_id: &str, by: &str, until: Moment) -> Result<bool, DatabaseError> {
-        let (task_id, by) = (task_id.to_owned(), by.to_owned());
-        Ok(self.work(Work::Do(Doing::PutOff { task_id, by, until })).await? > 0)
+        let sql = "UPDATE tasks SET claimed_until = moment($3) WHERE task_id = $1::uuid AND claimed_by = $2";
+        Ok(self.execute_statement(sql, [task_id.into(), by.into(), until.into()]).await? > 0)
     }
 
-    /// Whoever carries a task out is alive until `until`.
+    /// Extends the lease of an attempt. It never becomes shorter.
     pub async fn renew(&self, task_id: &str, attempt: u64, until: Moment) -> Result<Renewed, DatabaseError> {
-        let task_id = task_id.to_owned();
-        let renewed = self.work(Work::Do(Doing::Renew { task_id, attempt, until })).await?;
-        Ok(match renewed {
-            0 => Renewed::No,
-            1 => Renewed::Yes,
-            _ => Renewed::Stop,
-        })
+        self.execute(RenewLease { task_id: task_id.to_owned(), attempt, until }).await
     }
 
-    /// Whether somebody wants an attempt to end that is the present one.
+    /// Whether a user has asked to stop this attempt, and it is the current one.
     pub async fn is_stopped(&self, task_id: &str, attempt: u64) -> Result<bool, DatabaseError> {
         let sql = "SELECT 1::bigint FROM tasks WHERE task_id = $1::uuid AND attempt = $2 \
                    AND body->'execution'->>'stop' IS NOT NULL";
-        let args = [task_id.into(), attempt.into()];
-        self.read(async |link| Ok(!link.rows(sql, &args).await?.is_empty())).await
+        Ok(self.fetch_number(sql, &[task_id.into(), attempt.into()]).await? > 0)
     }
 
-    /// Until when whoever carries a task out counts as alive; nothing if nobody does.
+    /// When the lease of the current attempt expires; `None` if no attempt is running.
     pub async fn lease_of(&self, task_id: &str) -> Result<Option<Moment>, DatabaseError> {
         let sql = "SELECT micros(lease_until) FROM tasks WHERE task_id = $1::uuid";
-        self.read(async |link| {
-            let rows = link.rows(sql, &[task_id.into()]).await?;
-            rows.first().map_or(Ok(None), |row| row.maybe_moment(0))
-        })
-        .await
+        let lease = self.fetch_first(sql, &[task_id.into()], |row| row.optional_moment(0)).await?;
+        Ok(lease.flatten())
     }
 
-    /// Keeps what an attempt says, for whoever follows, and what whoever said so is answered; whether it is the present one.
+    /// Appends output of an attempt to the log of its task, and stores the response to the worker. `false` if the attempt has ended,
+    /// or another one has replaced it.
     pub async fn say(
         &self,
         task_id: &str,
         attempt: u64,
         at: Moment,
         text: &str,
-        answer: Option<KeyedResponse>,
+        response: Option<KeyedResponse>,
     ) -> Result<bool, DatabaseError> {
         let (task_id, text) = (task_id.to_owned(), text.to_owned());
-        Ok(self.work(Work::Do(Doing::Log { task_id, attempt, at, text, answer })).await? > 0)
+        self.execute(AppendLog { task_id, attempt, at, text, response }).await
     }
 
-    /// What was said while a task was carried out, from the first line after `after`.
+    /// The log of a task after the line number `after`.
     pub async fn said(&self, task_id: &str, after: u64, limit: u32) -> Result<Vec<LogLine>, DatabaseError> {
-        let sql = format!(
-            "SELECT number, attempt, micros(at), text FROM task_logs WHERE task_id = $1::uuid AND number > $2 \
-             ORDER BY number LIMIT {limit}"
-        );
-        let args = [task_id.into(), after.into()];
-        self.read(async |link| {
-            let rows = link.rows(&sql, &args).await?;
-            rows.iter()
-                .map(|row| {
-                    let (number, attempt, at) = (row.number(0)?, row.number(1)?, row.moment(2)?);
-                    Ok(LogLine { number, attempt, at, text: row.text(3)?.to_owned() })
-                })
-                .collect()
-        })
-        .await
+        let sql = "SELECT number, attempt, micros(at), text FROM task_logs WHERE task_id = $1::uuid AND number > $2 \
+                   ORDER BY number";
+        let line = |row: &super::Row| {
+            let (number, attempt, at) = (row.number(0)?, row.number(1)?, row.moment(2)?);
+            Ok(LogLine { number, attempt, at, text: row.string(3)? })
+        };
+        self.fetch_page(sql, &[task_id.into(), after.into()], limit, line).await
     }
 
-    /// Tasks whose worker was not heard of until its lease ended, the longest silent first; from `after` on, if a page came before.
-    /// Each with the end of its lease.
+    /// Tasks whose lease has expired, the longest expired first, after the last one of the page before: expiry and task id.
     pub async fn silent(
         &self,
         now: Moment,
-        after: Option<&(Moment, String)>,
+        after: Option<&TaskPosition>,
         limit: u32,
-    ) -> Result<Vec<(Moment, String)>, DatabaseError> {
-        let sql = format!(
-            "SELECT micros(lease_until), task_id::text FROM tasks WHERE lease_until <= moment($1) \
-             AND (lease_until > moment($2) OR (lease_until = moment($2) AND task_id > $3::uuid)) \
-             ORDER BY lease_until, task_id LIMIT {limit}"
-        );
-        let first = (Moment::from_micros(0), BEFORE_ALL.to_owned());
-        let (from, id) = after.unwrap_or(&first);
-        self.read(async |link| {
-            let rows = link.rows(&sql, &[now.into(), (*from).into(), id.as_str().into()]).await?;
-            rows.iter().map(|row| Ok((row.moment(0)?, row.text(1)?.to_owned()))).collect()
-        })
-        .await
+    ) -> Result<Vec<TaskPosition>, DatabaseError> {
+        let sql = "SELECT micros(lease_until), task_id::text FROM tasks WHERE lease_until <= moment($1) \
+                   AND (lease_until > moment($2) OR (lease_until = moment($2) AND task_id > $3::uuid)) \
+                   ORDER BY lease_until, task_id";
+        let [at, id] = position_args(after);
+        self.fetch_page(sql, &[now.into(), at, id], limit, |row| Ok((row.moment(0)?, row.string(1)?))).await
     }
 
-    /// How many tasks have work, by place; the places with most first.
+    /// How many tasks have work, by queue; the longest queues first.
     pub async fn waiting_work(&self, limit: u32) -> Result<Vec<(String, u64)>, DatabaseError> {
-        let sql = format!(
-            "SELECT place, count(*)::bigint AS many FROM tasks WHERE work IS NOT NULL GROUP BY place \
-             ORDER BY many DESC, place LIMIT {limit}"
-        );
-        self.read(async |link| {
-            let rows = link.rows(&sql, &[]).await?;
-            rows.iter().map(|row| Ok((row.text(0)?.to_owned(), row.number(1)?))).collect()
-        })
-        .await
+        let sql = "SELECT work_queue, count(*)::bigint AS length FROM tasks WHERE work_kind IS NOT NULL \
+                   GROUP BY work_queue ORDER BY length DESC, work_queue";
+        self.fetch_page(sql, &[], limit, |row| Ok((row.string(0)?, row.number(1)?))).await
     }
 }

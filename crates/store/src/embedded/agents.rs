@@ -1,4 +1,4 @@
-//! Agents in this process: what the coordination journal knows of them.
+//! Agents, in this process: registrations, heartbeats and acquisition rates.
 
 use std::ops::Bound::{Excluded, Unbounded};
 
@@ -6,13 +6,13 @@ use ade_domain::Moment;
 use ade_domain::agent::{Agent, Profile};
 
 use super::EmbeddedCoordination;
-use super::state::{Other, State};
+use super::state::{State, StateChange};
 use crate::coordination::{AgentUpdate, AgentView, Agents, Reply};
 
-/// How often it is written down that an agent is alive; in between it is known in memory.
-const HEARD_US: u64 = 5_000_000;
-/// Agents that were only named are removed when idle for so long.
-const IDLE_MS: u64 = 86_400_000;
+/// How often the heartbeat of an agent is journaled; in between it is kept in memory only.
+const HEARTBEAT_JOURNAL_INTERVAL_US: u64 = 5_000_000;
+/// Agents that were registered automatically are removed when they are idle for so long.
+const IDLE_TIMEOUT_MS: u64 = 86_400_000;
 
 impl Agents for EmbeddedCoordination {
     fn put(&self, agent_id: String, update: AgentUpdate, create: bool) -> Reply<'_, Option<AgentView>> {
@@ -33,7 +33,7 @@ impl Agents for EmbeddedCoordination {
             agent.max_tasks = update.max_tasks.unwrap_or(agent.max_tasks);
             agent.draining = update.draining.unwrap_or(agent.draining);
             let view = AgentView::of(&agent_id, &agent, now);
-            state.make(Other::Agent(agent_id, agent));
+            state.change(StateChange::Agent(agent_id, agent));
             self.commit(&mut state, now)?;
             Ok(Some(view))
         })
@@ -58,30 +58,30 @@ impl Agents for EmbeddedCoordination {
     fn remove(&self, agent_id: String) -> Reply<'_, bool> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
-            let known = state.agents.contains_key(&agent_id);
-            if known {
-                state.make(Other::Removed(agent_id));
+            let is_known = state.agents.contains_key(&agent_id);
+            if is_known {
+                state.change(StateChange::AgentRemoved(agent_id));
                 self.commit(&mut state, now)?;
             }
-            Ok(known)
+            Ok(is_known)
         })
     }
 
     fn heard(&self, agent_id: String) -> Reply<'_, bool> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
-            let named = state.named;
+            let auto_registered = state.auto_registered;
             match state.agents.get_mut(&agent_id) {
                 Some(agent) => {
-                    let period = |moment: Moment| moment.micros() / HEARD_US;
-                    let written = period(agent.last_heartbeat) == period(now);
+                    let period = |moment: Moment| moment.micros() / HEARTBEAT_JOURNAL_INTERVAL_US;
+                    let is_journaled = period(agent.last_heartbeat) == period(now);
                     agent.last_heartbeat = now;
-                    if !written {
-                        state.make(Other::Heard(agent_id, now));
+                    if !is_journaled {
+                        state.change(StateChange::AgentHeartbeat(agent_id, now));
                     }
                 }
-                None if named >= self.inner.options.max_named_agents => return Ok(false),
-                None => state.name_agent(agent_id, now),
+                None if auto_registered >= self.inner.options.max_named_agents => return Ok(false),
+                None => state.auto_register(agent_id, now),
             }
             self.commit(&mut state, now)?;
             Ok(true)
@@ -98,19 +98,20 @@ impl Agents for EmbeddedCoordination {
 }
 
 impl State {
-    /// Registers an agent by its name alone.
-    pub(super) fn name_agent(&mut self, agent_id: String, now: Moment) {
+    /// Registers an agent that is known by its name only.
+    pub(super) fn auto_register(&mut self, agent_id: String, now: Moment) {
         let profile = Profile { name: agent_id.clone(), ..Profile::default() };
-        self.make(Other::Agent(agent_id, Agent::new(profile, true, now)));
+        self.change(StateChange::Agent(agent_id, Agent::new(profile, true, now)));
     }
 
-    /// Removes agents that were only named, and that nobody has heard of for a day.
-    pub(super) fn forget_idle_agents(&mut self, now: Moment) {
-        let idle = |agent: &Agent| agent.by_name_only && agent.last_heartbeat.plus_ms(IDLE_MS) <= now;
+    /// Removes idle agents that were registered automatically.
+    pub(super) fn evict_idle_agents(&mut self, now: Moment) {
+        let is_idle =
+            |agent: &Agent| agent.by_name_only && agent.last_heartbeat.plus_ms(IDLE_TIMEOUT_MS) <= now;
         let idle: Vec<String> =
-            self.agents.iter().filter(|(_, agent)| idle(agent)).map(|(id, _)| id.clone()).collect();
+            self.agents.iter().filter(|(_, agent)| is_idle(agent)).map(|(id, _)| id.clone()).collect();
         for id in idle {
-            self.make(Other::Removed(id));
+            self.change(StateChange::AgentRemoved(id));
         }
     }
 }

@@ -1,14 +1,14 @@
-//! How much agents do at once, in this process: claims are kept with the agent.
+//! The capacity of agents, in this process: claims are part of the agent.
 //!
-//! Claims end by themselves and are renewed while somebody works, so they could be forgotten with the process. They are
-//! written down all the same: an agent that is full or draining when the server starts anew goes on with what it has,
-//! as it does on Redis. What merely found no room is not written down, because it asks again.
+//! Claims expire and are renewed by the worker of the task, so they could be lost with the process. They are journaled nevertheless:
+//! after a restart an agent that is full or draining continues with what it has, as it does on Redis. Queued tasks are not journaled,
+//! because their callers retry.
 
 use ade_domain::Moment;
 use ade_domain::agent::NoCapacity;
 
 use super::EmbeddedCoordination;
-use super::state::Other;
+use super::state::StateChange;
 use crate::coordination::{Capacity, CapacityClaim, Reply};
 
 impl Capacity for EmbeddedCoordination {
@@ -16,15 +16,15 @@ impl Capacity for EmbeddedCoordination {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             if !state.agents.contains_key(&agent_id) {
-                if state.named >= self.inner.options.max_named_agents {
+                if state.auto_registered >= self.inner.options.max_named_agents {
                     return Ok(CapacityClaim::Unknown);
                 }
-                state.name_agent(agent_id.clone(), now);
+                state.auto_register(agent_id.clone(), now);
             }
-            let claimed = match state.agents.get_mut(&agent_id).map(|agent| agent.claim(&task_id, until, now))
-            {
+            let agent = state.agents.get_mut(&agent_id);
+            let claim = match agent.map(|agent| agent.claim(&task_id, until, now)) {
                 Some(Ok(())) => {
-                    state.make(Other::Claimed(agent_id, task_id, until));
+                    state.change(StateChange::TaskClaimed(agent_id, task_id, until));
                     CapacityClaim::Yes
                 }
                 Some(Err(NoCapacity::Full { .. })) => CapacityClaim::Full,
@@ -32,7 +32,7 @@ impl Capacity for EmbeddedCoordination {
                 None => CapacityClaim::Unknown,
             };
             self.commit(&mut state, now)?;
-            Ok(claimed)
+            Ok(claim)
         })
     }
 
@@ -40,7 +40,7 @@ impl Capacity for EmbeddedCoordination {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             if state.agents.get_mut(&agent_id).is_some_and(|agent| agent.give_back(&task_id)) {
-                state.make(Other::Unclaimed(agent_id, task_id));
+                state.change(StateChange::TaskReleased(agent_id, task_id));
             }
             self.commit(&mut state, now)
         })

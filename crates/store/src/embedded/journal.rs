@@ -1,8 +1,7 @@
-//! The journal: every change as a line of JSON with a checksum, written with write(2) before it is answered.
+//! The journal: every change is a line of JSON with a checksum, written with write(2) before it is acknowledged.
 //!
-//! Segments follow each other; a snapshot stands for all segments before its number. A line that was cut by a crash at the
-//! very end is forgotten, because nobody was answered; damage anywhere else stops the start, because it would lose locks
-//! quietly.
+//! The journal consists of numbered segments; a snapshot replaces all segments before its number. An incomplete line at the very end is
+//! dropped, because it was never acknowledged. Damage anywhere else prevents the start, because locks would be lost silently.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -13,42 +12,24 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::folder::private_folder;
+use crate::data_folder::private_folder;
 
-/// Why the journal cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The file system refused.
     #[error("cannot use {path}: {source}")]
-    Io {
-        /// Which file or folder.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// What was written may not be on the disk.
-    #[error("the journal could not be synced: {0}")]
+    Io { path: PathBuf, source: io::Error },
+    /// It is unknown what is on the disk.
+    #[error("cannot sync the journal: {0}")]
     Unsynced(io::Error),
-    /// A line is whole, but not of a kind that is known.
+    /// The checksum of the line is right, but its content is unknown.
     #[error(
-        "{path} has a line of an unknown kind at {line}; it was written by another version of ade: start that one"
+        "{path} has an unknown record at line {line}, written by another version of ade; start that version instead"
     )]
-    Foreign {
-        /// Which file.
-        path: PathBuf,
-        /// Which line.
-        line: usize,
-    },
-    /// A line is not what was written.
+    Foreign { path: PathBuf, line: usize },
     #[error(
-        "{path} is damaged at line {line}; restore the folder from a copy, or remove it to start without locks"
+        "{path} is damaged at line {line}; restore the folder from a backup, or remove it to start without locks"
     )]
-    Damaged {
-        /// Which file.
-        path: PathBuf,
-        /// Which line.
-        line: usize,
-    },
+    Damaged { path: PathBuf, line: usize },
 }
 
 /// An open journal.
@@ -57,13 +38,13 @@ pub(super) struct Journal {
     folder: PathBuf,
     segment: u64,
     file: Arc<File>,
-    /// What could not be written yet: it must reach the file before anything else does.
+    /// Bytes that could not be written yet. They must be written before anything else.
     pending: Vec<u8>,
     bytes: u64,
     snapshot_bytes: u64,
 }
 
-/// A snapshot in the making, to be written while the journal goes on.
+/// A snapshot that is to be written while the journal continues.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     folder: PathBuf,
@@ -71,10 +52,10 @@ pub(super) struct Snapshot {
 }
 
 impl Journal {
-    /// Reads what a folder holds, oldest first, then opens a new segment for what is to come.
+    /// Passes all records of a folder to `replay`, the oldest first, then opens a new segment.
     pub(super) fn open<R: DeserializeOwned>(
         folder: &Path,
-        mut record: impl FnMut(R),
+        mut replay: impl FnMut(R),
     ) -> Result<Self, JournalError> {
         let io = |source| JournalError::Io { path: folder.to_owned(), source };
         private_folder(folder).map_err(io)?;
@@ -91,17 +72,17 @@ impl Journal {
         let segments = numbers("journal-")?;
         let mut snapshot_bytes = 0;
         if let Some(number) = snapshot {
-            snapshot_bytes = read(&path(folder, "snapshot", number), false, &mut record)?;
+            snapshot_bytes = read(&path(folder, "snapshot", number), false, &mut replay)?;
         }
         let live: Vec<u64> =
             segments.iter().copied().filter(|n| snapshot.is_none_or(|first| *n >= first)).collect();
-        // A segment that was begun and never written to does not make the one before it whole.
+        // The last written segment may be incomplete, also if an empty one follows it.
         let is_written =
             |number: &&u64| fs::metadata(path(folder, "journal", **number)).is_ok_and(|file| file.len() > 0);
         let last = live.iter().rfind(is_written);
         let mut bytes = 0;
         for number in &live {
-            bytes += read(&path(folder, "journal", *number), Some(number) == last, &mut record)?;
+            bytes += read(&path(folder, "journal", *number), Some(number) == last, &mut replay)?;
         }
         let segment = segments.last().copied().max(snapshot).map_or(1, |last| last + 1);
         let file = Arc::new(create(&path(folder, "journal", segment))?);
@@ -109,7 +90,7 @@ impl Journal {
         Ok(Self { folder: folder.to_owned(), segment, file, pending: Vec::new(), bytes, snapshot_bytes })
     }
 
-    /// Adds records. On failure they stay pending, and nothing may be answered until a later call succeeds.
+    /// Appends records. On failure they stay pending, and nothing may be acknowledged until a later call succeeds.
     pub(super) fn append<R: Serialize>(&mut self, records: &[R]) -> io::Result<()> {
         for record in records {
             push_line(&mut self.pending, record)?;
@@ -128,7 +109,6 @@ impl Journal {
         Ok(())
     }
 
-    /// The file to be synced.
     pub(super) fn file(&self) -> Arc<File> {
         self.file.clone()
     }
@@ -138,22 +118,21 @@ impl Journal {
         std::mem::replace(&mut self.file, file)
     }
 
-    /// Whether a snapshot would be worth its work.
-    pub(super) fn is_long(&self, least_bytes: u64) -> bool {
-        self.bytes > least_bytes.max(4 * self.snapshot_bytes)
+    /// Whether the journal is long enough to be replaced by a snapshot.
+    pub(super) fn is_long(&self, min_bytes: u64) -> bool {
+        self.bytes > min_bytes.max(4 * self.snapshot_bytes)
     }
 
-    /// Whether something could not be written yet.
-    pub(super) const fn is_behind(&self) -> bool {
+    pub(super) const fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Goes on in a new segment. What happened until now belongs into the snapshot that is returned. If that fails, the
-    /// old segment goes on, and is not looked at again until it is as long once more.
+    /// Starts a new segment. All records so far belong to the returned snapshot. On failure the old segment stays in use, and the next
+    /// snapshot is due when it has grown as much again.
     pub(super) fn rotate(&mut self) -> Result<Snapshot, JournalError> {
         self.bytes = 0;
         self.segment += 1;
-        // Only the last segment may end in the middle of a line, also after a loss of power.
+        // Only the last segment may be incomplete, also after a power failure.
         self.file.sync_data().map_err(JournalError::Unsynced)?;
         let file = create(&path(&self.folder, "journal", self.segment))?;
         sync_folder(&self.folder)?;
@@ -161,18 +140,17 @@ impl Journal {
         Ok(Snapshot { folder: self.folder.clone(), number: self.segment })
     }
 
-    /// Notes the size of a finished snapshot.
-    pub(super) const fn snapshot_done(&mut self, bytes: u64) {
+    pub(super) const fn set_snapshot_bytes(&mut self, bytes: u64) {
         self.snapshot_bytes = bytes;
     }
 }
 
 impl Snapshot {
-    /// Writes the snapshot, then removes what it stands for. Returns its size.
+    /// Writes the snapshot, then removes the segments that it replaces. Returns its size.
     pub(super) fn write<R: Serialize>(self, records: impl Iterator<Item = R>) -> Result<u64, JournalError> {
-        let path_new = self.folder.join("snapshot.new");
-        let io = |source| JournalError::Io { path: path_new.clone(), source };
-        let created = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&path_new);
+        let temp_path = self.folder.join("snapshot.new");
+        let io = |source| JournalError::Io { path: temp_path.clone(), source };
+        let created = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&temp_path);
         let mut file = created.map_err(io)?;
         let (mut buffer, mut bytes) = (Vec::new(), 0_u64);
         for record in records {
@@ -186,7 +164,7 @@ impl Snapshot {
         bytes += buffer.len() as u64;
         file.write_all(&buffer).map_err(io)?;
         file.sync_all().map_err(io)?;
-        fs::rename(&path_new, path(&self.folder, "snapshot", self.number)).map_err(io)?;
+        fs::rename(&temp_path, path(&self.folder, "snapshot", self.number)).map_err(io)?;
         sync_folder(&self.folder)?;
         for entry in fs::read_dir(&self.folder).map_err(io)? {
             let entry = entry.map_err(io)?;
@@ -222,16 +200,16 @@ fn push_line<R: Serialize>(buffer: &mut Vec<u8>, record: &R) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads all lines of a file. Only the last file may end in the middle of a line, or in lines that never became whole.
+/// Replays all records of a file, and returns their size. Only the last file may end in incomplete lines.
 fn read<R: DeserializeOwned>(
     path: &Path,
-    last: bool,
-    record: &mut impl FnMut(R),
+    is_last: bool,
+    replay: &mut impl FnMut(R),
 ) -> Result<u64, JournalError> {
     let io = |source| JournalError::Io { path: path.to_owned(), source };
     let mut reader = BufReader::new(File::open(path).map_err(io)?);
-    let (mut line, mut number, mut good) = (Vec::new(), 0, 0_u64);
-    let mut broken_at = None;
+    let (mut line, mut number, mut valid_bytes) = (Vec::new(), 0, 0_u64);
+    let mut first_invalid = None;
     loop {
         line.clear();
         let bytes = reader.read_until(b'\n', &mut line).map_err(io)?;
@@ -239,38 +217,38 @@ fn read<R: DeserializeOwned>(
             break;
         }
         number += 1;
-        match (whole(&line), broken_at) {
+        match (checked_json(&line), first_invalid) {
             (Some(json), None) => {
-                let foreign = |_| JournalError::Foreign { path: path.to_owned(), line: number };
-                record(serde_json::from_slice(json).map_err(foreign)?);
-                good += bytes as u64;
+                let unknown = |_| JournalError::Foreign { path: path.to_owned(), line: number };
+                replay(serde_json::from_slice(json).map_err(unknown)?);
+                valid_bytes += bytes as u64;
             }
-            (None, None) => broken_at = Some(number),
-            // Something whole follows something broken: that is damage, not a crash.
+            (None, None) => first_invalid = Some(number),
+            // A valid line after an invalid one: this is damage, not a crash.
             (Some(_), Some(line)) => return Err(JournalError::Damaged { path: path.to_owned(), line }),
             (None, Some(_)) => {}
         }
     }
-    match broken_at {
-        None if last => reader.into_inner().sync_data().map_err(io).map(|()| good),
-        None => Ok(good),
-        Some(line) if !last => Err(JournalError::Damaged { path: path.to_owned(), line }),
+    match first_invalid {
+        None if is_last => reader.into_inner().sync_data().map_err(io).map(|()| valid_bytes),
+        None => Ok(valid_bytes),
+        Some(line) if !is_last => Err(JournalError::Damaged { path: path.to_owned(), line }),
         Some(line) => {
-            tracing::warn!(path = %path.display(), line, "the journal was cut in the middle of a line; nobody was answered");
+            tracing::warn!(path = %path.display(), line, "dropping incomplete lines at the end of the journal, which were never acknowledged");
             let file = OpenOptions::new().write(true).open(path).map_err(io)?;
-            file.set_len(good).map_err(io)?;
+            file.set_len(valid_bytes).map_err(io)?;
             file.sync_all().map_err(io)?;
-            Ok(good)
+            Ok(valid_bytes)
         }
     }
 }
 
-/// The JSON of a line that is as it was written.
-fn whole(line: &[u8]) -> Option<&[u8]> {
+/// The JSON of a complete line whose checksum is right.
+fn checked_json(line: &[u8]) -> Option<&[u8]> {
     let line = line.strip_suffix(b"\n")?;
-    let (sum, json) = line.split_at_checked(9)?;
-    let sum = u32::from_str_radix(str::from_utf8(sum).ok()?.strip_suffix(' ')?, 16).ok()?;
-    (crc32fast::hash(json) == sum).then_some(json)
+    let (checksum, json) = line.split_at_checked(9)?;
+    let checksum = u32::from_str_radix(str::from_utf8(checksum).ok()?.strip_suffix(' ')?, 16).ok()?;
+    (crc32fast::hash(json) == checksum).then_some(json)
 }
 
 #[cfg(test)]
@@ -284,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_appended_is_read_again_in_order_across_snapshots() {
+    fn replays_records_in_order_across_snapshots() {
         let folder = tempfile::tempdir().expect("folder");
         let (mut journal, found) = open(folder.path());
         assert!(found.is_empty());
@@ -300,21 +278,21 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_end_is_forgotten_and_damage_is_not() {
+    fn drops_an_incomplete_end_but_reports_damage() {
         let folder = tempfile::tempdir().expect("folder");
         let (mut journal, _) = open(folder.path());
         journal.append(&[1_u64, 2, 3]).expect("written");
         let file = path(folder.path(), "journal", 1);
-        let whole = fs::read(&file).expect("readable");
-        for cut in 1..whole.len() {
-            fs::write(&file, &whole[..cut]).expect("written");
+        let complete = fs::read(&file).expect("readable");
+        for cut in 1..complete.len() {
+            fs::write(&file, &complete[..cut]).expect("written");
             fs::remove_file(path(folder.path(), "journal", 2)).ok();
             let (_, found) = open(folder.path());
-            let lines = whole[..cut].iter().filter(|byte| **byte == b'\n').count() as u64;
+            let lines = complete[..cut].iter().filter(|byte| **byte == b'\n').count() as u64;
             assert_eq!(found, (1..=lines).collect::<Vec<_>>(), "cut at {cut}");
             fs::remove_file(path(folder.path(), "journal", 2)).expect("empty segment");
         }
-        let mut damaged = whole;
+        let mut damaged = complete;
         damaged[12] ^= 1;
         fs::write(&file, &damaged).expect("written");
         let error = Journal::open(folder.path(), |_: u64| ()).expect_err("damaged");

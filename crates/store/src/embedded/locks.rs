@@ -1,4 +1,4 @@
-//! Locks in this process.
+//! Locks, in this process: commands, sweeps and views.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,96 +16,98 @@ use crate::coordination::{
     CoordinationError, Counts, Filter, LockEvent, LockView, Locks, Reply, Subscription, WaitView,
 };
 
-/// Commands that one call carries out before others have their turn.
-const BATCH: usize = 100;
+/// Commands that are executed before the mutex is released for others.
+const BATCH_SIZE: usize = 100;
 /// Holders and waiters of each lock in a list.
-const SHOWN_IN_LIST: usize = 20;
-/// How often agents that went silent and left-over cycles are looked for.
-const HOUSEKEEPING_MS: u64 = 1_000;
-/// How often an agent's waits are searched for cycles that nobody closed by queueing.
-const DEADLOCK_CHECK_MS: u64 = 30_000;
-/// Waits that one round of housekeeping searches: a cycle is found when it is closed, this is for what nobody thought of.
-const CHECKED_PER_ROUND: usize = 1;
-/// How often what is over is forgotten.
-const TIDY_MS: u64 = 60_000;
+const MAX_LISTED_HOLDERS: usize = 20;
+/// How often waits of silent agents are cancelled, and a few waits searched for cycles.
+const MAINTENANCE_INTERVAL_MS: u64 = 1_000;
+/// How often the waits of one agent are searched for cycles.
+const CYCLE_CHECK_INTERVAL_MS: u64 = 30_000;
+/// Waits that are searched per maintenance. Cycles are found when they are closed; this search is only a safety net.
+const CYCLE_CHECKS_PER_MAINTENANCE: usize = 1;
+/// How often expired state is dropped.
+const EVICTION_INTERVAL_MS: u64 = 60_000;
 
 impl EmbeddedCoordination {
-    fn run(&self, commands: &[(LockName, LockCommand)]) -> Result<Vec<Answer>, CoordinationError> {
-        let mut answers = Vec::with_capacity(commands.len());
-        for batch in commands.chunks(BATCH) {
+    fn execute_all(&self, commands: &[(LockName, LockCommand)]) -> Result<Vec<Answer>, CoordinationError> {
+        let mut replies = Vec::with_capacity(commands.len());
+        for batch in commands.chunks(BATCH_SIZE) {
             let (mut state, now) = self.enter()?;
-            let State { table, changes, .. } = &mut *state;
-            answers.extend(batch.iter().map(|(name, command)| table.command(name, command, now, changes)));
+            let State { table, lock_changes, .. } = &mut *state;
+            replies
+                .extend(batch.iter().map(|(name, command)| table.command(name, command, now, lock_changes)));
             if let Err(error) = self.commit(&mut state, now) {
-                // Nobody gets these answers, but the cycles were ended: the next sweep tells of them.
-                state.owe(answers.drain(..).flat_map(|answer| answer.deadlocks).collect());
+                // The caller gets no replies, but the deadlocks are resolved: the next sweep returns them.
+                state.add_unreported(replies.drain(..).flat_map(|reply| reply.deadlocks).collect());
                 return Err(error);
             }
         }
-        Ok(answers)
+        Ok(replies)
     }
 
-    fn do_sweep(&self) -> Result<Vec<Deadlock>, CoordinationError> {
+    fn sweep_all(&self) -> Result<Vec<Deadlock>, CoordinationError> {
         loop {
             let (mut state, now) = self.enter()?;
-            let State { table, changes, .. } = &mut *state;
-            let (mut done, mut ended) = (0, Vec::new());
-            while done < BATCH
+            let State { table, lock_changes, .. } = &mut *state;
+            let (mut swept, mut resolved) = (0, Vec::new());
+            while swept < BATCH_SIZE
                 && let Some(name) = table.first_due(now)
             {
-                ended.extend(table.command(&name, &LockCommand::Sweep, now, changes).deadlocks);
-                done += 1;
+                resolved.extend(table.command(&name, &LockCommand::Sweep, now, lock_changes).deadlocks);
+                swept += 1;
             }
-            state.owe(ended);
-            let finished = done < BATCH;
-            if finished && state.housekept.plus_ms(HOUSEKEEPING_MS) <= now {
-                state.housekept = now;
-                keep_house(&mut state, now);
+            state.add_unreported(resolved);
+            let is_finished = swept < BATCH_SIZE;
+            if is_finished && state.last_maintenance.plus_ms(MAINTENANCE_INTERVAL_MS) <= now {
+                state.last_maintenance = now;
+                maintain(&mut state, now);
             }
-            let told = if finished { state.settle() } else { Vec::new() };
+            let reported = if is_finished { state.take_unreported() } else { Vec::new() };
             if let Err(error) = self.commit(&mut state, now) {
-                state.owe(told);
+                state.add_unreported(reported);
                 return Err(error);
             }
-            if finished {
-                return Ok(told);
+            if is_finished {
+                return Ok(reported);
             }
         }
     }
 }
 
-/// Waits of agents that went silent are cancelled; a few waits are searched for cycles; what is over is forgotten.
-fn keep_house(state: &mut State, now: Moment) {
+/// Cancels waits of silent agents, searches a few waits for cycles, and drops expired state.
+fn maintain(state: &mut State, now: Moment) {
     for (name, holder, request) in silent_waits(&state.table, state, now) {
         let command = LockCommand::Cancel { holder, request, why: End::AgentOffline, begun: false };
-        let ended = state.table.command(&name, &command, now, &mut state.changes).deadlocks;
-        state.owe(ended);
+        let resolved = state.table.command(&name, &command, now, &mut state.lock_changes).deadlocks;
+        state.add_unreported(resolved);
     }
     let is_due = |holder: &Holder| {
-        state.checked.get(holder.agent_id()).is_none_or(|last| last.plus_ms(DEADLOCK_CHECK_MS) <= now)
+        let last = state.checked_for_cycles.get(holder.agent_id());
+        last.is_none_or(|last| last.plus_ms(CYCLE_CHECK_INTERVAL_MS) <= now)
     };
     let waiting = state.table.all_waiting().map(|(holder, _)| holder);
-    let due: Vec<Holder> = waiting.filter(|holder| is_due(holder)).take(CHECKED_PER_ROUND).cloned().collect();
-    for holder in due {
-        let ended = state.table.end_deadlocks(&holder, now, &mut state.changes);
-        state.owe(ended);
-        state.checked.insert(holder.agent_id().to_owned(), now);
+    let due = waiting.filter(|holder| is_due(holder)).take(CYCLE_CHECKS_PER_MAINTENANCE);
+    for holder in due.cloned().collect::<Vec<_>>() {
+        let resolved = state.table.end_deadlocks(&holder, now, &mut state.lock_changes);
+        state.add_unreported(resolved);
+        state.checked_for_cycles.insert(holder.agent_id().to_owned(), now);
     }
-    if state.tidied.plus_ms(TIDY_MS) <= now {
-        state.tidied = now;
+    if state.last_eviction.plus_ms(EVICTION_INTERVAL_MS) <= now {
+        state.last_eviction = now;
         state.table.forget(now);
         state.rates.retain(|_, window| !window.is_over(now));
-        state.checked.retain(|_, last| last.plus_ms(DEADLOCK_CHECK_MS) > now);
-        state.forget_idle_agents(now);
+        state.checked_for_cycles.retain(|_, last| last.plus_ms(CYCLE_CHECK_INTERVAL_MS) > now);
+        state.evict_idle_agents(now);
     }
-    state.forget_requests(now);
+    state.evict_requests(now);
 }
 
-/// Tickets of agents that were not heard of. An answer that is held open counts as alive.
+/// Waits with a ticket of agents whose heartbeat is missing. A wait with an open connection needs no heartbeat.
 fn silent_waits(table: &Table, state: &State, now: Moment) -> Vec<(LockName, Holder, RequestKey)> {
     let is_silent = |holder: &Holder| {
-        let heard = state.agents.get(holder.agent_id()).map(|agent| agent.last_heartbeat);
-        heard.is_none_or(|heard| heard.plus_ms(OFFLINE_AFTER_MS) <= now)
+        let last = state.agents.get(holder.agent_id()).map(|agent| agent.last_heartbeat);
+        last.is_none_or(|last| last.plus_ms(OFFLINE_AFTER_MS) <= now)
     };
     let ticket = |(holder, name): (&Holder, &LockName)| {
         let waiter = table.lock(name)?.wait_of(holder)?;
@@ -116,16 +118,16 @@ fn silent_waits(table: &Table, state: &State, now: Moment) -> Vec<(LockName, Hol
 
 impl Locks for EmbeddedCoordination {
     fn commands(&self, commands: Vec<(LockName, LockCommand)>) -> Reply<'_, Vec<Answer>> {
-        Box::pin(async move { self.run(&commands) })
+        Box::pin(async move { self.execute_all(&commands) })
     }
 
     fn look(&self, lock: LockName) -> Reply<'_, LockView> {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
-            let State { table, changes, .. } = &mut *state;
+            let State { table, lock_changes, .. } = &mut *state;
             if table.lock(&lock).is_some() {
-                let ended = table.command(&lock, &LockCommand::Tick, now, changes).deadlocks;
-                state.owe(ended);
+                let resolved = table.command(&lock, &LockCommand::Tick, now, lock_changes).deadlocks;
+                state.add_unreported(resolved);
             }
             let view = LockView::of(&lock, state.table.lock(&lock), usize::MAX);
             self.commit(&mut state, now)?;
@@ -137,8 +139,9 @@ impl Locks for EmbeddedCoordination {
         Box::pin(async move {
             let (state, _) = self.enter()?;
             let table = &state.table;
-            let listed = |(name, lock): (&LockName, &Lock)| LockView::of(name, Some(lock), SHOWN_IN_LIST);
-            // By agent there is an index; by anything else the names are walked in order.
+            let listed =
+                |(name, lock): (&LockName, &Lock)| LockView::of(name, Some(lock), MAX_LISTED_HOLDERS);
+            // There is an index by agent; any other filter scans the locks in order.
             let views = match &filter.agent {
                 Some(agent) => {
                     let of_agent = |(holder, name): (&Holder, &LockName)| {
@@ -175,12 +178,12 @@ impl Locks for EmbeddedCoordination {
                     holders: lock
                         .holds()
                         .iter()
-                        .take(SHOWN_IN_LIST)
+                        .take(MAX_LISTED_HOLDERS)
                         .map(|hold| hold.holder.clone())
                         .collect(),
                     ahead: ahead
                         .into_iter()
-                        .take(SHOWN_IN_LIST)
+                        .take(MAX_LISTED_HOLDERS)
                         .map(|waiter| waiter.holder.clone())
                         .collect(),
                 })
@@ -198,11 +201,11 @@ impl Locks for EmbeddedCoordination {
     }
 
     fn sweep(&self) -> Reply<'_, Vec<Deadlock>> {
-        Box::pin(async move { self.do_sweep() })
+        Box::pin(async move { self.sweep_all() })
     }
 
     fn watch(&self, request: RequestKey) -> Subscription {
-        self.inner.watchers.watch(request)
+        self.inner.subscriptions.watch(request)
     }
 
     fn events(&self) -> broadcast::Receiver<Arc<LockEvent>> {

@@ -1,19 +1,19 @@
-//! Coordination in this process, journaled so that a kill -9 loses no lock.
+//! Coordination in this process, with a journal, so that a kill -9 loses no lock.
 //!
-//! One mutex guards the table of locks, the requests, the agents and the journal: a command is decided, written and
-//! answered inside it, and waits for nothing but write(2), except when a long journal is replaced by a snapshot. The journal is synced every 50 ms by a thread of its
-//! own. If a write fails, nothing is answered until the same bytes have been written after all; if a sync fails, the
-//! backend stops answering, because it cannot know what the disk has.
+//! One mutex guards the lock table, the requests, the agents and the journal. A command is decided, written to the journal and
+//! acknowledged inside it; it blocks for nothing but write(2), except when a long journal is replaced by a snapshot. A thread syncs the
+//! journal every 50 ms. After a failed write nothing is acknowledged until the same bytes were written; after a failed sync the backend
+//! refuses all commands, because it cannot know what is on the disk.
 
 mod agents;
 mod capacity;
-mod housekeeping;
-mod jobs;
 mod journal;
-mod limits;
+mod journal_threads;
 mod locks;
+mod rate_limits;
 mod requests;
 mod state;
+mod wake_ups;
 
 use std::io;
 use std::path::Path;
@@ -24,36 +24,31 @@ use ade_domain::{Clock, Moment};
 use tokio::sync::broadcast;
 
 use crate::coordination::{CoordinationError, LockEvent, Subscriptions};
-use crate::folder::{DataFolder, FolderError};
-use housekeeping::Syncer;
+use crate::data_folder::{DataFolder, FolderError};
 use journal::Journal;
 pub use journal::JournalError;
-use state::{Record, State};
+use journal_threads::Syncer;
+use state::{JournalRecord, State};
 
-/// A pause after which waiters of this process get their time again.
-const PAUSE_MS: u64 = 1_500;
-/// Events that may wait for a slow listener.
-const EVENT_BACKLOG: usize = 4_096;
+/// After a pause this long, the whole process was suspended.
+const SUSPENSION_MS: u64 = 1_500;
+/// Lock events that are buffered for a slow subscriber.
+const EVENT_BUFFER: usize = 4_096;
 
-/// Why the backend cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The folder.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// What it holds cannot be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
 }
 
-/// How the backend keeps its journal.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What locks go by.
     pub rules: LockLimits,
-    /// A journal is replaced by a snapshot when it is longer than this and than four snapshots.
+    /// A journal is replaced by a snapshot when it is longer than this, and than four snapshots.
     pub snapshot_after_bytes: u64,
-    /// Agents that are known by their name only.
+    /// How many agents are registered automatically.
     pub max_named_agents: usize,
 }
 
@@ -63,7 +58,7 @@ impl Default for Options {
     }
 }
 
-/// The backend; clones are the same one.
+/// A handle to the backend; clones share it.
 #[derive(Clone)]
 pub struct EmbeddedCoordination {
     inner: Arc<Inner>,
@@ -72,44 +67,44 @@ pub struct EmbeddedCoordination {
 struct Inner {
     options: Options,
     clock: Arc<dyn Clock>,
-    /// By how much the journal was ahead of the clock when it was opened: time runs on from there.
-    ahead_us: u64,
+    /// By how much the journal was ahead of the clock when it was opened. It is added to the clock, so that time never runs backwards.
+    clock_offset_us: u64,
     state: Mutex<State>,
-    windows: Mutex<limits::Windows>,
-    board: jobs::Board,
-    watchers: Subscriptions,
+    rate_windows: Mutex<rate_limits::RateWindows>,
+    wake_ups: wake_ups::WakeUpQueues,
+    subscriptions: Subscriptions,
     events: broadcast::Sender<Arc<LockEvent>>,
     syncer: Syncer,
     _folder: DataFolder,
 }
 
 impl EmbeddedCoordination {
-    /// Opens a data folder, alone, and brings back what its journal holds. Time that passed since counts against leases.
+    /// Locks a data folder, and restores the state from its journal. Leases continue to run while no process is running.
     pub fn open(data: &Path, options: Options, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let folder = DataFolder::claim(data)?;
         let mut state = State::new(options.rules.clone());
-        let journal = Journal::open(&data.join("coordination"), |record: Record| state.replay(record))?;
-        let ahead_us = state.last_moment().micros().saturating_sub(clock.now().micros());
-        if ahead_us > 0 {
+        let journal =
+            Journal::open(&data.join("coordination"), |record: JournalRecord| state.replay(record))?;
+        let clock_offset_us = state.last_moment().micros().saturating_sub(clock.now().micros());
+        if clock_offset_us > 0 {
             tracing::warn!(
-                seconds = ahead_us / 1_000_000,
-                "the clock was set back; the time of locks runs on from the journal"
+                seconds = clock_offset_us / 1_000_000,
+                "the system clock was set back; lock time continues from the journal"
             );
         }
-        state.resume(ahead_of(clock.now(), ahead_us), journal)?;
+        state.resume(add_micros(clock.now(), clock_offset_us), journal)?;
         let syncer = Syncer::start(&state.journal_file())
             .map_err(|source| FolderError::Unusable { path: data.to_owned(), source })?;
-        let (events, _) = broadcast::channel(EVENT_BACKLOG);
-        let (state, watchers) = (Mutex::new(state), Subscriptions::default());
+        let (events, _) = broadcast::channel(EVENT_BUFFER);
         Ok(Self {
             inner: Arc::new(Inner {
                 options,
                 clock,
-                ahead_us,
-                state,
-                windows: Mutex::default(),
-                board: jobs::Board::default(),
-                watchers,
+                clock_offset_us,
+                state: Mutex::new(state),
+                rate_windows: Mutex::default(),
+                wake_ups: wake_ups::WakeUpQueues::default(),
+                subscriptions: Subscriptions::default(),
                 events,
                 syncer,
                 _folder: folder,
@@ -117,42 +112,41 @@ impl EmbeddedCoordination {
         })
     }
 
-    /// The state, and the moment at which it is used: never earlier than before, whatever the clock says.
+    /// Locks the state. Returns it with the current time, which never runs backwards.
     fn enter(&self) -> Result<(MutexGuard<'_, State>, Moment), CoordinationError> {
         if let Some(why) = self.inner.syncer.failure() {
-            return Err(CoordinationError(format!("the journal could not be synced: {why}")));
+            return Err(CoordinationError(format!("cannot sync the journal: {why}. Restart the server.")));
         }
-        let poisoned =
-            |_| CoordinationError("a bug stopped a command half-way; restart the server".to_owned());
+        let poisoned = |_| CoordinationError("an earlier command panicked; restart the server".to_owned());
         let mut state = self.inner.state.lock().map_err(poisoned)?;
-        // What could not be written so far was answered to nobody, and nobody may see it before it is written.
-        if state.flush().map_err(unwritten)? {
-            self.inner.syncer.dirty();
+        // Changes that could not be written were not acknowledged, and nobody may see them before they are written.
+        if state.flush().map_err(write_error)? {
+            self.inner.syncer.mark_dirty();
         }
         let before = state.last_moment();
         let now = state.advance(self.inner.now());
-        if now.ms_since(before) >= PAUSE_MS {
-            // Something comes by every 200 ms, so this whole process stood still, and with it the renewal of its marks: its
-            // own waiters must not look abandoned to whoever comes first.
-            state.wake_up(now);
+        if now.ms_since(before) >= SUSPENSION_MS {
+            // A sweep runs every 200 ms, so this process was suspended, and could not send heartbeats for its waiters: they must
+            // not be cancelled by the first command.
+            state.reset_server_heartbeats(now);
         }
         Ok((state, now))
     }
 
-    /// Writes what was changed, then tells those who wait or listen. Nothing may be answered before.
+    /// Writes the changes to the journal, then notifies subscribers. Nothing may be acknowledged before.
     fn commit(&self, state: &mut State, now: Moment) -> Result<(), CoordinationError> {
-        let Some((requests, happenings)) = state.commit(now).map_err(unwritten)? else { return Ok(()) };
-        if state.wants_snapshot(self.inner.options.snapshot_after_bytes) {
-            self.snapshot(state);
+        let Some((requests, events)) = state.commit(now).map_err(write_error)? else { return Ok(()) };
+        if state.is_snapshot_due(self.inner.options.snapshot_after_bytes) {
+            self.start_snapshot(state);
         }
-        self.inner.syncer.dirty();
+        self.inner.syncer.mark_dirty();
         for request in requests {
-            self.inner.watchers.wake(request);
+            self.inner.subscriptions.wake(request);
         }
         if self.inner.events.receiver_count() > 0 {
-            for happening in happenings {
-                // Nobody listens any more: then nobody misses it.
-                let _ = self.inner.events.send(Arc::new(happening));
+            for event in events {
+                // It fails only if the last subscriber has gone meanwhile.
+                let _ = self.inner.events.send(Arc::new(event));
             }
         }
         Ok(())
@@ -160,24 +154,24 @@ impl EmbeddedCoordination {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn unwritten(error: io::Error) -> CoordinationError {
-    tracing::error!(%error, "the journal cannot be written");
-    CoordinationError(format!("the journal cannot be written: {error}"))
+fn write_error(error: io::Error) -> CoordinationError {
+    tracing::error!(%error, "cannot write the journal");
+    CoordinationError(format!("cannot write the journal: {error}"))
 }
 
 impl Inner {
     fn now(&self) -> Moment {
-        ahead_of(self.clock.now(), self.ahead_us)
+        add_micros(self.clock.now(), self.clock_offset_us)
     }
 }
 
-const fn ahead_of(moment: Moment, micros: u64) -> Moment {
+const fn add_micros(moment: Moment, micros: u64) -> Moment {
     Moment::from_micros(moment.micros().saturating_add(micros))
 }
 
 impl std::fmt::Debug for EmbeddedCoordination {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Embedded").finish_non_exhaustive()
+        f.debug_struct("EmbeddedCoordination").finish_non_exhaustive()
     }
 }
 
@@ -190,7 +184,7 @@ mod tests {
     use crate::coordination::{Agents, Locks};
 
     #[tokio::test]
-    async fn nothing_is_answered_until_what_could_not_be_written_is() {
+    async fn acknowledges_nothing_until_a_failed_write_succeeds() {
         let folder = tempfile::tempdir().expect("folder");
         let clock = ManualClock::new(Moment::from_micros(1_000_000).timestamp());
         let open = || EmbeddedCoordination::open(folder.path(), Options::default(), Arc::new(clock.clone()));
@@ -198,7 +192,7 @@ mod tests {
         let lock: LockName = "task:1".parse().expect("valid");
         let holder = Holder::new("ann", None).expect("valid");
         let acquire = || {
-            let wish = Acquire {
+            let acquire = Acquire {
                 request: RequestKey::of(&holder, "1"),
                 holder: holder.clone(),
                 remember: true,
@@ -209,20 +203,20 @@ mod tests {
                 purpose: "".into(),
                 priority: 0,
             };
-            backend.commands(vec![(lock.clone(), LockCommand::Acquire(wish))])
+            backend.commands(vec![(lock.clone(), LockCommand::Acquire(acquire))])
         };
         let swap = |file| backend.inner.state.lock().expect("whole").swap_journal_file(file);
         let read_only = std::fs::File::open(folder.path().join("in-use")).expect("readable");
         let good = swap(Arc::new(read_only)).expect("a journal");
         assert!(acquire().await.is_err(), "the grant is not written");
-        assert!(acquire().await.is_err(), "nor is it told to who asks again");
-        assert!(backend.look(lock.clone()).await.is_err(), "nor to others");
+        assert!(acquire().await.is_err(), "a repetition gets no reply");
+        assert!(backend.look(lock.clone()).await.is_err(), "nobody sees the grant");
         assert!(backend.agents(None, 1).await.is_err());
         swap(good);
-        let granted = acquire().await.expect("written after all");
+        let granted = acquire().await.expect("written now");
         drop(backend);
         let backend = open().expect("opened");
-        let view = backend.look(lock.clone()).await.expect("answers");
+        let view = backend.look(lock.clone()).await.expect("readable");
         assert_eq!(view.holders.len(), 1, "{granted:?}");
     }
 }

@@ -1,14 +1,14 @@
-//! Requests that may be repeated, in this process.
+//! Idempotent lock requests, in this process.
 
 use ade_domain::Moment;
 use ade_domain::lock::RequestKey;
 
 use super::EmbeddedCoordination;
-use super::state::{Other, Remembered, State};
+use super::state::{RegisteredRequest, State, StateChange};
 use crate::coordination::{Registration, Reply, Requests, Ticket};
 
-/// Requests that are remembered at most; beyond, those that would be forgotten first are forgotten early.
-const MAX_REMEMBERED: usize = 200_000;
+/// Above that, the requests that expire first are forgotten early.
+const MAX_REGISTERED: usize = 200_000;
 
 impl Requests for EmbeddedCoordination {
     fn remember(
@@ -25,7 +25,7 @@ impl Requests for EmbeddedCoordination {
                 return Ok(if known.digest == digest { Registration::Same } else { Registration::Other });
             }
             let ticket = ticket.map(|ticket| (ticket.request, ticket.deadline));
-            state.make(Other::Remembered(key, Remembered { digest, until, ticket }));
+            state.change(StateChange::RequestRegistered(key, RegisteredRequest { digest, until, ticket }));
             self.commit(&mut state, now)?;
             Ok(Registration::New)
         })
@@ -35,7 +35,7 @@ impl Requests for EmbeddedCoordination {
         Box::pin(async move {
             let (mut state, now) = self.enter()?;
             if state.requests.contains_key(&key) {
-                state.make(Other::Forgotten(key));
+                state.change(StateChange::RequestForgotten(key));
                 self.commit(&mut state, now)?;
             }
             Ok(())
@@ -45,27 +45,28 @@ impl Requests for EmbeddedCoordination {
     fn recall(&self, key: RequestKey) -> Reply<'_, Option<Ticket>> {
         Box::pin(async move {
             let (state, now) = self.enter()?;
-            Ok(state.requests.get(&key).filter(|known| known.until > now).and_then(Remembered::ticket))
+            let request = state.requests.get(&key).filter(|known| known.until > now);
+            Ok(request.and_then(RegisteredRequest::ticket))
         })
     }
 }
 
 impl State {
-    /// Forgets requests whose time is over.
-    pub(super) fn forget_requests(&mut self, now: Moment) {
-        let over = |(until, _): &(Moment, RequestKey)| *until <= now;
-        while let Some((_, key)) = self.forgetting.first().copied().filter(over) {
-            self.make(Other::Forgotten(key));
+    /// Forgets expired requests, and the oldest ones if there are too many.
+    pub(super) fn evict_requests(&mut self, now: Moment) {
+        let is_expired = |(until, _): &(Moment, RequestKey)| *until <= now;
+        while let Some((_, key)) = self.request_expiries.first().copied().filter(is_expired) {
+            self.change(StateChange::RequestForgotten(key));
         }
-        // Whoever makes up request ids faster than they are forgotten must not fill the memory.
-        let excess = self.requests.len().saturating_sub(MAX_REMEMBERED);
+        // A client that invents request ids faster than they expire must not fill the memory.
+        let excess = self.requests.len().saturating_sub(MAX_REGISTERED);
         let has_no_ticket = |(_, key): &&(Moment, RequestKey)| {
             self.requests.get(key).is_some_and(|known| known.ticket.is_none())
         };
         let early: Vec<RequestKey> =
-            self.forgetting.iter().filter(has_no_ticket).take(excess).map(|(_, key)| *key).collect();
+            self.request_expiries.iter().filter(has_no_ticket).take(excess).map(|(_, key)| *key).collect();
         for key in early {
-            self.make(Other::Forgotten(key));
+            self.change(StateChange::RequestForgotten(key));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the backend keeps in memory, and the records that bring it back.
+//! The state in memory, and the journal records that restore it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -16,52 +16,44 @@ use crate::coordination::{LockEvent, LockEventKind, Ticket};
 /// A line of the journal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Record {
-    /// The time; everything that follows happened at it or later.
+pub(super) enum JournalRecord {
+    /// The time of the records that follow.
     At(Moment),
-    /// Something happened to locks.
     #[serde(untagged)]
     Locks(Entry),
-    /// A request is remembered.
     #[serde(untagged)]
-    Other(Other),
+    State(StateChange),
 }
 
-/// A line of the journal that is not about locks.
+/// A change of anything but locks. The variants must differ in name from those of lock changes: both are untagged in the journal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Other {
-    /// A request is remembered.
-    Remembered(RequestKey, Remembered),
-    /// A request is forgotten.
-    Forgotten(RequestKey),
-    /// An agent is known, or has changed.
+pub(super) enum StateChange {
+    RequestRegistered(RequestKey, RegisteredRequest),
+    RequestForgotten(RequestKey),
+    /// An agent was registered or updated.
     Agent(String, Agent),
-    /// An agent was heard of.
-    Heard(String, Moment),
-    /// An agent is not known any more.
-    Removed(String),
-    /// An agent has claimed a task until a moment.
-    Claimed(String, String, Moment),
-    /// An agent has given a task back.
-    Unclaimed(String, String),
-    /// A cycle was ended by a call that does not answer with it.
-    Untold(Deadlock),
-    /// A sweep answers with all of those.
-    Told,
+    AgentHeartbeat(String, Moment),
+    AgentRemoved(String),
+    /// Agent, task, and the end of the claim.
+    TaskClaimed(String, String, Moment),
+    TaskReleased(String, String),
+    /// A deadlock was resolved by a call that does not return it.
+    DeadlockUnreported(Deadlock),
+    /// A sweep returned all unreported deadlocks.
+    DeadlocksReported,
 }
 
-/// What is remembered of a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Remembered {
-    /// Of its body, as hexadecimal digits.
+pub(super) struct RegisteredRequest {
+    /// Of the body, in hexadecimal.
     pub(super) digest: String,
     pub(super) until: Moment,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ticket: Option<(LockRequest, Moment)>,
 }
 
-impl Remembered {
+impl RegisteredRequest {
     pub(super) fn ticket(&self) -> Option<Ticket> {
         let (request, deadline) = self.ticket.clone()?;
         Some(Ticket { request, deadline })
@@ -72,83 +64,82 @@ impl Remembered {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) table: Table,
-    pub(super) requests: BTreeMap<RequestKey, Remembered>,
-    /// Requests by when they are forgotten.
-    pub(super) forgetting: BTreeSet<(Moment, RequestKey)>,
+    pub(super) requests: BTreeMap<RequestKey, RegisteredRequest>,
+    /// The requests by their expiry.
+    pub(super) request_expiries: BTreeSet<(Moment, RequestKey)>,
     pub(super) agents: BTreeMap<String, Agent>,
-    /// How many of them are known by their name only.
-    pub(super) named: usize,
+    /// How many of the agents were registered automatically.
+    pub(super) auto_registered: usize,
     pub(super) rates: BTreeMap<String, RateWindow>,
-    /// Cycles that were ended by a call which does not answer with them; the next sweep does, also of the next process.
-    untold: Vec<Deadlock>,
-    /// When each agent's waits were last searched for cycles.
-    pub(super) checked: BTreeMap<String, Moment>,
-    pub(super) housekept: Moment,
-    pub(super) tidied: Moment,
+    /// Deadlocks that the next sweep returns, also one of the next process.
+    unreported: Vec<Deadlock>,
+    /// When the waits of each agent were last searched for cycles.
+    pub(super) checked_for_cycles: BTreeMap<String, Moment>,
+    pub(super) last_maintenance: Moment,
+    pub(super) last_eviction: Moment,
     now: Moment,
-    /// Requests that must be woken once what concerns them is written.
-    unwoken: Vec<RequestKey>,
-    /// Changes that were made and not yet written.
-    pub(super) changes: Vec<Entry>,
-    pub(super) others: Vec<Other>,
+    /// Requests to be notified once the journal is written.
+    to_notify: Vec<RequestKey>,
+    /// Changes that are not written to the journal yet.
+    pub(super) lock_changes: Vec<Entry>,
+    state_changes: Vec<StateChange>,
     journal: Option<Journal>,
-    snapshotting: bool,
+    is_snapshotting: bool,
 }
 
 impl State {
-    pub(super) fn new(rules: LockLimits) -> Self {
+    pub(super) fn new(limits: LockLimits) -> Self {
         Self {
-            table: Table::new(rules),
+            table: Table::new(limits),
             requests: BTreeMap::new(),
-            forgetting: BTreeSet::new(),
+            request_expiries: BTreeSet::new(),
             agents: BTreeMap::new(),
-            named: 0,
+            auto_registered: 0,
             rates: BTreeMap::new(),
-            untold: Vec::new(),
-            checked: BTreeMap::new(),
-            housekept: Moment::default(),
-            tidied: Moment::default(),
+            unreported: Vec::new(),
+            checked_for_cycles: BTreeMap::new(),
+            last_maintenance: Moment::default(),
+            last_eviction: Moment::default(),
             now: Moment::default(),
-            unwoken: Vec::new(),
-            changes: Vec::new(),
-            others: Vec::new(),
+            to_notify: Vec::new(),
+            lock_changes: Vec::new(),
+            state_changes: Vec::new(),
             journal: None,
-            snapshotting: false,
+            is_snapshotting: false,
         }
     }
 
-    /// The moment of the next command: the clock's, but never earlier than the last one.
+    /// The time of the next command: that of the clock, but never before the last command.
     pub(super) fn advance(&mut self, clock: Moment) -> Moment {
         self.now = self.now.max(clock);
         self.now
     }
 
-    /// Counts every server that serves waiters as heard of now.
-    pub(super) fn wake_up(&mut self, now: Moment) {
-        self.table.revive(now, &mut self.changes);
+    /// Counts as a heartbeat of every server that has waiters.
+    pub(super) fn reset_server_heartbeats(&mut self, now: Moment) {
+        self.table.revive(now, &mut self.lock_changes);
     }
 
-    /// The last moment at which anything was done.
+    /// The time of the last command.
     pub(super) const fn last_moment(&self) -> Moment {
         self.now
     }
 
-    /// Makes a record of the journal again.
-    pub(super) fn replay(&mut self, record: Record) {
+    pub(super) fn replay(&mut self, record: JournalRecord) {
         match record {
-            Record::At(moment) => self.now = self.now.max(moment),
-            Record::Locks(entry) => self.table.apply(&entry),
-            Record::Other(other) => self.apply(other),
+            JournalRecord::At(moment) => self.now = self.now.max(moment),
+            JournalRecord::Locks(change) => self.table.apply(&change),
+            JournalRecord::State(change) => self.apply(change),
         }
     }
 
-    /// Goes on where the journal ends. Whoever waited with an open answer has lost its connection, and has a moment to
-    /// come back with the same request before others pass.
+    /// Continues after the journal was replayed. Waiters with an open connection have lost it; they get some time to come back with the
+    /// same request before others pass them.
     pub(super) fn resume(&mut self, clock: Moment, journal: Journal) -> Result<(), JournalError> {
         self.journal = Some(journal);
         let now = self.advance(clock);
-        self.table.revive(now, &mut self.changes);
-        // Nobody could be heard of while the server was away.
+        self.reset_server_heartbeats(now);
+        // No heartbeat could arrive while the server was down.
         for (holder, _) in self.table.all_waiting() {
             if let Some(agent) = self.agents.get_mut(holder.agent_id()) {
                 agent.last_heartbeat = now;
@@ -157,108 +148,108 @@ impl State {
         Ok(())
     }
 
-    /// Changes something that is not a lock.
-    pub(super) fn make(&mut self, other: Other) {
-        self.apply(other.clone());
-        self.others.push(other);
+    /// Applies a change, and queues it for the journal.
+    pub(super) fn change(&mut self, change: StateChange) {
+        self.apply(change.clone());
+        self.state_changes.push(change);
     }
 
-    /// Lets the next sweep tell of cycles that were ended.
-    pub(super) fn owe(&mut self, ended: Vec<Deadlock>) {
-        ended.into_iter().for_each(|deadlock| self.make(Other::Untold(deadlock)));
+    /// Keeps resolved deadlocks for the next sweep to return.
+    pub(super) fn add_unreported(&mut self, deadlocks: Vec<Deadlock>) {
+        deadlocks.into_iter().for_each(|deadlock| self.change(StateChange::DeadlockUnreported(deadlock)));
     }
 
-    /// What the next sweep must tell of; nobody else will.
-    pub(super) fn settle(&mut self) -> Vec<Deadlock> {
-        let owed = self.untold.clone();
-        if !owed.is_empty() {
-            self.make(Other::Told);
+    /// The deadlocks that a sweep must return.
+    pub(super) fn take_unreported(&mut self) -> Vec<Deadlock> {
+        let unreported = self.unreported.clone();
+        if !unreported.is_empty() {
+            self.change(StateChange::DeadlocksReported);
         }
-        owed
+        unreported
     }
 
-    fn apply(&mut self, other: Other) {
-        match other {
-            Other::Remembered(key, remembered) => {
-                let until = remembered.until;
-                if let Some(before) = self.requests.insert(key, remembered) {
-                    self.forgetting.remove(&(before.until, key));
+    fn apply(&mut self, change: StateChange) {
+        match change {
+            StateChange::RequestRegistered(key, request) => {
+                let until = request.until;
+                if let Some(before) = self.requests.insert(key, request) {
+                    self.request_expiries.remove(&(before.until, key));
                 }
-                self.forgetting.insert((until, key));
+                self.request_expiries.insert((until, key));
             }
-            Other::Forgotten(key) => {
+            StateChange::RequestForgotten(key) => {
                 if let Some(before) = self.requests.remove(&key) {
-                    self.forgetting.remove(&(before.until, key));
+                    self.request_expiries.remove(&(before.until, key));
                 }
             }
-            Other::Agent(id, agent) => {
-                self.named += usize::from(agent.by_name_only);
+            StateChange::Agent(id, agent) => {
+                self.auto_registered += usize::from(agent.by_name_only);
                 let before = self.agents.insert(id, agent);
-                self.named -= usize::from(before.is_some_and(|agent| agent.by_name_only));
+                self.auto_registered -= usize::from(before.is_some_and(|agent| agent.by_name_only));
             }
-            Other::Heard(id, at) => {
+            StateChange::AgentHeartbeat(id, at) => {
                 if let Some(agent) = self.agents.get_mut(&id) {
                     agent.last_heartbeat = agent.last_heartbeat.max(at);
                 }
             }
-            Other::Claimed(id, task, until) => {
+            StateChange::AgentRemoved(id) => {
+                let before = self.agents.remove(&id);
+                self.auto_registered -= usize::from(before.is_some_and(|agent| agent.by_name_only));
+            }
+            StateChange::TaskClaimed(id, task, until) => {
                 let now = self.now;
                 if let Some(agent) = self.agents.get_mut(&id) {
                     agent.keep(&task, until, now);
                 }
             }
-            Other::Unclaimed(id, task) => {
+            StateChange::TaskReleased(id, task) => {
                 if let Some(agent) = self.agents.get_mut(&id) {
                     agent.give_back(&task);
                 }
             }
-            Other::Untold(deadlock) => self.untold.push(deadlock),
-            Other::Told => self.untold.clear(),
-            Other::Removed(id) => {
-                let before = self.agents.remove(&id);
-                self.named -= usize::from(before.is_some_and(|agent| agent.by_name_only));
-            }
+            StateChange::DeadlockUnreported(deadlock) => self.unreported.push(deadlock),
+            StateChange::DeadlocksReported => self.unreported.clear(),
         }
     }
 
-    /// Writes what was changed, if anything was. Afterwards: the requests that may want to know, and what happened.
+    /// Writes all pending changes to the journal. Returns the requests to be notified and the lock events; `None` if nothing changed.
     pub(super) fn commit(&mut self, now: Moment) -> io::Result<Option<(Vec<RequestKey>, Vec<LockEvent>)>> {
-        if self.changes.is_empty() && self.others.is_empty() {
+        if self.lock_changes.is_empty() && self.state_changes.is_empty() {
             return Ok(None);
         }
-        let mut happenings = Vec::new();
+        let mut events = Vec::new();
         let Some(journal) = &mut self.journal else { return Err(io::ErrorKind::NotConnected.into()) };
-        let changes = std::mem::take(&mut self.changes);
-        for entry in &changes {
+        let lock_changes = std::mem::take(&mut self.lock_changes);
+        for entry in &lock_changes {
             if let Entry::Lock(name, change) = entry {
                 match change {
-                    Change::Granted(hold) => self.unwoken.extend(&hold.requests),
-                    Change::Left { request, .. } => self.unwoken.push(*request),
+                    Change::Granted(hold) => self.to_notify.extend(&hold.requests),
+                    Change::Left { request, .. } => self.to_notify.push(*request),
                     _ => {}
                 }
                 let event = LockEventKind::of(change);
-                happenings.extend(event.map(|event| LockEvent { lock: name.clone(), at: now, event }));
+                events.extend(event.map(|event| LockEvent { lock: name.clone(), at: now, event }));
             }
         }
-        let others = std::mem::take(&mut self.others);
-        let records: Vec<Record> = [Record::At(now)]
+        let state_changes = std::mem::take(&mut self.state_changes);
+        let records: Vec<JournalRecord> = [JournalRecord::At(now)]
             .into_iter()
-            .chain(changes.into_iter().map(Record::Locks))
-            .chain(others.into_iter().map(Record::Other))
+            .chain(lock_changes.into_iter().map(JournalRecord::Locks))
+            .chain(state_changes.into_iter().map(JournalRecord::State))
             .collect();
         journal.append(&records)?;
-        Ok(Some((std::mem::take(&mut self.unwoken), happenings)))
+        Ok(Some((std::mem::take(&mut self.to_notify), events)))
     }
 
-    /// Writes what could not be written before; whether there was anything.
+    /// Writes what an earlier commit could not write; `false` if there is nothing.
     pub(super) fn flush(&mut self) -> io::Result<bool> {
-        let Some(journal) = self.journal.as_mut().filter(|journal| journal.is_behind()) else {
+        let Some(journal) = self.journal.as_mut().filter(|journal| journal.has_pending()) else {
             return Ok(false);
         };
-        journal.append::<Record>(&[]).map(|()| true)
+        journal.append::<JournalRecord>(&[]).map(|()| true)
     }
 
-    /// Lets a test take the disk away and give it back.
+    /// Replaces the journal file, to simulate a failing disk.
     #[cfg(test)]
     pub(super) fn swap_journal_file(&mut self, file: Arc<File>) -> Option<Arc<File>> {
         self.journal.as_mut().map(|journal| journal.swap_file(file))
@@ -269,31 +260,31 @@ impl State {
     }
 
     /// Whether the journal is long enough for a snapshot, and none is being written.
-    pub(super) fn wants_snapshot(&self, after_bytes: u64) -> bool {
-        !self.snapshotting && self.journal.as_ref().is_some_and(|journal| journal.is_long(after_bytes))
+    pub(super) fn is_snapshot_due(&self, after_bytes: u64) -> bool {
+        !self.is_snapshotting && self.journal.as_ref().is_some_and(|journal| journal.is_long(after_bytes))
     }
 
-    /// Everything as it is now, to be written while commands go on.
-    pub(super) fn begin_snapshot(&mut self) -> Result<Option<(Snapshot, Vec<Record>)>, JournalError> {
+    /// Copies the state for a snapshot, which is written while commands go on.
+    pub(super) fn begin_snapshot(&mut self) -> Result<Option<(Snapshot, Vec<JournalRecord>)>, JournalError> {
         let Some(journal) = &mut self.journal else { return Ok(None) };
         let snapshot = journal.rotate()?;
-        self.snapshotting = true;
-        let requests =
-            self.requests.iter().map(|(key, remembered)| Other::Remembered(*key, remembered.clone()));
-        let agents = self.agents.iter().map(|(id, agent)| Other::Agent(id.clone(), agent.clone()));
-        let untold = self.untold.iter().cloned().map(Other::Untold);
-        let records = [Record::At(self.now)]
+        self.is_snapshotting = true;
+        let requests = self.requests.iter();
+        let requests = requests.map(|(key, request)| StateChange::RequestRegistered(*key, request.clone()));
+        let agents = self.agents.iter().map(|(id, agent)| StateChange::Agent(id.clone(), agent.clone()));
+        let unreported = self.unreported.iter().cloned().map(StateChange::DeadlockUnreported);
+        let records = [JournalRecord::At(self.now)]
             .into_iter()
-            .chain(self.table.entries().map(Record::Locks))
-            .chain(requests.chain(agents).chain(untold).map(Record::Other))
+            .chain(self.table.entries().map(JournalRecord::Locks))
+            .chain(requests.chain(agents).chain(unreported).map(JournalRecord::State))
             .collect();
         Ok(Some((snapshot, records)))
     }
 
     pub(super) const fn end_snapshot(&mut self, bytes: Option<u64>) {
-        self.snapshotting = false;
+        self.is_snapshotting = false;
         if let (Some(journal), Some(bytes)) = (&mut self.journal, bytes) {
-            journal.snapshot_done(bytes);
+            journal.set_snapshot_bytes(bytes);
         }
     }
 }

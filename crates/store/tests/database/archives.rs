@@ -1,5 +1,5 @@
-//! What leaves the record and comes back: nothing is lost, nothing is there twice, nothing older replaces what is newer, and what
-//! people see and count is the same whether requests are here or in an archive.
+//! Archiving and restoring: nothing is lost or duplicated, nothing older replaces a newer version, and what users see and count is the
+//! same whether approvals are archived or not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,35 +14,35 @@ use ade_store::database::{
     TaskFilter, Write,
 };
 
-use crate::opened::{Opened, at, id, on_both, person, write};
-use crate::reviews::{approval, put, task};
+use crate::fixture::{TestDatabase, at, id, on_both_databases, person, write};
+use crate::tasks::{approval, put, task};
 
-on_both!(
-    what_people_see_is_the_same_when_requests_are_archived,
-    a_task_comes_back_with_everything_from_both_archives,
-    what_was_brought_back_stays_for_a_while,
-    an_older_archive_never_revives_what_was_archived_again,
-    what_changed_since_it_was_copied_stays,
-    what_somebody_is_at_or_is_to_undo_stays,
-    lists_go_on_behind_the_last_page,
-    of_many_who_archive_the_same_each_task_leaves_once,
-    a_blob_whose_archive_never_came_is_removed_and_not_used_any_more,
-    the_first_folder_is_the_folder_of_blobs,
+on_both_databases!(
+    archiving_approvals_changes_nothing_visible,
+    restores_tasks_and_approvals_completely,
+    restored_tasks_are_kept_for_a_while,
+    older_archive_does_not_restore_a_newer_task,
+    keeps_tasks_that_changed_after_the_copy,
+    keeps_tasks_with_work_or_a_running_attempt,
+    pages_through_archivable_tasks,
+    concurrent_archivers_remove_each_task_once,
+    orphaned_blob_is_removed_and_not_used_again,
+    first_blob_store_wins,
 );
 
 use ArchiveKind::{Approvals, Tasks};
 
 const DAY: u64 = 86_400;
 
-/// A task that Rob approved and that was done, so many seconds after the beginning.
-fn done(second: u64) -> StoredTask {
+/// A task that Rob approved and that was completed at `second`.
+fn completed(second: u64) -> StoredTask {
     let mut task = task("ann", "schema", "orders", "urgent");
-    let review = &mut task.task;
-    review.state = State::Completed;
-    review.since.insert(State::Completed, at(second));
-    review.author_set.add(person("ann"), AuthorReason::Author);
-    let reviewers = ["rob", "sue"].map(|who| (person(who), BTreeSet::new()));
-    review.requirements = vec![Requirement {
+    let inner = &mut task.task;
+    inner.state = State::Completed;
+    inner.since.insert(State::Completed, at(second));
+    inner.author_set.add(person("ann"), AuthorReason::Author);
+    let reviewers = ["rob", "sue"].map(|user| (person(user), BTreeSet::new()));
+    inner.requirements = vec![Requirement {
         policy: "default".to_owned(),
         min_approvers: 1,
         required_roles: BTreeSet::new(),
@@ -51,15 +51,15 @@ fn done(second: u64) -> StoredTask {
         reviewers: reviewers.into(),
         overridden: None,
     }];
-    let (mut rob, mut sue) = (approval(review, "rob", 500), approval(review, "sue", 900));
+    let (mut rob, mut sue) = (approval(inner, "rob", 500), approval(inner, "sue", 900));
     rob.status = ApprovalStatus::Approved;
     (rob.reviewed_by, rob.responded_at) = (Some(person("rob")), Some(at(2)));
     (sue.status, sue.escalation_level) = (ApprovalStatus::Closed, 1);
-    review.approvals = vec![rob, sue];
+    inner.approvals = vec![rob, sue];
     task
 }
 
-fn carried_out(task: &mut StoredTask) {
+fn add_failed_execution(task: &mut StoredTask) {
     task.execution = Some(Execution {
         attempt: 1,
         worker: "w".to_owned(),
@@ -98,87 +98,87 @@ fn archive(kind: ArchiveKind, second: u64) -> Archive {
     }
 }
 
-async fn ids(record: &Database, kind: ArchiveKind, second: u64) -> Vec<String> {
-    let some = record.to_be_archived(kind, at(second), at(second), None, 100).await.expect("asked");
-    some.into_iter().map(|(_, id)| id).collect()
+async fn archivable(database: &Database, kind: ArchiveKind, second: u64) -> Vec<String> {
+    let page = database.to_be_archived(kind, at(second), at(second), None, 100).await.expect("succeeds");
+    page.into_iter().map(|(_, id)| id).collect()
 }
 
-async fn copied(record: &Database, kind: ArchiveKind, task_id: &str) -> Archived {
-    record.archived(kind, task_id).await.expect("read").expect("there")
+async fn copy(database: &Database, kind: ArchiveKind, task_id: &str) -> Archived {
+    database.archived(kind, task_id).await.expect("read").expect("exists")
 }
 
-/// Everything that is old enough leaves for one archive: it, and its lines, as they are read back.
-async fn archived(record: &Database, kind: ArchiveKind, second: u64) -> (Archive, Vec<Archived>) {
+/// Archives everything that is old enough. Returns the archive and its lines, parsed again.
+async fn archive_all(database: &Database, kind: ArchiveKind, second: u64) -> (Archive, Vec<Archived>) {
     let archive = archive(kind, second);
-    record.announce_blob(&archive.key, archive.created_at).await.expect("announced");
-    let (mut items, mut leaving) = (Vec::new(), Vec::new());
-    for task_id in ids(record, kind, second).await {
-        let item = copied(record, kind, &task_id).await;
-        leaving.push(Leaving::of(kind, &archive.archive_id, &item));
-        let line = serde_json::to_string(&item).expect("JSON");
-        items.push(serde_json::from_str(&line).expect("as it was written"));
+    database.announce_blob(&archive.key, archive.created_at).await.expect("announced");
+    let (mut items, mut removals) = (Vec::new(), Vec::new());
+    for task_id in archivable(database, kind, second).await {
+        let item = copy(database, kind, &task_id).await;
+        removals.push(Leaving::of(kind, &archive.archive_id, &item));
+        let line = serde_json::to_string(&item).expect("serialised");
+        items.push(serde_json::from_str(&line).expect("valid JSON"));
     }
-    let many = record.take_out(archive.clone(), leaving).await.expect("taken out");
-    assert_eq!(many, items.len() as u64);
+    let removed = database.take_out(archive.clone(), removals).await.expect("removed");
+    assert_eq!(removed, items.len() as u64);
     (archive, items)
 }
 
-async fn listed(record: &Database, who: &str) -> Vec<StoredTask> {
-    let filter = TaskFilter { visible_to: Some(person(who)), ..TaskFilter::default() };
-    record.tasks(&filter, None, 10).await.expect("listed")
+async fn visible_to(database: &Database, user: &str) -> Vec<StoredTask> {
+    let filter = TaskFilter { visible_to: Some(person(user)), ..TaskFilter::default() };
+    database.tasks(&filter, None, 10).await.expect("listed")
 }
 
-async fn there(record: &Database, task: &StoredTask) -> StoredTask {
-    record.task(&task.task_id).await.expect("read").expect("there")
+async fn load(database: &Database, task: &StoredTask) -> StoredTask {
+    database.task(&task.task_id).await.expect("read").expect("exists")
 }
 
-/// What is counted, which stays the same wherever it is.
-async fn numbers(
-    record: &Database,
+/// All counts, which must not depend on what is archived.
+async fn counts(
+    database: &Database,
 ) -> (BTreeMap<State, u64>, BTreeMap<State, u64>, BTreeMap<ApprovalStatus, u64>) {
-    let counts = record.counts().await.expect("counted");
-    let ann = record.user_stats(&person("ann")).await.expect("counted");
-    let rob = record.user_stats(&person("rob")).await.expect("counted");
-    (counts.tasks, ann.tasks, rob.requests)
+    let total = database.counts().await.expect("counted");
+    let ann = database.user_stats(&person("ann")).await.expect("counted");
+    let rob = database.user_stats(&person("rob")).await.expect("counted");
+    (total.tasks, ann.tasks, rob.requests)
 }
 
-async fn what_people_see_is_the_same_when_requests_are_archived(opened: Opened) {
-    let record = &opened.record;
-    let task = done(0);
-    write(record, vec![put(&task, None)]).await.expect("new");
-    let (before, mut late) = (numbers(record).await, there(record, &task).await);
-    let (archive, items) = archived(record, Approvals, DAY).await;
-    assert!(ids(record, Approvals, DAY).await.is_empty(), "they have left");
-    let seen = there(&opened.again().await, &task).await;
+async fn archiving_approvals_changes_nothing_visible(fixture: TestDatabase) {
+    let database = &fixture.database;
+    let task = completed(0);
+    write(database, vec![put(&task, None)]).await.expect("inserted");
+    let (before, mut late) = (counts(database).await, load(database, &task).await);
+    let (archive, items) = archive_all(database, Approvals, DAY).await;
+    assert!(archivable(database, Approvals, DAY).await.is_empty(), "they are archived");
+    let seen = load(&fixture.reopen().await, &task).await;
     assert_eq!(seen.approvals, []);
     assert_eq!(seen.progress(), task.progress());
     assert_eq!(seen.progress()[0].status, Status::Satisfied);
     assert!(seen.was_asked(&person("rob")) && !seen.was_asked(&person("eve")));
-    let made = (seen.requests_made(), seen.requests_answered(), seen.requests_escalated());
-    assert_eq!(made, (2, 1, 1));
-    assert_eq!(seen.remembered.as_ref().map(|one| &one.archive_id), Some(&archive.archive_id));
-    for who in ["rob", "sue", "ann"] {
-        assert_eq!(listed(record, who).await.first(), Some(&seen), "{who}");
+    let approvals = (seen.requests_made(), seen.requests_answered(), seen.requests_escalated());
+    assert_eq!(approvals, (2, 1, 1));
+    assert_eq!(seen.remembered.as_ref().map(|summary| &summary.archive_id), Some(&archive.archive_id));
+    for user in ["rob", "sue", "ann"] {
+        assert_eq!(visible_to(database, user).await.first(), Some(&seen), "{user}");
     }
-    assert_eq!(numbers(record).await, before);
-    // Whoever had read it before changes it now: what is remembered stays.
+    assert_eq!(counts(database).await, before);
+    // A commit of a version that was loaded before does not change the summary.
     late.revision = 2;
-    write(record, vec![put(&late, Some(1))]).await.expect("guarded by its revision");
-    assert_eq!(there(record, &task).await.remembered, seen.remembered);
-    assert_eq!(listed(record, "sue").await.len(), 1);
-    let many = record.bring_back(archive.clone(), items.clone(), at(40 * DAY)).await;
-    assert_eq!(many, Ok(1));
-    let back = there(record, &task).await;
-    assert_eq!((&back.approvals, &back.remembered), (&task.approvals, &None));
-    assert_eq!(numbers(record).await, before);
-    assert_eq!(record.bring_back(archive, items, at(40 * DAY)).await, Ok(0), "again, it is nothing");
-    assert_eq!(numbers(record).await, before);
+    write(database, vec![put(&late, Some(1))]).await.expect("same revision");
+    assert_eq!(load(database, &task).await.remembered, seen.remembered);
+    assert_eq!(visible_to(database, "sue").await.len(), 1);
+    let restored = database.bring_back(archive.clone(), items.clone(), at(40 * DAY)).await;
+    assert_eq!(restored, Ok(1));
+    let restored = load(database, &task).await;
+    assert_eq!((&restored.approvals, &restored.remembered), (&task.approvals, &None));
+    assert_eq!(counts(database).await, before);
+    assert_eq!(database.bring_back(archive, items, at(40 * DAY)).await, Ok(0), "nothing is missing");
+    assert_eq!(counts(database).await, before);
 }
 
-async fn a_task_comes_back_with_everything_from_both_archives(opened: Opened) {
-    let record = &opened.record;
-    let mut task = done(0);
-    carried_out(&mut task);
+async fn restores_tasks_and_approvals_completely(fixture: TestDatabase) {
+    let database = &fixture.database;
+    let mut task = completed(0);
+    add_failed_execution(&mut task);
     let task_id = task.task_id.clone();
     let comment = Comment {
         comment_id: id(),
@@ -187,142 +187,146 @@ async fn a_task_comes_back_with_everything_from_both_archives(opened: Opened) {
         text: "why?".to_owned(),
         created_at: at(1),
     };
-    write(record, vec![put(&task, None), Write::Comment(comment.clone())]).await.expect("new");
-    let before = numbers(record).await;
-    let (requests, lines_of_requests) = archived(record, Approvals, 30 * DAY).await;
-    let (tasks, lines_of_tasks) = archived(record, Tasks, 90 * DAY).await;
-    assert_eq!(record.task(&task_id).await, Ok(None));
+    write(database, vec![put(&task, None), Write::Comment(comment.clone())]).await.expect("inserted");
+    let before = counts(database).await;
+    let (approvals, approval_lines) = archive_all(database, Approvals, 30 * DAY).await;
+    let (tasks, task_lines) = archive_all(database, Tasks, 90 * DAY).await;
+    assert_eq!(database.task(&task_id).await, Ok(None));
     assert_eq!(
-        (numbers(record).await, record.counts().await.expect("counted").archived),
+        (counts(database).await, database.counts().await.expect("counted").archived),
         (before.clone(), 1)
     );
-    let kinds: Vec<(ArchiveKind, u64)> =
-        record.archives(None, 9).await.expect("listed").iter().map(|one| (one.kind, one.items)).collect();
+    let kinds: Vec<(ArchiveKind, u64)> = database
+        .archives(None, 9)
+        .await
+        .expect("listed")
+        .iter()
+        .map(|archive| (archive.kind, archive.items))
+        .collect();
     assert_eq!(kinds, [(Tasks, 1), (Approvals, 1)], "the newest first");
-    // The requests alone have nothing to come back to, and whoever tries is told.
-    assert_eq!(record.bring_back(requests.clone(), lines_of_requests.clone(), at(0)).await, Ok(0));
+    // Approvals cannot be restored before their task, and this is reported.
+    assert_eq!(database.bring_back(approvals.clone(), approval_lines.clone(), at(0)).await, Ok(0));
     let ids = [task_id.clone()];
-    assert_eq!(record.left_out(&requests, &ids).await, Ok(LeftOut { outdated: 0, away: 1 }));
-    assert_eq!(record.bring_back(tasks.clone(), lines_of_tasks, at(0)).await, Ok(1));
-    assert_eq!(record.left_out(&tasks, &ids).await, Ok(LeftOut::default()));
-    let back = there(record, &task).await;
-    assert_eq!(back.progress(), task.progress());
-    for who in ["rob", "sue", "ann"] {
-        assert_eq!(listed(record, who).await.len(), 1, "{who} sees it as before");
+    assert_eq!(database.left_out(&approvals, &ids).await, Ok(LeftOut { outdated: 0, away: 1 }));
+    assert_eq!(database.bring_back(tasks.clone(), task_lines, at(0)).await, Ok(1));
+    assert_eq!(database.left_out(&tasks, &ids).await, Ok(LeftOut::default()));
+    let restored = load(database, &task).await;
+    assert_eq!(restored.progress(), task.progress());
+    for user in ["rob", "sue", "ann"] {
+        assert_eq!(visible_to(database, user).await.len(), 1, "{user} sees it as before");
     }
-    assert_eq!(record.comments(&task_id).await, Ok(vec![comment]));
-    assert_eq!(numbers(record).await, before);
-    assert_eq!(record.bring_back(requests.clone(), lines_of_requests, at(0)).await, Ok(1));
-    assert_eq!(record.left_out(&requests, &ids).await, Ok(LeftOut::default()));
-    assert_eq!(there(record, &task).await, task, "as it was");
+    assert_eq!(database.comments(&task_id).await, Ok(vec![comment]));
+    assert_eq!(counts(database).await, before);
+    assert_eq!(database.bring_back(approvals.clone(), approval_lines, at(0)).await, Ok(1));
+    assert_eq!(database.left_out(&approvals, &ids).await, Ok(LeftOut::default()));
+    assert_eq!(load(database, &task).await, task);
     assert_eq!(
-        (numbers(record).await, record.counts().await.expect("counted").archived),
+        (counts(database).await, database.counts().await.expect("counted").archived),
         (before.clone(), 0)
     );
-    // Once more, now in one archive.
-    let (tasks, lines) = archived(record, Tasks, 90 * DAY).await;
-    assert_eq!(numbers(record).await, before);
-    assert_eq!(record.bring_back(tasks, lines, at(0)).await, Ok(1));
-    assert_eq!((there(record, &task).await, numbers(record).await), (task, before));
+    // Again, now in one archive.
+    let (tasks, lines) = archive_all(database, Tasks, 90 * DAY).await;
+    assert_eq!(counts(database).await, before);
+    assert_eq!(database.bring_back(tasks, lines, at(0)).await, Ok(1));
+    assert_eq!((load(database, &task).await, counts(database).await), (task, before));
 }
 
-async fn what_was_brought_back_stays_for_a_while(opened: Opened) {
-    let record = &opened.record;
-    let task = done(0);
-    write(record, vec![put(&task, None)]).await.expect("new");
+async fn restored_tasks_are_kept_for_a_while(fixture: TestDatabase) {
+    let database = &fixture.database;
+    let task = completed(0);
+    write(database, vec![put(&task, None)]).await.expect("inserted");
     for kind in [Approvals, Tasks] {
-        let (archive, items) = archived(record, kind, 100 * DAY).await;
-        assert_eq!(record.bring_back(archive.clone(), items.clone(), at(130 * DAY)).await, Ok(1));
+        let (archive, items) = archive_all(database, kind, 100 * DAY).await;
+        assert_eq!(database.bring_back(archive.clone(), items.clone(), at(130 * DAY)).await, Ok(1));
         for second in [100 * DAY, 130 * DAY - 1] {
             assert!(
-                ids(record, Approvals, second).await.is_empty()
-                    && ids(record, Tasks, second).await.is_empty()
+                archivable(database, Approvals, second).await.is_empty()
+                    && archivable(database, Tasks, second).await.is_empty()
             );
         }
-        assert_eq!(ids(record, kind, 131 * DAY).await.len(), 1);
-        // Whoever wants it again has it for longer.
-        assert_eq!(record.bring_back(archive, items, at(140 * DAY)).await, Ok(0));
-        assert!(ids(record, kind, 131 * DAY).await.is_empty());
-        let stays = "UPDATE tasks SET stays_until = NULL";
-        opened.sql(stays).await;
+        assert_eq!(archivable(database, kind, 131 * DAY).await.len(), 1);
+        // Restoring again extends the time.
+        assert_eq!(database.bring_back(archive, items, at(140 * DAY)).await, Ok(0));
+        assert!(archivable(database, kind, 131 * DAY).await.is_empty());
+        fixture.sql("UPDATE tasks SET keep_until = NULL").await;
     }
 }
 
-async fn an_older_archive_never_revives_what_was_archived_again(opened: Opened) {
-    let record = &opened.record;
-    let (mut task, other) = (done(0), done(0));
-    write(record, vec![put(&task, None), put(&other, None)]).await.expect("new");
-    let (first, old) = archived(record, Tasks, 90 * DAY).await;
-    assert_eq!(record.bring_back(first.clone(), old.clone(), at(0)).await, Ok(2));
+async fn older_archive_does_not_restore_a_newer_task(fixture: TestDatabase) {
+    let database = &fixture.database;
+    let (mut task, other) = (completed(0), completed(0));
+    write(database, vec![put(&task, None), put(&other, None)]).await.expect("inserted");
+    let (first, old) = archive_all(database, Tasks, 90 * DAY).await;
+    assert_eq!(database.bring_back(first.clone(), old.clone(), at(0)).await, Ok(2));
     task.revision = 5;
-    write(record, vec![put(&task, Some(1))]).await.expect("changed");
-    let (second, new) = archived(record, Tasks, 90 * DAY).await;
+    write(database, vec![put(&task, Some(1))]).await.expect("changed");
+    let (second, new) = archive_all(database, Tasks, 90 * DAY).await;
     let ids = [task.task_id.clone(), other.task_id.clone()];
-    assert_eq!(record.bring_back(first.clone(), old.clone(), at(0)).await, Ok(0));
-    assert_eq!(record.left_out(&first, &ids).await, Ok(LeftOut { outdated: 2, away: 0 }));
-    assert_eq!(record.task(&task.task_id).await, Ok(None));
-    assert_eq!(record.bring_back(second, new, at(0)).await, Ok(2));
-    assert_eq!(there(record, &task).await, task);
-    assert_eq!(record.bring_back(first, old, at(0)).await, Ok(0), "nor while it is there");
-    assert_eq!(there(record, &task).await.revision, 5);
+    assert_eq!(database.bring_back(first.clone(), old.clone(), at(0)).await, Ok(0));
+    assert_eq!(database.left_out(&first, &ids).await, Ok(LeftOut { outdated: 2, away: 0 }));
+    assert_eq!(database.task(&task.task_id).await, Ok(None));
+    assert_eq!(database.bring_back(second, new, at(0)).await, Ok(2));
+    assert_eq!(load(database, &task).await, task);
+    assert_eq!(database.bring_back(first, old, at(0)).await, Ok(0), "also while the task exists");
+    assert_eq!(load(database, &task).await.revision, 5);
 }
 
-async fn what_changed_since_it_was_copied_stays(opened: Opened) {
-    let record = &opened.record;
-    let mut task = done(0);
-    write(record, vec![put(&task, None)]).await.expect("new");
+async fn keeps_tasks_that_changed_after_the_copy(fixture: TestDatabase) {
+    let database = &fixture.database;
+    let mut task = completed(0);
+    write(database, vec![put(&task, None)]).await.expect("inserted");
     let task_id = task.task_id.clone();
     let tasks = archive(Tasks, 0);
-    record.announce_blob(&tasks.key, at(0)).await.expect("announced");
-    let item = copied(record, Tasks, &task_id).await;
-    let leaving = || vec![Leaving::of(Tasks, &tasks.archive_id, &item)];
-    // Its requests leave: the copy has them, and they would be there twice.
-    let (requests, lines) = archived(record, Approvals, DAY).await;
-    assert_eq!(record.take_out(tasks.clone(), leaving()).await, Ok(0));
-    assert_eq!(record.bring_back(requests, lines, at(0)).await, Ok(1));
+    database.announce_blob(&tasks.key, at(0)).await.expect("announced");
+    let item = copy(database, Tasks, &task_id).await;
+    let removal = || vec![Leaving::of(Tasks, &tasks.archive_id, &item)];
+    // Its approvals are archived meanwhile: removing the task would archive them twice.
+    let (approvals, lines) = archive_all(database, Approvals, DAY).await;
+    assert_eq!(database.take_out(tasks.clone(), removal()).await, Ok(0));
+    assert_eq!(database.bring_back(approvals, lines, at(0)).await, Ok(1));
     task.revision = 2;
-    write(record, vec![put(&task, Some(1))]).await.expect("changed");
-    assert_eq!(record.take_out(tasks.clone(), leaving()).await, Ok(0));
-    assert_eq!(there(record, &task).await, task);
+    write(database, vec![put(&task, Some(1))]).await.expect("changed");
+    assert_eq!(database.take_out(tasks.clone(), removal()).await, Ok(0));
+    assert_eq!(load(database, &task).await, task);
     let kinds: Vec<ArchiveKind> =
-        record.archives(None, 9).await.expect("listed").iter().map(|one| one.kind).collect();
-    assert_eq!(kinds, [Approvals], "an archive that nothing left for is none");
-    assert_eq!(record.counts().await.expect("counted").archived, 0);
+        database.archives(None, 9).await.expect("listed").iter().map(|archive| archive.kind).collect();
+    assert_eq!(kinds, [Approvals], "an archive without removed tasks is not stored");
+    assert_eq!(database.counts().await.expect("counted").archived, 0);
 }
 
-async fn what_somebody_is_at_or_is_to_undo_stays(opened: Opened) {
-    let record = &opened.record;
-    let (mut at_it, mut wanted) = (done(0), done(0));
-    for task in [&mut at_it, &mut wanted] {
-        carried_out(task);
+async fn keeps_tasks_with_work_or_a_running_attempt(fixture: TestDatabase) {
+    let database = &fixture.database;
+    let (mut running, mut rollback) = (completed(0), completed(0));
+    for task in [&mut running, &mut rollback] {
+        add_failed_execution(task);
         task.state = State::Failed;
         task.since.insert(State::Failed, at(0));
     }
-    let asked = Asked { by: person("eve"), reason: "enough".to_owned(), at: at(3) };
-    wanted.execution.as_mut().expect("carried out").undo = Some(asked);
-    let execution = at_it.execution.as_mut().expect("carried out");
+    let request = Asked { by: person("eve"), reason: "wrong target".to_owned(), at: at(3) };
+    rollback.execution.as_mut().expect("has an execution").undo = Some(request);
+    let execution = running.execution.as_mut().expect("has an execution");
     (execution.phase, execution.lease_until) = (Phase::RollingBack, at(200 * DAY));
-    write(record, vec![put(&at_it, None), put(&wanted, None)]).await.expect("new");
-    let leaving = |item: &Archived| vec![Leaving::of(Tasks, &id(), item)];
-    for task in [&at_it, &wanted] {
+    write(database, vec![put(&running, None), put(&rollback, None)]).await.expect("inserted");
+    let removal = |item: &Archived| vec![Leaving::of(Tasks, &id(), item)];
+    for task in [&running, &rollback] {
         assert!(
-            ids(record, Tasks, 100 * DAY).await.is_empty()
-                && ids(record, Approvals, 100 * DAY).await.is_empty()
+            archivable(database, Tasks, 100 * DAY).await.is_empty()
+                && archivable(database, Approvals, 100 * DAY).await.is_empty()
         );
-        // Nor if it came to that after it was copied.
-        let item = copied(record, Tasks, &task.task_id).await;
-        assert_eq!(record.take_out(archive(Tasks, 0), leaving(&item)).await, Ok(0));
+        // Also if that happened after the copy.
+        let item = copy(database, Tasks, &task.task_id).await;
+        assert_eq!(database.take_out(archive(Tasks, 0), removal(&item)).await, Ok(0));
     }
 }
 
-async fn lists_go_on_behind_the_last_page(opened: Opened) {
-    let record = &opened.record;
-    let all: Vec<StoredTask> = [5, 5, 5, 1, 9].map(done).into();
-    write(record, all.iter().map(|task| put(task, None)).collect()).await.expect("new");
+async fn pages_through_archivable_tasks(fixture: TestDatabase) {
+    let database = &fixture.database;
+    let all: Vec<StoredTask> = [5, 5, 5, 1, 9].map(completed).into();
+    write(database, all.iter().map(|task| put(task, None)).collect()).await.expect("inserted");
     for kind in [Tasks, Approvals] {
         let (mut found, mut last) = (Vec::new(), None);
         loop {
-            let page = record.to_be_archived(kind, at(9), at(9), last.as_ref(), 2).await.expect("asked");
+            let page = database.to_be_archived(kind, at(9), at(9), last.as_ref(), 2).await.expect("succeeds");
             found.extend(page.iter().cloned());
             if page.len() < 2 {
                 break;
@@ -330,67 +334,69 @@ async fn lists_go_on_behind_the_last_page(opened: Opened) {
             last = page.into_iter().next_back();
         }
         let seconds: Vec<Moment> = found.iter().map(|(at, _)| *at).collect();
-        assert_eq!(seconds, [at(1), at(5), at(5), at(5)], "the oldest first, and not what is too young");
+        assert_eq!(seconds, [at(1), at(5), at(5), at(5)], "the oldest first, and none that is too young");
         assert_eq!(found.iter().map(|(_, id)| id).collect::<BTreeSet<_>>().len(), 4);
     }
 }
 
-async fn of_many_who_archive_the_same_each_task_leaves_once(opened: Opened) {
-    let all: Vec<StoredTask> = (0..10).map(done).collect();
-    write(&opened.record, all.iter().map(|task| put(task, None)).collect()).await.expect("new");
-    let before = numbers(&opened.record).await;
+async fn concurrent_archivers_remove_each_task_once(fixture: TestDatabase) {
+    let all: Vec<StoredTask> = (0..10).map(completed).collect();
+    write(&fixture.database, all.iter().map(|task| put(task, None)).collect()).await.expect("inserted");
+    let before = counts(&fixture.database).await;
     let mut archivers = tokio::task::JoinSet::new();
     for _ in 0..4 {
-        let record = opened.again().await;
+        let database = fixture.reopen().await;
         archivers.spawn(async move {
             let archive = archive(Tasks, 0);
-            record.announce_blob(&archive.key, at(0)).await.expect("announced");
-            let mut leaving = Vec::new();
-            for task_id in ids(&record, Tasks, DAY).await {
-                let Some(item) = record.archived(Tasks, &task_id).await.expect("read") else { continue };
-                leaving.push(Leaving::of(Tasks, &archive.archive_id, &item));
+            database.announce_blob(&archive.key, at(0)).await.expect("announced");
+            let mut removals = Vec::new();
+            for task_id in archivable(&database, Tasks, DAY).await {
+                let Some(item) = database.archived(Tasks, &task_id).await.expect("read") else { continue };
+                removals.push(Leaving::of(Tasks, &archive.archive_id, &item));
             }
-            record.take_out(archive, leaving).await.expect("taken out")
+            database.take_out(archive, removals).await.expect("removed")
         });
     }
-    let many: u64 = archivers.join_all().await.iter().sum();
-    assert_eq!(many, 10);
-    let archives = opened.record.archives(None, 9).await.expect("listed");
-    assert_eq!(archives.iter().map(|one| one.items).sum::<u64>(), 10);
-    assert_eq!(numbers(&opened.record).await, before);
+    let removed: u64 = archivers.join_all().await.iter().sum();
+    assert_eq!(removed, 10);
+    let archives = fixture.database.archives(None, 9).await.expect("listed");
+    assert_eq!(archives.iter().map(|archive| archive.items).sum::<u64>(), 10);
+    assert_eq!(counts(&fixture.database).await, before);
 }
 
-async fn a_blob_whose_archive_never_came_is_removed_and_not_used_any_more(opened: Opened) {
-    let record = &opened.record;
-    let mut task = done(0);
-    carried_out(&mut task);
-    write(record, vec![put(&task, None)]).await.expect("new");
+async fn orphaned_blob_is_removed_and_not_used_again(fixture: TestDatabase) {
+    let database = &fixture.database;
+    let mut task = completed(0);
+    add_failed_execution(&mut task);
+    write(database, vec![put(&task, None)]).await.expect("inserted");
     let late = archive(Tasks, 0);
-    record.announce_blob(&late.key, at(0)).await.expect("announced");
-    assert_eq!(record.doomed_blobs(at(0), 9).await, Ok(vec![late.key.clone()]));
-    // Whoever stood still for so long must not delete what is nowhere else.
-    let item = copied(record, Tasks, &task.task_id).await;
-    let refused = record.take_out(late.clone(), vec![Leaving::of(Tasks, &late.archive_id, &item)]).await;
+    database.announce_blob(&late.key, at(0)).await.expect("announced");
+    assert_eq!(database.doomed_blobs(at(0), 9).await, Ok(vec![late.key.clone()]));
+    // A process that was suspended for so long must not remove the task: the blob is about to be removed.
+    let item = copy(database, Tasks, &task.task_id).await;
+    let refused = database.take_out(late.clone(), vec![Leaving::of(Tasks, &late.archive_id, &item)]).await;
     assert!(matches!(refused, Err(DatabaseError::Conflict { .. })), "{refused:?}");
-    assert_eq!(there(record, &task).await, task);
-    record.blobs_removed(vec![late.key.clone()]).await.expect("removed");
-    let (_, _) = archived(record, Tasks, 100 * DAY).await;
-    assert_eq!(record.doomed_blobs(at(99 * DAY), 9).await, Ok(Vec::new()), "not at once");
-    let within = |kind: &str| format!("{kind}/{}", task.task_id);
-    let doomed = record.doomed_blobs(at(100 * DAY), 9).await.expect("asked");
-    assert_eq!(doomed, [within("output"), within("stash")], "the archive itself is needed");
-    record.blobs_removed(doomed).await.expect("removed");
-    assert_eq!(record.doomed_blobs(at(999 * DAY), 9).await, Ok(Vec::new()));
+    assert_eq!(load(database, &task).await, task);
+    database.blobs_removed(vec![late.key.clone()]).await.expect("removed");
+    let (_, _) = archive_all(database, Tasks, 100 * DAY).await;
+    assert_eq!(database.doomed_blobs(at(99 * DAY), 9).await, Ok(Vec::new()), "only after the grace period");
+    let prefix = |kind: &str| format!("{kind}/{}", task.task_id);
+    let deleting = database.doomed_blobs(at(100 * DAY), 9).await.expect("succeeds");
+    assert_eq!(deleting, [prefix("output"), prefix("stash")], "the blob of the archive is in use");
+    database.blobs_removed(deleting).await.expect("removed");
+    assert_eq!(database.doomed_blobs(at(999 * DAY), 9).await, Ok(Vec::new()));
 }
 
-async fn the_first_folder_is_the_folder_of_blobs(opened: Opened) {
+async fn first_blob_store_wins(fixture: TestDatabase) {
     let store = |name: &str| BlobStore { store_id: name.to_owned(), folder: format!("/srv/{name}") };
     let mut openers = tokio::task::JoinSet::new();
     for number in 0..4 {
-        let record = opened.again().await;
-        openers.spawn(async move { record.blob_store(store(&format!("s{number}"))).await.expect("named") });
+        let database = fixture.reopen().await;
+        openers.spawn(
+            async move { database.blob_store(store(&format!("s{number}"))).await.expect("registered") },
+        );
     }
-    let all = openers.join_all().await;
-    assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
-    assert_eq!(opened.record.blob_store(store("late")).await, Ok(all[0].clone()));
+    let stores = openers.join_all().await;
+    assert!(stores.iter().all(|store| *store == stores[0]), "{stores:?}");
+    assert_eq!(fixture.database.blob_store(store("late")).await, Ok(stores[0].clone()));
 }

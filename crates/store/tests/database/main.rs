@@ -1,15 +1,11 @@
-//! The record on SQLite and on PostgreSQL: every scenario on both, against real databases.
+//! The database on SQLite and on PostgreSQL: every scenario runs on both, against real databases.
 
-#![expect(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail and tell like tests"
-)]
+#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "test helpers fail like tests")]
 
 mod archives;
-mod bulk;
-mod opened;
+mod bulk_load;
+mod fixture;
 mod people;
 mod postgres;
-mod reviews;
+mod tasks;
 mod work;

@@ -1,37 +1,38 @@
-//! What leaves the record when it is old, and comes back when somebody wants it: requests of tasks that ended, and whole tasks.
+//! Archives: approvals of closed tasks, and whole closed tasks, are moved to blobs when they are old, and can be restored.
 //!
-//! Whoever archives keeps a copy first and deletes afterwards, only what is still as it was copied. What comes back does not
-//! replace what is there. Audit entries and events never leave.
+//! The caller writes the copy first and removes the rows afterwards; only rows that have not changed since they were copied are removed.
+//! Restoring never overwrites rows. Audit entries and events are never archived.
 
-mod back;
-mod out;
+mod remove;
+mod restore;
 
 use ade_domain::Moment;
 use ade_domain::approval::Approval;
 use ade_domain::task::ArchivedApprovals;
 use serde::{Deserialize, Serialize};
 
-use super::sql::{Arg, Link, Row, json};
-use super::work::{BEFORE_ALL, LogLine};
-use super::{Comment, Database, DatabaseError, StoredTask, Work};
+use super::batch::Statement;
+use super::sql::{Arg, Select, json, placeholders};
+use super::work::LogLine;
+use super::{Comment, Database, DatabaseError, StoredTask, TaskPosition, id_pair, position_args};
 
-pub use out::Leaving;
+pub use remove::Leaving;
+use remove::RemoveArchived;
+use restore::RestoreArchive;
 
-/// Tasks that are asked for at once.
-const AT_ONCE: usize = 200;
+/// Task ids of one statement.
+const MAX_IDS: usize = 200;
 
-/// What an archive holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArchiveKind {
-    /// Requests of tasks that ended.
+    /// The approval requests of closed tasks.
     Approvals,
-    /// Whole tasks, with what was said about them.
+    /// Whole tasks with their approval requests, comments and logs.
     Tasks,
 }
 
 impl ArchiveKind {
-    /// As it is written everywhere.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -44,162 +45,99 @@ impl ArchiveKind {
 /// An archive: a blob, and what is in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Archive {
-    /// What it is known by.
     pub archive_id: String,
-    /// What it holds.
     pub kind: ArchiveKind,
-    /// Where.
+    /// The key of the blob.
     pub key: String,
-    /// How many tasks left for it. It may have lines of others, which had changed when they were to leave.
+    /// How many tasks it was made for. The blob may have further lines, of tasks that had changed and were not removed.
     pub items: u64,
-    /// Bytes of the blob.
+    /// The size of the blob.
     pub bytes: u64,
-    /// When it was made.
     pub created_at: Moment,
-    /// When the oldest task in it ended.
+    /// When the oldest task in it was closed.
     pub from: Moment,
-    /// When the youngest did.
+    /// When the newest task in it was closed.
     pub to: Moment,
-    /// When it was last brought back.
     #[serde(default)]
     pub restored_at: Option<Moment>,
 }
 
-/// A line of an archive.
+/// One line of an archive: a task with its rows in other tables.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Archived {
-    /// The task; only its requests count in an archive of requests.
+    /// Only informative in an archive of approvals.
     pub task: StoredTask,
-    /// Who was asked.
     pub approvals: Vec<Approval>,
-    /// What was said about it.
     #[serde(default)]
     pub comments: Vec<Comment>,
-    /// What was said while it was carried out.
     #[serde(default)]
     pub logs: Vec<LogLine>,
-    /// What it is found by, in an archive of tasks.
+    /// Kind and value; see the table `task_labels`.
     #[serde(default)]
     pub marks: Vec<(String, String)>,
-    /// Whether its requests are in another archive.
+    /// Whether the approval requests are in another archive.
     #[serde(default)]
-    pub requests_archived: bool,
-    /// What is remembered of them then.
+    pub approvals_archived: bool,
+    /// The summary of the archived approval requests.
     #[serde(default)]
     pub remembered: Option<ArchivedApprovals>,
 }
 
-/// What did not come back from an archive, and why.
+/// How many tasks of an archive were not restored, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LeftOut {
-    /// Tasks that were taken out once more: another archive has what they are now.
+    /// Archived again later: another archive has the current version.
     pub outdated: u64,
-    /// Tasks that are archived themselves: their requests come back once they are here.
+    /// Archived themselves: their approval requests can be restored once the tasks are.
     pub away: u64,
 }
 
-/// Where a list of what is to be archived goes on: when the last one ended, and which it was.
-type Place = (Moment, String);
-
-/// What changes the record.
-#[derive(Debug, Clone)]
-pub(super) enum Archiving {
-    /// Takes out what was copied, and says where the copy is.
-    Out { archive: Archive, items: Vec<Leaving> },
-    /// Brings back what is not there.
-    Back { archive: Archive, items: Vec<Archived>, stays_until: Moment },
-    /// Counts a day.
-    Day { day: String, from: Moment, to: Moment },
-}
-
-impl Archiving {
-    pub(super) async fn apply(&self, link: &mut Link<'_>) -> Result<u64, DatabaseError> {
-        match self {
-            Self::Out { archive, items } => out::take_out(link, archive, items).await,
-            Self::Back { archive, items, stays_until } => {
-                back::bring_back(link, archive, items, *stays_until).await
-            }
-            Self::Day { day, from, to } => count_day(link, day, *from, *to).await,
-        }
-    }
-}
-
-async fn put(link: &mut Link<'_>, archive: &Archive) -> Result<(), DatabaseError> {
+fn put_archive(archive: &Archive) -> Result<Statement, DatabaseError> {
     let args = [archive.archive_id.as_str().into(), json(archive)?];
     let sql = "INSERT INTO archives (archive_id, body) VALUES ($1::uuid, $2::jsonb) \
                ON CONFLICT (archive_id) DO UPDATE SET body = excluded.body";
-    link.run(sql, &args).await.map(drop)
-}
-
-async fn count_day(link: &mut Link<'_>, day: &str, from: Moment, to: Moment) -> Result<u64, DatabaseError> {
-    let span = [from.into(), to.into()];
-    let mut counted = serde_json::Map::new();
-    for (name, sql) in [
-        (
-            "completed",
-            "SELECT count(*)::bigint FROM tasks WHERE state = 'COMPLETED' AND closed_at >= moment($1) AND closed_at < moment($2)",
-        ),
-        (
-            "failed",
-            "SELECT count(*)::bigint FROM tasks WHERE state = 'FAILED' AND closed_at >= moment($1) AND closed_at < moment($2)",
-        ),
-        (
-            "rejected",
-            "SELECT count(*)::bigint FROM tasks WHERE state = 'REJECTED' AND closed_at >= moment($1) AND closed_at < moment($2)",
-        ),
-        (
-            "cancelled",
-            "SELECT count(*)::bigint FROM tasks WHERE state = 'CANCELLED' AND closed_at >= moment($1) AND closed_at < moment($2)",
-        ),
-    ] {
-        let rows = link.rows(sql, &span).await?;
-        let many = rows.first().map_or(Ok(0), |row| row.number(0))?;
-        counted.insert(name.to_owned(), many.into());
-    }
-    let sql = "INSERT INTO days (day, body) VALUES ($1, $2::jsonb) ON CONFLICT DO NOTHING";
-    link.run(sql, &[day.into(), json(&counted)?]).await
+    Ok(Statement::new(sql, args))
 }
 
 impl Database {
-    /// Tasks that ended before `before` and whose requests, or they themselves, are to be archived now: the oldest first, from the
-    /// first one behind `after`. Not those that somebody is at or is to undo, and not what was brought back and stays.
+    /// Tasks that were closed before `before` and that, or whose approval requests, can be archived: the oldest first, after the last
+    /// one of the page before. Tasks with work or a running attempt, and restored tasks that are still to be kept, are left out.
     pub async fn to_be_archived(
         &self,
         kind: ArchiveKind,
         before: Moment,
         now: Moment,
-        after: Option<&Place>,
+        after: Option<&TaskPosition>,
         limit: u32,
-    ) -> Result<Vec<Place>, DatabaseError> {
-        let more = match kind {
+    ) -> Result<Vec<TaskPosition>, DatabaseError> {
+        let of_kind = match kind {
             ArchiveKind::Tasks => "",
-            ArchiveKind::Approvals => " AND requests_archived = 0",
+            ArchiveKind::Approvals => " AND approvals_archived = 0",
         };
-        // Where the walk begins is said twice: an index knows where to begin by the first.
+        // `closed_at >= $3` is redundant, but tells an index where to begin.
         let sql = format!(
-            "SELECT micros(closed_at), task_id::text FROM tasks WHERE closed_at < moment($1){more} \
-             AND lease_until IS NULL AND work IS NULL AND (stays_until IS NULL OR stays_until <= moment($2)) \
+            "SELECT micros(closed_at), task_id::text FROM tasks WHERE closed_at < moment($1){of_kind} \
+             AND lease_until IS NULL AND work_kind IS NULL AND (keep_until IS NULL OR keep_until <= moment($2)) \
              AND closed_at >= moment($3) AND (closed_at > moment($3) OR task_id > $4::uuid) \
-             ORDER BY closed_at, task_id LIMIT {limit}"
+             ORDER BY closed_at, task_id"
         );
-        let first = (Moment::from_micros(0), BEFORE_ALL.to_owned());
-        let (from, id) = after.unwrap_or(&first);
-        let args = [before.into(), now.into(), (*from).into(), id.as_str().into()];
-        self.read(async |link| {
-            let rows = link.rows(&sql, &args).await?;
-            rows.iter().map(|row| Ok((row.moment(0)?, row.text(1)?.to_owned()))).collect()
-        })
-        .await
+        let [from, id] = position_args(after);
+        let args = [before.into(), now.into(), from, id];
+        self.fetch_page(&sql, &args, limit, |row| Ok((row.moment(0)?, row.string(1)?))).await
     }
 
-    /// A task as it goes into an archive, if it is there.
+    /// Loads a task as it is written to an archive.
     pub async fn archived(
         &self,
         kind: ArchiveKind,
         task_id: &str,
     ) -> Result<Option<Archived>, DatabaseError> {
-        // First, because whoever takes it out checks it: requests that leave or come back meanwhile are noticed.
-        let (requests_archived, marks) = self.marked(task_id).await?;
+        let args = [task_id.into()];
+        // Before the task itself: the removal compares it, and so notices approval requests that are archived or restored meanwhile.
+        let sql = "SELECT approvals_archived FROM tasks WHERE task_id = $1::uuid";
+        let approvals_archived = self.fetch_number(sql, &args).await? > 0;
+        let sql = "SELECT kind, label FROM task_labels WHERE task_id = $1::uuid ORDER BY kind, label";
+        let marks = self.fetch_all(sql, &args, id_pair).await?;
         let Some(mut task) = self.task(task_id).await? else { return Ok(None) };
         let approvals = std::mem::take(&mut task.approvals);
         let remembered = task.remembered.clone();
@@ -208,96 +146,60 @@ impl Database {
             comments = self.comments(task_id).await?;
             logs = self.said(task_id, 0, u32::MAX).await?;
         }
-        Ok(Some(Archived { task, approvals, comments, logs, marks, requests_archived, remembered }))
+        Ok(Some(Archived { task, approvals, comments, logs, marks, approvals_archived, remembered }))
     }
 
-    /// Whether the requests of a task are archived, and what it is found by.
-    async fn marked(&self, task_id: &str) -> Result<(bool, Vec<(String, String)>), DatabaseError> {
-        let args = [task_id.into()];
-        self.read(async |link| {
-            let sql = "SELECT requests_archived FROM tasks WHERE task_id = $1::uuid";
-            let rows = link.rows(sql, &args).await?;
-            let archived = rows.first().map_or(Ok(0), |row| row.number(0))? > 0;
-            let sql = "SELECT kind, mark FROM task_marks WHERE task_id = $1::uuid ORDER BY kind, mark";
-            let rows = link.rows(sql, &args).await?;
-            let mark = |row: &Row| Ok((row.text(0)?.to_owned(), row.text(1)?.to_owned()));
-            Ok((archived, rows.iter().map(mark).collect::<Result<_, DatabaseError>>()?))
-        })
-        .await
-    }
-
-    /// Takes out what was copied into a blob that was [announced](Self::announce_blob), as far as it is still as it was copied;
-    /// how many. If none is, there is no such archive.
+    /// Removes tasks that were copied to an [announced](Self::announce_blob) blob, as far as they have not changed since. Returns how
+    /// many. The archive is stored unless that is 0.
     pub async fn take_out(&self, archive: Archive, items: Vec<Leaving>) -> Result<u64, DatabaseError> {
-        self.work(Work::Archive(Archiving::Out { archive, items })).await
+        self.execute(RemoveArchived { archive, items }).await
     }
 
-    /// Brings back what is not there, to stay until a moment; how many tasks that concerned.
+    /// Restores what is not in the database, and keeps it from being archived again before `keep_until`. Returns how many tasks were
+    /// changed.
     pub async fn bring_back(
         &self,
         archive: Archive,
         items: Vec<Archived>,
-        stays_until: Moment,
+        keep_until: Moment,
     ) -> Result<u64, DatabaseError> {
-        self.work(Work::Archive(Archiving::Back { archive, items, stays_until })).await
+        self.execute(RestoreArchive { archive, items, keep_until }).await
     }
 
-    /// Why some tasks that are in an archive do not come back from it.
+    /// Why some tasks of an archive were not restored.
     pub async fn left_out(&self, archive: &Archive, task_ids: &[String]) -> Result<LeftOut, DatabaseError> {
         let (condition, newest) = match archive.kind {
             ArchiveKind::Tasks => ("archive_id <> $1::uuid", Some(archive.archive_id.as_str())),
-            ArchiveKind::Approvals => ("away = 1", None),
+            ArchiveKind::Approvals => ("is_archived = 1", None),
         };
-        let mut left = LeftOut::default();
-        for some in task_ids.chunks(AT_ONCE) {
-            let mut args: Vec<Arg> = newest.map(|archive_id| archive_id.into()).into_iter().collect();
-            let first = args.len() + 1;
-            args.extend(some.iter().map(|id| Arg::from(id.as_str())));
-            let places: Vec<String> = (first..=args.len()).map(|number| format!("${number}::uuid")).collect();
+        let mut count = 0;
+        for ids in task_ids.chunks(MAX_IDS) {
+            let mut args: Vec<Arg> = newest.into_iter().map(Arg::from).collect();
+            let list = placeholders(args.len() + 1, ids.len(), "::uuid");
+            args.extend(ids.iter().map(|id| Arg::from(id.as_str())));
             let sql = format!(
-                "SELECT count(*)::bigint FROM archived_tasks WHERE {condition} AND task_id IN ({})",
-                places.join(", ")
+                "SELECT count(*)::bigint FROM archived_tasks WHERE {condition} AND task_id IN ({list})"
             );
-            let many = self
-                .read(async |link| link.rows(&sql, &args).await?.first().map_or(Ok(0), |row| row.number(0)))
-                .await?;
-            match archive.kind {
-                ArchiveKind::Tasks => left.outdated += many,
-                ArchiveKind::Approvals => left.away += many,
-            }
+            count += self.fetch_number(&sql, &args).await?;
         }
-        Ok(left)
-    }
-
-    /// Counts what happened on a day, once; whether nobody had.
-    pub async fn count_day(&self, day: &str, from: Moment, to: Moment) -> Result<bool, DatabaseError> {
-        let day = day.to_owned();
-        Ok(self.work(Work::Archive(Archiving::Day { day, from, to })).await? > 0)
-    }
-
-    /// Archives, the newest first; from the first one before `before`.
-    pub async fn archives(&self, before: Option<&str>, limit: u32) -> Result<Vec<Archive>, DatabaseError> {
-        let (sql, args): (String, Vec<Arg>) = match before {
-            None => (
-                format!("SELECT body::text FROM archives ORDER BY archive_id DESC LIMIT {limit}"),
-                Vec::new(),
-            ),
-            Some(before) => (
-                format!(
-                    "SELECT body::text FROM archives WHERE archive_id < $1::uuid ORDER BY archive_id DESC LIMIT {limit}"
-                ),
-                vec![before.into()],
-            ),
-        };
-        self.read(async |link| link.rows(&sql, &args).await?.iter().map(|row| row.json(0)).collect()).await
-    }
-
-    /// One archive.
-    pub async fn archive(&self, archive_id: &str) -> Result<Option<Archive>, DatabaseError> {
-        self.read(async |link| {
-            let sql = "SELECT body::text FROM archives WHERE archive_id = $1::uuid";
-            link.rows(sql, &[archive_id.into()]).await?.first().map(|row| row.json(0)).transpose()
+        Ok(match archive.kind {
+            ArchiveKind::Tasks => LeftOut { outdated: count, away: 0 },
+            ArchiveKind::Approvals => LeftOut { outdated: 0, away: count },
         })
-        .await
+    }
+
+    /// Archives, the newest first; only those before the id `before`.
+    pub async fn archives(&self, before: Option<&str>, limit: u32) -> Result<Vec<Archive>, DatabaseError> {
+        let mut select = Select::new("SELECT body::text FROM archives");
+        if let Some(before) = before {
+            select.and("archive_id < ?::uuid", [before.into()]);
+        }
+        select.sql.push_str(" ORDER BY archive_id DESC");
+        self.fetch_page(&select.sql, &select.args, limit, |row| row.json(0)).await
+    }
+
+    pub async fn archive(&self, archive_id: &str) -> Result<Option<Archive>, DatabaseError> {
+        let sql = "SELECT body::text FROM archives WHERE archive_id = $1::uuid";
+        self.fetch_first(sql, &[archive_id.into()], |row| row.json(0)).await
     }
 }

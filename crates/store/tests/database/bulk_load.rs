@@ -1,4 +1,4 @@
-//! What is loaded in bulk is what commits would have written and a sequencer numbered, column by column, on both databases.
+//! A bulk load writes the same rows as commits and the sequencer, column by column.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +12,9 @@ use ade_store::database::{AuditFilter, Bare, Commit, Event, Loader, Place, Store
 use serde_json::json;
 use sqlx::{AssertSqlSafe, ConnectOptions};
 
-use crate::opened::{at, id, person};
+use crate::fixture::{at, id, person};
 
-const TABLES: [&str; 5] = ["tasks", "task_marks", "approvals", "audit", "events"];
+const TABLES: [&str; 5] = ["tasks", "task_labels", "approvals", "audit", "events"];
 
 fn task(state: State) -> StoredTask {
     let resource = |id: &str| Resource {
@@ -34,13 +34,13 @@ fn task(state: State) -> StoredTask {
         priority: 7,
     };
     let digest = config.digest().expect("canonical");
-    let mut review = Task::draft(id(), config, digest, person("ann"), AuthorSet::default(), at(0));
-    review.transitions.clear();
-    review.state = state;
-    review.since.insert(state, at(9));
+    let mut task = Task::draft(id(), config, digest, person("ann"), AuthorSet::default(), at(0));
+    task.transitions.clear();
+    task.state = state;
+    task.since.insert(state, at(9));
     let approval = |reviewer: &str, responded_at| Approval {
         approval_id: id(),
-        task_id: review.task_id.clone(),
+        task_id: task.task_id.clone(),
         revision: 2,
         reviewer_id: person(reviewer),
         reviewer_name: "Rob".to_owned(),
@@ -65,9 +65,9 @@ fn task(state: State) -> StoredTask {
         why: vec!["because".to_owned()],
     };
     let approvals = vec![approval("rob", Some(at(8))), approval("sue", None)];
-    review.approvals = approvals;
+    task.approvals = approvals;
     let metadata = Metadata { tags: vec!["urgent".to_owned(), "q\\3".to_owned()], ..Metadata::default() };
-    Task { metadata, approval_ends_at: Some(at(500)), ..review }.into()
+    Task { metadata, approval_ends_at: Some(at(500)), ..task }.into()
 }
 
 fn entry(task: &StoredTask, actor: Option<&str>) -> AuditBody {
@@ -100,8 +100,8 @@ fn event(task: &StoredTask) -> Event {
     }
 }
 
-/// Some tasks in several states, with what is told of each.
-fn some() -> (Vec<StoredTask>, Vec<AuditBody>, Vec<Event>) {
+/// Tasks in several states, with audit entries and events.
+fn history() -> (Vec<StoredTask>, Vec<AuditBody>, Vec<Event>) {
     let tasks: Vec<_> =
         [State::Completed, State::Approved, State::Draft, State::Failed].map(task).into_iter().collect();
     let entries = tasks.iter().flat_map(|task| [entry(task, Some("ann")), entry(task, None)]).collect();
@@ -109,103 +109,103 @@ fn some() -> (Vec<StoredTask>, Vec<AuditBody>, Vec<Event>) {
     (tasks, entries, events)
 }
 
-async fn commit(record: &Database, tasks: &[StoredTask], audit: &[AuditBody], events: &[Event]) {
+async fn commit(database: &Database, tasks: &[StoredTask], audit: &[AuditBody], events: &[Event]) {
     let write = |task: &StoredTask| Write::Task { task: Box::new(task.clone()), expected: None, at: at(100) };
     let writes = tasks.iter().map(write).collect();
     let commit = Commit { writes, audit: audit.to_vec(), events: events.to_vec(), answer: None };
-    record.commit(commit).await.expect("new");
-    while record.number("here", at(100), 1_000, 100).await.expect("numbered") > 0 {}
+    database.commit(commit).await.expect("inserted");
+    while database.number("here", at(100), 1_000, 100).await.expect("numbered") > 0 {}
 }
 
 async fn load(mut loader: Loader, tasks: &[StoredTask], audit: &[AuditBody], events: &[Event]) {
-    loader.prepare_month(at(0)).await.expect("made");
+    loader.prepare_month(at(0)).await.expect("created");
     let mut chain = loader.chain().await.expect("read");
-    // In two parts: the chain goes on.
+    // In two parts, to continue the chain.
     for (tasks, audit, events) in
         [(&tasks[..1], &audit[..2], &events[..1]), (&tasks[1..], &audit[2..], &events[1..])]
     {
-        let rows = chain.rows(tasks, audit.to_vec(), events).expect("JSON");
+        let rows = chain.rows(tasks, audit.to_vec(), events).expect("serialised");
         loader.write(&rows).await.expect("written");
     }
     loader.finish().await.expect("finished");
 }
 
-/// Goes on as if nothing had been special, and everything is found.
-async fn serves(record: &Database, task: &StoredTask) {
-    assert_eq!(record.task(&task.task_id).await.expect("read").as_ref(), Some(task));
+/// Reads a loaded task, and continues with ordinary commits.
+async fn check_in_use(database: &Database, task: &StoredTask) {
+    assert_eq!(database.task(&task.task_id).await.expect("read").as_ref(), Some(task));
     let another = self::task(State::Reviewing);
     let audit = [entry(&another, Some("ann"))];
-    commit(record, std::slice::from_ref(&another), &audit, &[event(&another)]).await;
+    commit(database, std::slice::from_ref(&another), &audit, &[event(&another)]).await;
     let mut walk = Walk::new(None);
-    let entries = record.audit(&AuditFilter::default(), 0, 100).await.expect("read");
+    let entries = database.audit(&AuditFilter::default(), 0, 100).await.expect("read");
     assert_eq!(entries.len(), 9);
     for row in &entries {
-        walk.step(&row.entry().expect("as it was written")).expect("follows the one before");
+        walk.step(&row.entry().expect("as it was written")).expect("chained");
     }
-    assert_eq!(record.events(0, 100).await.expect("read").len(), 5);
+    assert_eq!(database.events(0, 100).await.expect("read").len(), 5);
 }
 
 async fn sqlite_rows(folder: &std::path::Path, table: &str) -> Vec<String> {
-    let file = folder.join("record.sqlite3");
+    let file = folder.join("ade.sqlite3");
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file).read_only(true);
-    let mut link = options.connect().await.expect("opens");
+    let mut connection = options.connect().await.expect("opens");
     let columns: String =
         sqlx::query_scalar("SELECT group_concat('\"' || name || '\"') FROM pragma_table_info($1)")
             .bind(table)
-            .fetch_one(&mut link)
+            .fetch_one(&mut connection)
             .await
             .expect("columns");
     let sql = format!("SELECT json_array({columns}) AS line FROM {table} ORDER BY line");
-    sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(&mut link).await.expect("rows")
+    sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(&mut connection).await.expect("rows")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_sqlite_it_is_the_same_column_by_column() {
-    let (one, other) = (crate::opened::on_sqlite().await, tempfile::tempdir().expect("a folder"));
-    let (tasks, audit, events) = some();
-    commit(&one.record, &tasks, &audit, &events).await;
-    load(Loader::in_folder(other.path()).await.expect("opens"), &tasks, &audit, &events).await;
+async fn sqlite_rows_equal_those_of_commits() {
+    let (committed, loaded) = (crate::fixture::on_sqlite().await, tempfile::tempdir().expect("a folder"));
+    let (tasks, audit, events) = history();
+    commit(&committed.database, &tasks, &audit, &events).await;
+    load(Loader::in_folder(loaded.path()).await.expect("opens"), &tasks, &audit, &events).await;
     for table in TABLES {
-        let rows = sqlite_rows(one.folder.as_ref().expect("on SQLite").path(), table).await;
+        let rows = sqlite_rows(committed.folder.as_ref().expect("on SQLite").path(), table).await;
         assert!(!rows.is_empty());
-        assert_eq!(rows, sqlite_rows(other.path(), table).await, "{table}");
+        assert_eq!(rows, sqlite_rows(loaded.path(), table).await, "{table}");
     }
-    serves(&Database::in_folder(other.path()).await.expect("opens"), &tasks[0]).await;
+    check_in_use(&Database::in_folder(loaded.path()).await.expect("opens"), &tasks[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_postgresql_it_is_the_same_column_by_column() {
-    let (one, other) = (crate::opened::on_postgres().await, crate::opened::on_postgres().await);
-    let (tasks, audit, events) = some();
-    commit(&one.record, &tasks, &audit, &events).await;
-    let url = &other.database.as_ref().expect("on PostgreSQL").1;
+async fn postgres_rows_equal_those_of_commits() {
+    let (committed, loaded) = (crate::fixture::on_postgres().await, crate::fixture::on_postgres().await);
+    let (tasks, audit, events) = history();
+    commit(&committed.database, &tasks, &audit, &events).await;
+    let url = &loaded.postgres.as_ref().expect("on PostgreSQL").1;
     load(Loader::on_postgres(url).await.expect("opens"), &tasks, &audit, &events).await;
-    let server = crate::opened::server().await;
+    let server = crate::fixture::server().await;
     for table in TABLES {
         let sql = format!("SELECT row_to_json(t)::text AS line FROM {table} t ORDER BY line");
-        let rows = |opened: &crate::opened::Opened| {
-            let name = &opened.database.as_ref().expect("on PostgreSQL").0;
+        let rows = |fixture: &crate::fixture::TestDatabase| {
+            let name = &fixture.postgres.as_ref().expect("on PostgreSQL").0;
             server.psql(name, &sql).expect("rows")
         };
-        assert!(!rows(&one).is_empty());
-        assert_eq!(rows(&one), rows(&other), "{table}");
+        assert!(!rows(&committed).is_empty());
+        assert_eq!(rows(&committed), rows(&loaded), "{table}");
     }
-    serves(&other.record, &tasks[0]).await;
+    check_in_use(&loaded.database, &tasks[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn measurements_take_place_in_an_empty_database_alone() {
-    let server = crate::opened::server().await;
+async fn benchmarks_require_an_empty_database() {
+    let server = crate::fixture::server().await;
     let url = server.create_database(&format!("t{}", id().replace('-', ""))).expect("created");
-    let place = Place::find(&url).await.expect("reached").expect("it is empty");
-    assert!(place.settings.contains("fsync"), "{}", place.settings);
-    let within = place.make(1).await.expect("made");
-    let bare = Bare::on_postgres(&within, 2).await.expect("made");
-    bare.insert(&id(), "{}").await.expect("inserted");
-    bare.close().await;
-    let loader = Loader::on_postgres(&within).await.expect("opens");
+    let bench = Place::find(&url).await.expect("reached").expect("empty");
+    assert!(bench.settings.contains("fsync"), "{}", bench.settings);
+    let schema_url = bench.make(1).await.expect("created");
+    let table = Bare::on_postgres(&schema_url, 2).await.expect("created");
+    table.insert(&id(), "{}").await.expect("inserted");
+    table.close().await;
+    let loader = Loader::on_postgres(&schema_url).await.expect("opens");
     loader.finish().await.expect("finished");
-    assert!(Place::find(&url).await.expect("reached").is_none(), "there is something in it");
-    place.remove(1).await.expect("removed");
-    assert!(Place::find(&url).await.expect("reached").is_some(), "nothing is left behind");
+    assert!(Place::find(&url).await.expect("reached").is_none(), "not empty");
+    bench.remove(1).await.expect("removed");
+    assert!(Place::find(&url).await.expect("reached").is_some(), "empty again");
 }

@@ -1,4 +1,4 @@
-//! The data folder: for its owner's eyes only, and for one process at a time.
+//! The data folder: readable by its owner only, and used by one process at a time.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -7,30 +7,22 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Why a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// Another process uses it.
     #[error("{0} is used by another ade process; stop it, or choose another folder with --data")]
     InUse(PathBuf),
-    /// It cannot be made, or not be written to.
     #[error("cannot use {path}: {source}")]
-    Unusable {
-        /// Which folder or file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Unusable { path: PathBuf, source: io::Error },
 }
 
-/// A folder that belongs to this process until this is dropped.
+/// A folder that belongs to this process until the value is dropped.
 #[derive(Debug)]
 pub struct DataFolder {
-    _in_use: File,
+    _lock_file: File,
 }
 
 impl DataFolder {
-    /// Makes the folder and takes it.
+    /// Creates the folder if it is missing, and locks it.
     pub fn claim(data: &Path) -> Result<Self, FolderError> {
         let unusable = |source| FolderError::Unusable { path: data.to_owned(), source };
         private_folder(data).map_err(unusable)?;
@@ -41,14 +33,14 @@ impl DataFolder {
             .open(data.join("in-use"))
             .map_err(unusable)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { _in_use: file }),
+            Ok(()) => Ok(Self { _lock_file: file }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(FolderError::InUse(data.to_owned())),
             Err(errno) => Err(unusable(errno.into())),
         }
     }
 }
 
-/// Makes a folder for its owner only: purposes and tokens are nobody else's business. One that is there stays as it is.
+/// Creates a folder that only its owner can read, because it contains tokens. An existing folder keeps its permissions.
 pub fn private_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }

@@ -1,4 +1,4 @@
-//! Hints to those who wait: something happened to your request, ask again.
+//! Notifications for callers that wait for a lock request: something happened to it, check again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,28 +6,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ade_domain::lock::RequestKey;
 use tokio::sync::Notify;
 
-/// Who wants to hear about which request.
+/// The subscriptions of this process, by request; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Subscriptions {
     by_request: Arc<Mutex<HashMap<RequestKey, Vec<Arc<Notify>>>>>,
 }
 
 impl Subscriptions {
-    /// Starts to listen. What happens from now on is not missed, also if nobody waits yet.
+    /// Subscribes to a request. A notification from now on is not lost, even if nobody waits for it yet.
     #[must_use]
     pub fn watch(&self, request: RequestKey) -> Subscription {
         let notify = Arc::new(Notify::new());
         self.lock().entry(request).or_default().push(notify.clone());
-        Subscription { request, notify, watchers: self.clone() }
+        Subscription { request, notify, subscriptions: self.clone() }
     }
 
-    /// Whether anybody listens to this request.
     #[must_use]
     pub fn is_watched(&self, request: RequestKey) -> bool {
         self.lock().contains_key(&request)
     }
 
-    /// Tells whoever listens to this request.
     pub fn wake(&self, request: RequestKey) {
         for notify in self.lock().get(&request).into_iter().flatten() {
             notify.notify_one();
@@ -39,16 +37,16 @@ impl Subscriptions {
     }
 }
 
-/// An ear for one request.
+/// A subscription to one request, until it is dropped.
 #[derive(Debug)]
 pub struct Subscription {
     request: RequestKey,
     notify: Arc<Notify>,
-    watchers: Subscriptions,
+    subscriptions: Subscriptions,
 }
 
 impl Subscription {
-    /// Waits until something happened to the request since this was called last.
+    /// Waits for a notification since the last call.
     pub async fn changed(&self) {
         self.notify.notified().await;
     }
@@ -56,11 +54,11 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let mut watchers = self.watchers.lock();
-        if let Some(listening) = watchers.get_mut(&self.request) {
-            listening.retain(|notify| !Arc::ptr_eq(notify, &self.notify));
-            if listening.is_empty() {
-                watchers.remove(&self.request);
+        let mut by_request = self.subscriptions.lock();
+        if let Some(subscribers) = by_request.get_mut(&self.request) {
+            subscribers.retain(|notify| !Arc::ptr_eq(notify, &self.notify));
+            if subscribers.is_empty() {
+                by_request.remove(&self.request);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Threads beside the commands: syncing the journal, and replacing it by a snapshot.
+//! Threads of the journal: one syncs it, another one replaces it by a snapshot.
 
 use std::fs::File;
 use std::io;
@@ -10,52 +10,58 @@ use super::EmbeddedCoordination;
 use super::journal::JournalError;
 use super::state::State;
 
-/// The longest time that something answered may be missing from the disk.
-const SYNC_EVERY: Duration = Duration::from_millis(50);
+/// How long an acknowledged change may be missing from the disk.
+const SYNC_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Syncs the journal while there is something to sync.
 #[derive(Debug)]
 pub(super) struct Syncer {
-    shared: Arc<(Mutex<Work>, Condvar)>,
+    shared: Arc<(Mutex<SyncState>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Work {
+struct SyncState {
     file: Option<Arc<File>>,
-    dirty: bool,
-    stop: bool,
+    is_dirty: bool,
+    is_stopping: bool,
     failure: Option<String>,
+}
+
+impl SyncState {
+    /// Nobody knows any more what is on the disk.
+    fn fail(&mut self, error: &io::Error) {
+        tracing::error!(%error, "cannot sync the journal; refusing all lock commands");
+        self.failure = Some(error.to_string());
+    }
 }
 
 impl Syncer {
     pub(super) fn start(file: &Option<Arc<File>>) -> io::Result<Self> {
-        let work = Work { file: file.clone(), ..Work::default() };
-        let shared = Arc::new((Mutex::new(work), Condvar::new()));
+        let state = SyncState { file: file.clone(), ..SyncState::default() };
+        let shared = Arc::new((Mutex::new(state), Condvar::new()));
         let of_thread = shared.clone();
         let thread =
             thread::Builder::new().name("journal-sync".to_owned()).spawn(move || sync(&of_thread))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Something was written.
-    pub(super) fn dirty(&self) {
-        let mut work = lock(&self.shared.0);
-        if !work.dirty {
-            work.dirty = true;
+    /// Call it after each write.
+    pub(super) fn mark_dirty(&self) {
+        let mut state = lock(&self.shared.0);
+        if !state.is_dirty {
+            state.is_dirty = true;
             self.shared.1.notify_one();
         }
     }
 
-    /// What is written from now on is in another file.
+    /// Switches to a new segment of the journal.
     pub(super) fn use_file(&self, file: Option<Arc<File>>) {
         lock(&self.shared.0).file = file;
     }
 
-    /// Nobody can know any more what the disk has.
     pub(super) fn fail(&self, error: &io::Error) {
-        tracing::error!(%error, "the journal cannot be synced; locks are not served any more");
-        lock(&self.shared.0).failure = Some(error.to_string());
+        lock(&self.shared.0).fail(error);
     }
 
     pub(super) fn failure(&self) -> Option<String> {
@@ -65,54 +71,52 @@ impl Syncer {
 
 impl Drop for Syncer {
     fn drop(&mut self) {
-        lock(&self.shared.0).stop = true;
+        lock(&self.shared.0).is_stopping = true;
         self.shared.1.notify_one();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been reported by the thread itself.
+            // A panic of the thread was already reported by the panic hook.
             let _ = thread.join();
         }
     }
 }
 
-fn lock(work: &Mutex<Work>) -> MutexGuard<'_, Work> {
-    work.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(state: &Mutex<SyncState>) -> MutexGuard<'_, SyncState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn sync((work, changed): &(Mutex<Work>, Condvar)) {
-    let mut current = lock(work);
+fn sync((state, changed): &(Mutex<SyncState>, Condvar)) {
+    let mut current = lock(state);
     loop {
-        current =
-            changed.wait_while(current, |w| !w.dirty && !w.stop).unwrap_or_else(PoisonError::into_inner);
-        let stop = current.stop;
-        if current.dirty {
-            current.dirty = false;
+        let is_idle = |state: &mut SyncState| !state.is_dirty && !state.is_stopping;
+        current = changed.wait_while(current, is_idle).unwrap_or_else(PoisonError::into_inner);
+        let is_stopping = current.is_stopping;
+        if current.is_dirty {
+            current.is_dirty = false;
             let file = current.file.clone();
             drop(current);
             let failure = file.and_then(|file| file.sync_data().err());
-            current = lock(work);
-            if let Some(failure) = failure {
-                tracing::error!(error = %failure, "the journal cannot be synced; locks are not served any more");
-                current.failure = Some(failure.to_string());
-                return;
+            current = lock(state);
+            if let Some(error) = failure {
+                return current.fail(&error);
             }
         }
-        if stop {
+        if is_stopping {
             return;
         }
-        // Not a wait for something to happen, but the pace of syncing; stopping ends it early.
-        let pause = changed.wait_timeout_while(current, SYNC_EVERY, |w| !w.stop);
+        // The pause between two syncs, which stopping ends early.
+        let pause = changed.wait_timeout_while(current, SYNC_INTERVAL, |state| !state.is_stopping);
         current = pause.unwrap_or_else(PoisonError::into_inner).0;
     }
 }
 
 impl EmbeddedCoordination {
-    /// Starts to replace the journal by a snapshot. The state is copied at once and written by a thread.
-    pub(super) fn snapshot(&self, state: &mut State) {
+    /// Starts to replace the journal by a snapshot. The state is copied here, and written by a thread.
+    pub(super) fn start_snapshot(&self, state: &mut State) {
         let (snapshot, records) = match state.begin_snapshot() {
             Ok(Some(begun)) => begun,
             Ok(None) => return,
             Err(JournalError::Unsynced(error)) => return self.inner.syncer.fail(&error),
-            // The old segment goes on; when it is as long once more, this is tried again.
+            // The old segment stays in use; the next attempt follows when it has grown as much again.
             Err(error) => return tracing::error!(%error, "cannot begin a snapshot of the journal"),
         };
         self.inner.syncer.use_file(state.journal_file());

@@ -1,0 +1,164 @@
+//! Removing archived rows: in one transaction with everything that must stay known about them, and never rows that have changed since
+//! they were copied.
+
+use std::collections::BTreeMap;
+
+use ade_domain::approval::Approval;
+use ade_domain::task::ArchivedApprovals;
+
+use super::{Archive, ArchiveKind, Archived, put_archive};
+use crate::database::blob_references::{mark_in_use, mark_orphaned};
+use crate::database::sql::{Arg, SqlConnection, optional_json};
+use crate::database::{DatabaseError, Operation};
+
+/// A task that is to be removed, itself or its approval requests: the version that was copied, and what remains of it.
+#[derive(Debug, Clone)]
+pub struct Leaving {
+    task_id: String,
+    revision: u64,
+    approvals_archived: bool,
+    summary: Option<ArchivedApprovals>,
+    counted: Vec<CountKey>,
+    orphaned_blobs: Vec<String>,
+}
+
+/// Kind, user and state of `archived_counts`.
+pub(super) type CountKey = (&'static str, String, &'static str);
+
+pub(super) type CountChanges = BTreeMap<CountKey, i64>;
+
+pub(super) fn task_count_key(item: &Archived) -> CountKey {
+    ("task", item.task.author_id.to_string(), item.task.state.word())
+}
+
+pub(super) fn approval_count_key(approval: &Approval) -> CountKey {
+    ("approval", approval.reviewer_id.to_string(), approval.status.word())
+}
+
+impl Leaving {
+    #[must_use]
+    pub fn of(kind: ArchiveKind, archive_id: &str, item: &Archived) -> Self {
+        let task = &item.task.task;
+        let mut counted: Vec<CountKey> = item.approvals.iter().map(approval_count_key).collect();
+        let (mut summary, mut orphaned_blobs) = (None, Vec::new());
+        match kind {
+            ArchiveKind::Approvals => {
+                let mut task = task.clone();
+                task.approvals.clone_from(&item.approvals);
+                summary = Some(task.remember(archive_id));
+            }
+            ArchiveKind::Tasks => {
+                counted.push(task_count_key(item));
+                if task.execution.is_some() {
+                    // A task is not rolled back after it was archived, and the archive has its output.
+                    orphaned_blobs =
+                        ["stash", "output"].map(|kind| format!("{kind}/{}", task.task_id)).into();
+                }
+            }
+        }
+        Self {
+            task_id: task.task_id.clone(),
+            revision: task.revision,
+            approvals_archived: item.approvals_archived,
+            summary,
+            counted,
+            orphaned_blobs,
+        }
+    }
+}
+
+pub(super) struct RemoveArchived {
+    pub(super) archive: Archive,
+    pub(super) items: Vec<Leaving>,
+}
+
+impl Operation for RemoveArchived {
+    /// How many tasks, or tasks with their approval requests, were removed.
+    type Output = u64;
+
+    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<u64, DatabaseError> {
+        let (mut removed, mut changes) = (0, CountChanges::new());
+        for item in &self.items {
+            let is_removed = match self.archive.kind {
+                ArchiveKind::Approvals => remove_approvals(connection, item).await?,
+                ArchiveKind::Tasks => remove_task(connection, &self.archive, item).await?,
+            };
+            if is_removed {
+                removed += 1;
+                for key in &item.counted {
+                    *changes.entry(key.clone()).or_default() += 1;
+                }
+            }
+        }
+        if removed > 0 {
+            mark_in_use(connection, &self.archive.key).await?;
+            change_counts(connection, &changes).await?;
+            let archive = put_archive(&Archive { items: removed, ..self.archive.clone() })?;
+            connection.execute_each(&[archive]).await?;
+        }
+        Ok(removed)
+    }
+}
+
+async fn remove_approvals(connection: &mut SqlConnection<'_>, item: &Leaving) -> Result<bool, DatabaseError> {
+    let task_id = || Arg::from(item.task_id.as_str());
+    let args = [task_id(), item.revision.into(), optional_json(item.summary.as_ref())?];
+    let sql = "UPDATE tasks SET approvals_archived = 1, archived_approvals = $3::jsonb WHERE task_id = $1::uuid \
+               AND revision = $2 AND closed_at IS NOT NULL AND approvals_archived = 0";
+    if connection.execute(sql, &args).await? == 0 {
+        return Ok(false);
+    }
+    connection.execute("DELETE FROM approvals WHERE task_id = $1::uuid", &[task_id()]).await?;
+    Ok(true)
+}
+
+async fn remove_task(
+    connection: &mut SqlConnection<'_>,
+    archive: &Archive,
+    item: &Leaving,
+) -> Result<bool, DatabaseError> {
+    let task_id = || Arg::from(item.task_id.as_str());
+    lock_newest_archive(connection, &item.task_id).await?;
+    let args = [task_id(), item.revision.into(), u64::from(item.approvals_archived).into()];
+    let sql = "DELETE FROM tasks WHERE task_id = $1::uuid AND revision = $2 AND approvals_archived = $3 \
+               AND closed_at IS NOT NULL AND lease_until IS NULL AND work_kind IS NULL";
+    if connection.execute(sql, &args).await? == 0 {
+        return Ok(false);
+    }
+    let args = [task_id(), item.revision.into(), archive.archive_id.as_str().into()];
+    let sql = "INSERT INTO archived_tasks (task_id, revision, archive_id, is_archived) \
+               VALUES ($1::uuid, $2, $3::uuid, 1) ON CONFLICT (task_id) DO UPDATE SET \
+               revision = excluded.revision, archive_id = excluded.archive_id, is_archived = 1";
+    connection.execute(sql, &args).await?;
+    for key_prefix in &item.orphaned_blobs {
+        connection.execute_each(&[mark_orphaned(key_prefix, archive.created_at)]).await?;
+    }
+    Ok(true)
+}
+
+/// The id of the archive that a task was last moved to, if there is one. Locks it until the end of the transaction against others who
+/// archive or restore the same task.
+pub(super) async fn lock_newest_archive(
+    connection: &mut SqlConnection<'_>,
+    task_id: &str,
+) -> Result<Option<String>, DatabaseError> {
+    let args = [task_id.into()];
+    let lock = "UPDATE archived_tasks SET is_archived = is_archived WHERE task_id = $1::uuid";
+    connection.execute(lock, &args).await?;
+    let sql = "SELECT archive_id::text FROM archived_tasks WHERE task_id = $1::uuid";
+    connection.query_first(sql, &args).await?.map(|row| row.string(0)).transpose()
+}
+
+/// In a fixed order, so that concurrent transactions never deadlock.
+pub(super) async fn change_counts(
+    connection: &mut SqlConnection<'_>,
+    changes: &CountChanges,
+) -> Result<(), DatabaseError> {
+    for ((kind, user_id, state), change) in changes {
+        let args = [(*kind).into(), user_id.as_str().into(), (*state).into(), Arg::Int(Some(*change))];
+        let sql = "INSERT INTO archived_counts (kind, user_id, state, count) VALUES ($1, $2, $3, $4) \
+                   ON CONFLICT (kind, user_id, state) DO UPDATE SET count = archived_counts.count + excluded.count";
+        connection.execute(sql, &args).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! Restoring archived rows that are not in the database. Never overwrites a row, and never restores an older copy of a task that was
+//! archived again later.
+
+use ade_domain::Moment;
+use ade_domain::approval::Approval;
+
+use super::remove::{CountChanges, approval_count_key, change_counts, lock_newest_archive, task_count_key};
+use super::{Archive, ArchiveKind, Archived, put_archive};
+use crate::database::batch::values;
+use crate::database::commit::{
+    APPROVAL_ROW, INSERT_APPROVALS, approval_columns, insert_comment, insert_labels, task_column_names,
+    task_columns, task_placeholders,
+};
+use crate::database::sql::{SqlConnection, optional_json};
+use crate::database::work::insert_log_line;
+use crate::database::{DatabaseError, Operation};
+
+const IF_MISSING: &str = " ON CONFLICT DO NOTHING";
+
+pub(super) struct RestoreArchive {
+    pub(super) archive: Archive,
+    pub(super) items: Vec<Archived>,
+    pub(super) keep_until: Moment,
+}
+
+impl Operation for RestoreArchive {
+    /// How many tasks were changed.
+    type Output = u64;
+
+    async fn apply(&self, connection: &mut SqlConnection<'_>) -> Result<u64, DatabaseError> {
+        let (mut restored, mut changes) = (0, CountChanges::new());
+        for item in &self.items {
+            let is_restored = match self.archive.kind {
+                ArchiveKind::Tasks => self.restore_task(connection, item, &mut changes).await?,
+                ArchiveKind::Approvals => self.restore_approvals(connection, item, &mut changes).await?,
+            };
+            restored += u64::from(is_restored);
+        }
+        change_counts(connection, &changes).await?;
+        connection.execute_each(&[put_archive(&self.archive)?]).await?;
+        Ok(restored)
+    }
+}
+
+impl RestoreArchive {
+    /// Keeps a task from being archived again; `false` if it is not in the database.
+    async fn keep(&self, connection: &mut SqlConnection<'_>, task_id: &str) -> Result<bool, DatabaseError> {
+        let sql = "UPDATE tasks SET keep_until = moment($2) WHERE task_id = $1::uuid";
+        Ok(connection.execute(sql, &[task_id.into(), self.keep_until.into()]).await? > 0)
+    }
+
+    async fn restore_task(
+        &self,
+        connection: &mut SqlConnection<'_>,
+        item: &Archived,
+        changes: &mut CountChanges,
+    ) -> Result<bool, DatabaseError> {
+        let task_id = item.task.task_id.as_str();
+        let newest = lock_newest_archive(connection, task_id).await?;
+        if newest.is_some_and(|newest| newest != self.archive.archive_id) {
+            return Ok(false);
+        }
+        let mut args = task_columns(&item.task)?;
+        args.push(u64::from(item.approvals_archived).into());
+        args.push(optional_json(item.remembered.as_ref())?);
+        args.push(self.keep_until.into());
+        let sql = concat!(
+            "INSERT INTO tasks (",
+            task_column_names!(),
+            ", approvals_archived, archived_approvals, keep_until) VALUES (",
+            task_placeholders!(),
+            ", $16, $17::jsonb, moment($18)) ON CONFLICT DO NOTHING"
+        );
+        if connection.execute(sql, &args).await? == 0 {
+            self.keep(connection, task_id).await?;
+            return Ok(false);
+        }
+        let sql = "UPDATE archived_tasks SET is_archived = 0 WHERE task_id = $1::uuid AND is_archived = 1";
+        if connection.execute(sql, &[task_id.into()]).await? > 0 {
+            for key in item.approvals.iter().map(approval_count_key).chain([task_count_key(item)]) {
+                *changes.entry(key).or_default() -= 1;
+            }
+        }
+        let mut whole = item.task.clone();
+        whole.approvals.clone_from(&item.approvals);
+        whole.remembered.clone_from(&item.remembered);
+        let labels = whole.labels();
+        let current = labels.iter().map(|(kind, label)| (*kind, label.as_str()));
+        let archived = item.marks.iter().map(|(kind, label)| (kind.as_str(), label.as_str()));
+        let mut statements = insert_labels(task_id, current.chain(archived));
+        for comment in &item.comments {
+            statements.push(insert_comment(comment, IF_MISSING)?);
+        }
+        statements.extend(item.logs.iter().map(|line| insert_log_line(task_id, line, IF_MISSING)));
+        connection.execute_each(&statements).await?;
+        for approval in &item.approvals {
+            restore_approval(connection, approval).await?;
+        }
+        Ok(true)
+    }
+
+    /// Restores the approval requests of a task that is in the database, as far as they are missing.
+    async fn restore_approvals(
+        &self,
+        connection: &mut SqlConnection<'_>,
+        item: &Archived,
+        changes: &mut CountChanges,
+    ) -> Result<bool, DatabaseError> {
+        let task_id = item.task.task_id.as_str();
+        if !self.keep(connection, task_id).await? {
+            return Ok(false);
+        }
+        let sql = "SELECT approvals_archived, archived_approvals::text FROM tasks WHERE task_id = $1::uuid";
+        let Some(row) = connection.query_first(sql, &[task_id.into()]).await? else { return Ok(false) };
+        let (mut is_restored, is_counted) = (row.number(0)? > 0, row.optional_text(1)?.is_some());
+        for approval in &item.approvals {
+            if restore_approval(connection, approval).await? {
+                is_restored = true;
+                if is_counted {
+                    *changes.entry(approval_count_key(approval)).or_default() -= 1;
+                }
+            }
+        }
+        let reviewers = item.approvals.iter().map(|approval| ("person", approval.reviewer_id.as_str()));
+        connection.execute_each(&insert_labels(task_id, reviewers)).await?;
+        if is_restored {
+            let sql =
+                "UPDATE tasks SET approvals_archived = 0, archived_approvals = NULL WHERE task_id = $1::uuid";
+            connection.execute(sql, &[task_id.into()]).await?;
+        }
+        Ok(is_restored)
+    }
+}
+
+async fn restore_approval(
+    connection: &mut SqlConnection<'_>,
+    approval: &Approval,
+) -> Result<bool, DatabaseError> {
+    let insert = values(INSERT_APPROVALS, APPROVAL_ROW, IF_MISSING, &[approval_columns(approval)?]);
+    Ok(connection.execute_each(&insert).await? > 0)
+}

@@ -1,0 +1,124 @@
+//! Baselines for benchmarks: a transaction that inserts one row, into the same kind of database through the same driver, and schemas
+//! for measurements in a PostgreSQL database that is otherwise empty. Only `ade bench` uses them.
+
+use std::path::Path;
+
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use super::DatabaseError;
+use super::postgres::parse_url;
+
+const SCHEMA_PREFIX: &str = "ade_bench_";
+/// Settings that influence the results.
+const SETTINGS: [&str; 5] =
+    ["server_version", "fsync", "synchronous_commit", "shared_buffers", "full_page_writes"];
+
+/// A table with an id and a body; clones share it.
+#[derive(Debug, Clone)]
+pub struct Bare(Pool);
+
+#[derive(Debug, Clone)]
+enum Pool {
+    Sqlite(SqlitePool),
+    Postgres(PgPool),
+}
+
+impl Bare {
+    /// Creates the table in a SQLite file of its own, which is synced at each commit. Writers take turns on one connection.
+    pub async fn in_folder(folder: &Path) -> Result<Self, DatabaseError> {
+        let options = SqliteConnectOptions::new()
+            .filename(folder.join("baseline.sqlite3"))
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full);
+        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await?;
+        let table = "CREATE TABLE IF NOT EXISTS baseline (id text PRIMARY KEY, body text NOT NULL) STRICT";
+        sqlx::query(table).execute(&pool).await?;
+        Ok(Self(Pool::Sqlite(pool)))
+    }
+
+    pub async fn on_postgres(url: &str, connections: u32) -> Result<Self, DatabaseError> {
+        let pool = PgPoolOptions::new().max_connections(connections).connect_with(parse_url(url)?).await?;
+        let table = "CREATE TABLE IF NOT EXISTS baseline (id uuid PRIMARY KEY, body jsonb NOT NULL)";
+        sqlx::query(table).execute(&pool).await?;
+        Ok(Self(Pool::Postgres(pool)))
+    }
+
+    /// Inserts one row in a transaction of its own.
+    pub async fn insert(&self, id: &str, body: &str) -> Result<(), DatabaseError> {
+        match &self.0 {
+            Pool::Sqlite(pool) => {
+                let mut connection = pool.acquire().await?;
+                let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+                let query = sqlx::query("INSERT INTO baseline (id, body) VALUES ($1, $2)");
+                query.bind(id).bind(body).execute(&mut *transaction).await?;
+                transaction.commit().await?;
+            }
+            Pool::Postgres(pool) => {
+                let mut transaction = pool.begin().await?;
+                let query = sqlx::query("INSERT INTO baseline (id, body) VALUES ($1::uuid, $2::jsonb)");
+                query.bind(id).bind(body).execute(&mut *transaction).await?;
+                transaction.commit().await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub async fn close(self) {
+        match self.0 {
+            Pool::Sqlite(pool) => pool.close().await,
+            Pool::Postgres(pool) => pool.close().await,
+        }
+    }
+}
+
+/// A PostgreSQL database for measurements.
+#[derive(Debug, Clone)]
+pub struct Place {
+    options: PgConnectOptions,
+    url: String,
+    /// Settings of the server that influence the results, as text.
+    pub settings: String,
+}
+
+impl Place {
+    /// Checks a database without changing it; `None` unless it is empty.
+    pub async fn find(url: &str) -> Result<Option<Self>, DatabaseError> {
+        let options = parse_url(url)?;
+        let mut connection = PgConnection::connect_with(&options).await?;
+        let sql = "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+                   WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'";
+        let relations: i64 = sqlx::query_scalar(sql).fetch_one(&mut connection).await?;
+        let mut settings = Vec::new();
+        for name in SETTINGS {
+            let sql = AssertSqlSafe(format!("SHOW {name}"));
+            let value: String = sqlx::query_scalar(sql).fetch_one(&mut connection).await?;
+            settings.push(format!("{name} {value}"));
+        }
+        connection.close().await?;
+        Ok((relations == 0).then(|| Self { options, url: url.to_owned(), settings: settings.join(", ") }))
+    }
+
+    /// Creates an empty schema, and returns a URL of the database that selects it.
+    pub async fn make(&self, number: usize) -> Result<String, DatabaseError> {
+        self.execute(&format!("CREATE SCHEMA {SCHEMA_PREFIX}{number}")).await?;
+        let separator = if self.url.contains('?') { '&' } else { '?' };
+        Ok(format!("{}{separator}options[search_path]={SCHEMA_PREFIX}{number}", self.url))
+    }
+
+    /// Drops a schema with everything in it.
+    pub async fn remove(&self, number: usize) -> Result<(), DatabaseError> {
+        self.execute(&format!("DROP SCHEMA IF EXISTS {SCHEMA_PREFIX}{number} CASCADE")).await
+    }
+
+    async fn execute(&self, sql: &str) -> Result<(), DatabaseError> {
+        let mut connection = PgConnection::connect_with(&self.options).await?;
+        sqlx::query(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await?;
+        connection.close().await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! A connection pool that hands out recently used connections without testing them first.
+//!
+//! sqlx tests a connection before it hands it out and after it was returned: three round trips for one statement. A connection
+//! that was returned intact a moment ago is reused without these tests. A connection that was idle for longer, or was dropped
+//! in the middle of a statement, goes through the sqlx pool, which tests it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::{Database, Pool};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout};
+
+use super::DatabaseError;
+
+/// How long a connection may be idle and still be reused without a test.
+const MAX_UNTESTED_IDLE: Duration = Duration::from_secs(1);
+/// How long a connection bypasses the sqlx pool, which closes connections that are too old.
+const MAX_UNTESTED_AGE: Duration = Duration::from_secs(60);
+
+/// A connection pool; clones share it.
+#[derive(Debug)]
+pub(super) struct ConnectionPool<D: Database> {
+    pool: Pool<D>,
+    /// One permit for each connection of `pool`: the owner of a permit finds a connection, idle here or in `pool`.
+    permits: Arc<Semaphore>,
+    idle: Arc<IdleConnections<D>>,
+}
+
+impl<D: Database> Clone for ConnectionPool<D> {
+    fn clone(&self) -> Self {
+        Self { pool: self.pool.clone(), permits: self.permits.clone(), idle: self.idle.clone() }
+    }
+}
+
+#[derive(Debug)]
+struct IdleConnections<D: Database>(Mutex<Vec<IdleConnection<D>>>);
+
+#[derive(Debug)]
+struct IdleConnection<D: Database> {
+    connection: PoolConnection<D>,
+    idle_since: Instant,
+    tested_at: Instant,
+}
+
+/// A connection in use. If it is dropped without [`release`](Self::release), it goes to the sqlx pool, which tests it.
+#[derive(Debug)]
+pub(super) struct PooledConnection<D: Database> {
+    connection: PoolConnection<D>,
+    tested_at: Instant,
+    idle: Arc<IdleConnections<D>>,
+    permit: OwnedSemaphorePermit,
+}
+
+impl<D: Database> IdleConnections<D> {
+    fn take_all(&self) -> Vec<IdleConnection<D>> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl<D: Database> Drop for IdleConnections<D> {
+    fn drop(&mut self) {
+        // Returning them to the sqlx pool would spawn a test for each, and the runtime may be shutting down.
+        for idle in self.take_all() {
+            drop(idle.connection.detach());
+        }
+    }
+}
+
+impl<D: Database> ConnectionPool<D> {
+    /// Wraps a pool that nobody else uses.
+    pub(super) fn new(pool: Pool<D>) -> Self {
+        let max = usize::try_from(pool.options().get_max_connections()).unwrap_or(Semaphore::MAX_PERMITS);
+        let idle = Arc::new(IdleConnections(Mutex::default()));
+        Self { pool, permits: Arc::new(Semaphore::new(max)), idle }
+    }
+
+    pub(super) async fn acquire(&self) -> Result<PooledConnection<D>, DatabaseError> {
+        let limit = self.pool.options().get_acquire_timeout();
+        let busy = || DatabaseError::Unavailable(format!("no connection became free within {limit:?}"));
+        let permit = timeout(limit, self.permits.clone().acquire_owned());
+        let permit = permit.await.map_err(|_| busy())?.map_err(|_| busy())?;
+        let now = Instant::now();
+        let last = self.idle.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        if let Some(IdleConnection { connection, idle_since, tested_at }) = last
+            && now.duration_since(idle_since) < MAX_UNTESTED_IDLE
+            && now.duration_since(tested_at) < MAX_UNTESTED_AGE
+        {
+            return Ok(PooledConnection { connection, tested_at, idle: self.idle.clone(), permit });
+        }
+        let connection = self.pool.acquire().await?;
+        Ok(PooledConnection { connection, tested_at: now, idle: self.idle.clone(), permit })
+    }
+}
+
+impl<D: Database> PooledConnection<D> {
+    pub(super) fn get(&mut self) -> &mut D::Connection {
+        &mut self.connection
+    }
+
+    /// Returns the connection to the pool, and the outcome of its use to the caller. After a lost connection all idle ones are
+    /// suspect, and tested before they are used again.
+    pub(super) fn release<T>(self, outcome: Result<T, DatabaseError>) -> Result<T, DatabaseError> {
+        let Self { connection, tested_at, idle, permit } = self;
+        if matches!(outcome, Err(DatabaseError::Unavailable(_))) {
+            drop(connection);
+            drop(idle.take_all());
+        } else {
+            let returned = IdleConnection { connection, idle_since: Instant::now(), tested_at };
+            idle.0.lock().unwrap_or_else(PoisonError::into_inner).push(returned);
+        }
+        // Last, so that the next caller finds the connection.
+        drop(permit);
+        outcome
+    }
+}

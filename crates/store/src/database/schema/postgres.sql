@@ -1,0 +1,339 @@
+-- Schema for PostgreSQL. Every list filter has an index, and pages follow the order of that index. Ids that lists are sorted by
+-- use the "C" collation, so that the order is the same as on SQLite whatever the locale of the database.
+
+CREATE TABLE users (
+    user_id text COLLATE "C" PRIMARY KEY,
+    active bigint NOT NULL,
+    revision bigint NOT NULL,
+    -- JSON: the hash, and who set it.
+    password text,
+    body jsonb NOT NULL
+);
+
+-- `last_active` and `expires_at` change while the session is in use; the columns take precedence over the body.
+CREATE TABLE sessions (
+    session_hash text PRIMARY KEY,
+    user_id text COLLATE "C" NOT NULL REFERENCES users,
+    last_active timestamptz NOT NULL,
+    expires_at timestamptz NOT NULL,
+    body jsonb NOT NULL
+);
+CREATE INDEX sessions_by_user ON sessions (user_id);
+CREATE INDEX sessions_by_expiry ON sessions (expires_at);
+
+-- `revoked_at` takes precedence over the body.
+CREATE TABLE tokens (
+    token_id uuid PRIMARY KEY,
+    token_hash text NOT NULL UNIQUE,
+    user_id text COLLATE "C" REFERENCES users,
+    agent_id text COLLATE "C",
+    expires_at timestamptz NOT NULL,
+    revoked_at timestamptz,
+    body jsonb NOT NULL
+);
+CREATE INDEX tokens_by_user ON tokens (user_id, token_id);
+CREATE INDEX tokens_by_agent ON tokens (agent_id, token_id);
+
+CREATE TABLE agents (
+    agent_id text COLLATE "C" PRIMARY KEY,
+    sponsor_id text COLLATE "C" REFERENCES users,
+    revision bigint NOT NULL,
+    -- 1 if nobody registered the agent and it is known only because its name was used.
+    auto_registered bigint NOT NULL,
+    last_seen timestamptz NOT NULL,
+    body jsonb NOT NULL
+);
+CREATE INDEX agents_by_sponsor ON agents (sponsor_id, agent_id);
+CREATE INDEX agents_idle ON agents (last_seen) WHERE auto_registered = 1;
+
+-- No foreign key to agents: a message to an agent that was just removed is not an error.
+CREATE TABLE inbox (
+    message_id uuid NOT NULL,
+    agent_id text COLLATE "C" NOT NULL,
+    created_at timestamptz NOT NULL,
+    body jsonb NOT NULL,
+    PRIMARY KEY (agent_id, message_id)
+);
+
+CREATE TABLE tasks (
+    task_id uuid PRIMARY KEY,
+    state text NOT NULL,
+    type text NOT NULL,
+    author_id text COLLATE "C" NOT NULL,
+    revision bigint NOT NULL,
+    -- When an approval that was not applied expires; set in state APPROVED only.
+    approval_expires_at timestamptz,
+    -- When the task completed or failed, for the history of its type.
+    finished_at timestamptz,
+    -- When the task reached any final state, for the archive.
+    closed_at timestamptz,
+    -- What the task needs a worker for: `preview`, `apply` or `roll_back`.
+    work_kind text,
+    -- Which workers can do it: `files:/srv/app`, `agent:NAME`, `can:CAPABILITY`.
+    work_queue text COLLATE "C",
+    work_priority bigint,
+    ready_at timestamptz,
+    -- A claim only keeps workers from trying the same task at the same time. It is not a lease.
+    claimed_by text,
+    claimed_until timestamptz,
+    attempt bigint NOT NULL DEFAULT 0,
+    -- Set while an attempt is running; takes precedence over the body.
+    lease_until timestamptz,
+    -- 1 once its approval requests are archived.
+    approvals_archived bigint NOT NULL DEFAULT 0,
+    -- Summary of the archived approval requests. No commit of a task writes it.
+    archived_approvals jsonb,
+    -- A restored task is not archived again before this time.
+    keep_until timestamptz,
+    body jsonb NOT NULL
+);
+CREATE INDEX tasks_by_state ON tasks (state, task_id);
+CREATE INDEX tasks_by_author ON tasks (author_id, task_id);
+CREATE INDEX tasks_by_author_and_state ON tasks (author_id, state, task_id);
+CREATE INDEX tasks_by_type ON tasks (type, task_id);
+-- Covers the history of a type, which is read for each decision.
+CREATE INDEX tasks_finished ON tasks (type, finished_at, state) WHERE finished_at IS NOT NULL;
+CREATE INDEX tasks_by_approval_expiry ON tasks (approval_expires_at) WHERE approval_expires_at IS NOT NULL;
+CREATE INDEX tasks_with_work ON tasks (work_queue, work_priority DESC, ready_at, task_id) WHERE work_kind IS NOT NULL;
+CREATE INDEX tasks_closed ON tasks (closed_at, task_id) WHERE closed_at IS NOT NULL;
+CREATE INDEX tasks_closed_with_approvals ON tasks (closed_at, task_id) WHERE closed_at IS NOT NULL AND approvals_archived = 0;
+CREATE INDEX tasks_by_lease ON tasks (lease_until) WHERE lease_until IS NOT NULL;
+
+-- Further values that tasks are found by. The kind is `resource`, `tag`, or `person` for somebody who may see the task.
+CREATE TABLE task_labels (
+    kind text NOT NULL,
+    label text NOT NULL,
+    task_id uuid NOT NULL REFERENCES tasks ON DELETE CASCADE,
+    PRIMARY KEY (kind, label, task_id)
+);
+CREATE INDEX task_labels_by_task ON task_labels (task_id);
+
+-- Output of a task while it is applied, in order.
+CREATE TABLE task_logs (
+    task_id uuid NOT NULL REFERENCES tasks ON DELETE CASCADE,
+    number bigint NOT NULL,
+    attempt bigint NOT NULL,
+    at timestamptz NOT NULL,
+    text text NOT NULL,
+    PRIMARY KEY (task_id, number)
+);
+
+CREATE TABLE approvals (
+    approval_id uuid PRIMARY KEY,
+    task_id uuid NOT NULL REFERENCES tasks ON DELETE CASCADE,
+    reviewer_id text COLLATE "C" NOT NULL,
+    status text NOT NULL,
+    score bigint NOT NULL,
+    created_at timestamptz NOT NULL,
+    due_at timestamptz NOT NULL,
+    responded_at timestamptz,
+    revision bigint NOT NULL,
+    body jsonb NOT NULL
+);
+CREATE INDEX approvals_by_task ON approvals (task_id, approval_id);
+CREATE INDEX approvals_by_reviewer_and_status ON approvals (reviewer_id, status, score DESC, approval_id);
+CREATE INDEX approvals_by_reviewer ON approvals (reviewer_id, score DESC, approval_id);
+CREATE INDEX approvals_by_score ON approvals (score DESC, approval_id);
+CREATE INDEX approvals_by_status ON approvals (status, score DESC, approval_id);
+CREATE INDEX approvals_due ON approvals (due_at) WHERE status = 'PENDING';
+CREATE INDEX approvals_pending ON approvals (created_at) WHERE status = 'PENDING';
+CREATE INDEX approvals_responded ON approvals (reviewer_id, responded_at, created_at) WHERE responded_at IS NOT NULL;
+
+CREATE TABLE comments (
+    comment_id uuid PRIMARY KEY,
+    task_id uuid NOT NULL REFERENCES tasks ON DELETE CASCADE,
+    body jsonb NOT NULL
+);
+CREATE INDEX comments_by_task ON comments (task_id, comment_id);
+
+-- Policies, delegations, registered resources, settings and feature flags: small, read as a whole, rarely changed.
+CREATE TABLE documents (
+    kind text NOT NULL,
+    document_id text COLLATE "C" NOT NULL,
+    revision bigint NOT NULL,
+    body jsonb NOT NULL,
+    PRIMARY KEY (kind, document_id)
+);
+
+-- Changes with every change of users or documents, so that caches of the rules can be validated. Triggers maintain it, so that no
+-- writer can forget to.
+CREATE TABLE rules_version (
+    id bigint PRIMARY KEY CHECK (id = 1),
+    version text NOT NULL
+);
+INSERT INTO rules_version VALUES (1, gen_random_uuid()::text);
+
+CREATE FUNCTION change_rules_version() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE rules_version SET version = gen_random_uuid()::text;
+    RETURN NULL;
+END $$;
+-- Deferred to the end of the transaction: a transaction that waits for this row already holds every other row lock it needs, so
+-- that two of them never deadlock.
+CREATE CONSTRAINT TRIGGER users_changed AFTER INSERT OR UPDATE OR DELETE ON users
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION change_rules_version();
+CREATE CONSTRAINT TRIGGER documents_changed AFTER INSERT OR UPDATE OR DELETE ON documents
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION change_rules_version();
+CREATE TRIGGER users_truncated AFTER TRUNCATE ON users FOR EACH STATEMENT EXECUTE FUNCTION change_rules_version();
+CREATE TRIGGER documents_truncated AFTER TRUNCATE ON documents FOR EACH STATEMENT EXECUTE FUNCTION change_rules_version();
+
+-- Responses to requests with an idempotency key.
+CREATE TABLE stored_responses (
+    owner text NOT NULL,
+    key text NOT NULL,
+    created_at timestamptz NOT NULL,
+    body jsonb NOT NULL,
+    PRIMARY KEY (owner, key)
+);
+CREATE INDEX stored_responses_by_time ON stored_responses (created_at);
+
+-- Entries are inserted without a number and numbered later by the sequencer. A numbered entry never changes. There is one partition
+-- for each month of `at`, created ahead by audit_create_partitions; entries of other months go to audit_default, so that an insert
+-- never fails for want of a partition. A number is unique within a partition by an index, and overall because one sequencer assigns
+-- them. An entry that depends on another one is inserted after that one was committed, on whichever server: numbering by
+-- `insert_seq` preserves this order whatever the clocks of the servers say.
+CREATE SEQUENCE audit_insert_seq;
+CREATE TABLE audit (
+    entry_id uuid NOT NULL,
+    insert_seq bigint NOT NULL DEFAULT nextval('audit_insert_seq'),
+    number bigint,
+    at timestamptz NOT NULL,
+    actor text,
+    action text NOT NULL,
+    task_id uuid,
+    previous_hash text,
+    entry_hash text,
+    body text NOT NULL,
+    PRIMARY KEY (at, entry_id)
+) PARTITION BY RANGE (at);
+CREATE INDEX audit_unnumbered ON audit (insert_seq) WHERE number IS NULL;
+CREATE INDEX audit_by_task ON audit (task_id, number);
+CREATE INDEX audit_by_actor ON audit (actor, at, number);
+CREATE INDEX audit_by_action ON audit (action, at, number);
+CREATE INDEX audit_by_time ON audit (at, number);
+
+CREATE FUNCTION audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'UPDATE' AND OLD.number IS NULL AND NEW.body = OLD.body AND NEW.at = OLD.at AND NEW.entry_id = OLD.entry_id
+        AND NEW.insert_seq = OLD.insert_seq THEN
+        RETURN NEW;
+    END IF;
+    RAISE EXCEPTION 'the audit log is append-only';
+END $$;
+-- New partitions inherit this trigger.
+CREATE TRIGGER audit_append_only BEFORE UPDATE OR DELETE ON audit
+    FOR EACH ROW EXECUTE FUNCTION audit_is_append_only();
+
+-- Adds what a partition does not inherit from its table.
+CREATE FUNCTION audit_protect_partition(partition_name text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE format('CREATE UNIQUE INDEX %I ON %I (number)', partition_name || '_by_number', partition_name);
+    EXECUTE format('CREATE TRIGGER audit_no_truncate BEFORE TRUNCATE ON %I '
+        'FOR EACH STATEMENT EXECUTE FUNCTION audit_is_append_only()', partition_name);
+END $$;
+
+CREATE TABLE audit_default PARTITION OF audit DEFAULT;
+SELECT audit_protect_partition('audit_default');
+CREATE TRIGGER audit_no_truncate BEFORE TRUNCATE ON audit
+    FOR EACH STATEMENT EXECUTE FUNCTION audit_is_append_only();
+
+-- Creates the partitions for the month of `now` and the two months after it. Returns how many of them are still missing, because
+-- audit_default already has entries of that month, or because a long reader (a backup) holds a lock on the log: writers queue behind
+-- this function, so it does not wait longer than a second. Any number of processes may call it at once.
+CREATE FUNCTION audit_create_partitions(now timestamptz) RETURNS bigint LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
+DECLARE
+    first timestamp;
+    partition_name text;
+    missing bigint := 0;
+BEGIN
+    FOR ahead IN 0..2 LOOP
+        first := date_trunc('month', now AT TIME ZONE 'UTC') + make_interval(months => ahead);
+        partition_name := to_char(first, '"audit_"YYYY_MM');
+        CONTINUE WHEN to_regclass(partition_name) IS NOT NULL;
+        BEGIN
+            PERFORM pg_advisory_xact_lock(hashtextextended('ade: audit partitions', 0));
+            -- Takes an exclusive lock: an entry on its way to audit_default would be rejected there afterwards.
+            EXECUTE format('CREATE TABLE %I PARTITION OF audit FOR VALUES FROM (%L) TO (%L)', partition_name,
+                first AT TIME ZONE 'UTC', (first + interval '1 month') AT TIME ZONE 'UTC');
+            PERFORM audit_protect_partition(partition_name);
+        EXCEPTION
+            WHEN duplicate_table THEN
+                -- Another process created it.
+                NULL;
+            WHEN check_violation THEN
+                missing := missing + 1;
+            WHEN lock_not_available THEN
+                missing := missing + 3 - ahead;
+                EXIT;
+        END;
+    END LOOP;
+    RETURN missing;
+END $$;
+
+CREATE TABLE events (
+    event_id uuid PRIMARY KEY,
+    insert_seq bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    number bigint UNIQUE,
+    body jsonb NOT NULL
+);
+CREATE INDEX events_unnumbered ON events (insert_seq) WHERE number IS NULL;
+
+CREATE TABLE leases (
+    name text PRIMARY KEY,
+    holder text NOT NULL,
+    expires_at timestamptz NOT NULL
+);
+
+-- Background jobs: when each is due, which process runs it, and how the last run went.
+CREATE TABLE jobs (
+    name text PRIMARY KEY,
+    due_at timestamptz NOT NULL,
+    holder text,
+    lease_until timestamptz,
+    body jsonb NOT NULL
+);
+
+CREATE TABLE archives (
+    archive_id uuid PRIMARY KEY,
+    body jsonb NOT NULL
+);
+
+-- Every task that was ever archived: its last archived revision, the archive that has it, and whether it is still archived (1) or was
+-- restored (0).
+CREATE TABLE archived_tasks (
+    task_id uuid PRIMARY KEY,
+    revision bigint NOT NULL,
+    archive_id uuid NOT NULL,
+    is_archived bigint NOT NULL
+);
+
+-- How many are archived: kind `task` by author and state, kind `approval` by reviewer and status.
+CREATE TABLE archived_counts (
+    kind text NOT NULL,
+    user_id text COLLATE "C" NOT NULL,
+    state text NOT NULL,
+    count bigint NOT NULL,
+    PRIMARY KEY (kind, user_id, state)
+);
+
+-- Tasks closed per UTC day, counted when the day is over.
+CREATE TABLE daily_stats (
+    day text PRIMARY KEY,
+    body jsonb NOT NULL
+);
+
+-- Key prefixes of blobs that nothing refers to. A row is written in the transaction that removes the last reference, or before a blob
+-- is written whose reference follows, which deletes the row again. After a grace period the row is marked `deleting` (1), then the
+-- blobs are removed, then the row.
+CREATE TABLE orphaned_blobs (
+    key_prefix text COLLATE "C" PRIMARY KEY,
+    since timestamptz NOT NULL,
+    deleting bigint NOT NULL DEFAULT 0
+);
+
+-- The one folder with the blobs of this database: its id, and the path under which the first process found it.
+CREATE TABLE blob_store (
+    id bigint PRIMARY KEY CHECK (id = 1),
+    store_id text NOT NULL,
+    folder text NOT NULL
+);

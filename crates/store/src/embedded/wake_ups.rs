@@ -1,0 +1,253 @@
+//! Wake-ups for workers, in this process: kept in memory, because every receiver ends with the process, and the database knows what is
+//! due.
+//!
+//! They have a mutex of their own: sending and receiving neither wait for lock commands nor delay them.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ade_domain::Moment;
+use ade_keyspace::ade::ids::QueueName;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::EmbeddedCoordination;
+use crate::coordination::{
+    CoordinationError, Job, Jobs, LONGEST_WAIT, MOST_AT_ONCE, MOST_SCHEDULED, MOST_WAITING, Moved, Reply,
+    WakeAt, WakeUp, checked_lock, job_named, queue_named, queues_named,
+};
+
+#[derive(Debug, Default)]
+pub(super) struct WakeUpQueues {
+    state: Mutex<WakeUpState>,
+    changed: Notify,
+}
+
+/// A scheduled wake-up: the name of its queue, and what it is about.
+type Scheduled = (&'static str, String);
+
+#[derive(Debug, Default)]
+struct WakeUpState {
+    queues: HashMap<QueueName, VecDeque<String>>,
+    scheduled: HashMap<Scheduled, Moment>,
+    /// The scheduled wake-ups in the order in which they are due.
+    by_moment: BTreeSet<(Moment, Scheduled)>,
+    job_locks: HashMap<String, JobLock>,
+    /// Expired locks are removed when there are this many locks.
+    evict_at: usize,
+    now: Moment,
+}
+
+#[derive(Debug)]
+struct JobLock {
+    holder: String,
+    until: Moment,
+}
+
+/// With fewer locks than this, expired ones are not removed.
+const MIN_EVICTED_LOCKS: usize = 256;
+
+impl WakeUpQueues {
+    fn lock(&self, clock: Moment) -> MutexGuard<'_, WakeUpState> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.now = state.now.max(clock);
+        state
+    }
+}
+
+impl WakeUpState {
+    fn push(&mut self, queue: QueueName, about: String) {
+        let waiting = self.queues.entry(queue).or_default();
+        if waiting.len() >= MOST_WAITING {
+            waiting.pop_front();
+        }
+        waiting.push_back(about);
+    }
+
+    fn take(&mut self, queues: &[QueueName]) -> Option<Job> {
+        queues.iter().find_map(|queue| {
+            let about = self.queues.get_mut(queue)?.pop_front()?;
+            Some(Job { queue: queue.as_written().to_owned(), about })
+        })
+    }
+
+    fn schedule(&mut self, at: Moment, wake_up: Scheduled) -> bool {
+        if self.scheduled.len() >= MOST_SCHEDULED && !self.scheduled.contains_key(&wake_up) {
+            return false;
+        }
+        if let Some(before) = self.scheduled.insert(wake_up.clone(), at) {
+            self.by_moment.remove(&(before, wake_up.clone()));
+        }
+        self.by_moment.insert((at, wake_up));
+        true
+    }
+
+    fn unschedule(&mut self, wake_up: Scheduled) {
+        if let Some(before) = self.scheduled.remove(&wake_up) {
+            self.by_moment.remove(&(before, wake_up));
+        }
+    }
+
+    fn push_due(&mut self) -> Result<Moved, CoordinationError> {
+        let mut moved = 0;
+        while moved < MOST_AT_ONCE && self.by_moment.first().is_some_and(|(at, _)| *at <= self.now) {
+            let Some((_, wake_up)) = self.by_moment.pop_first() else { break };
+            self.scheduled.remove(&wake_up);
+            self.push(queue_named(wake_up.0)?, wake_up.1);
+            moved += 1;
+        }
+        let next_in = self.by_moment.first().map(|(at, _)| Duration::from_millis(at.ms_since(self.now)));
+        Ok(Moved { calls: moved, next_in })
+    }
+
+    fn lock_job(&mut self, job_id: String, holder: String, ttl: Duration) -> bool {
+        let now = self.now;
+        if self.job_locks.get(&job_id).is_some_and(|lock| lock.until > now && lock.holder != holder) {
+            return false;
+        }
+        if self.job_locks.len() >= self.evict_at.max(MIN_EVICTED_LOCKS) {
+            self.job_locks.retain(|_, lock| lock.until > now);
+            self.evict_at = 2 * self.job_locks.len();
+        }
+        let until = now.plus_ms(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+        self.job_locks.insert(job_id, JobLock { holder, until });
+        true
+    }
+
+    fn unlock_job(&mut self, job_id: &str, holder: &str) -> bool {
+        let now = self.now;
+        let is_held =
+            self.job_locks.get(job_id).is_some_and(|lock| lock.until > now && lock.holder == holder);
+        if is_held {
+            self.job_locks.remove(job_id);
+        }
+        is_held
+    }
+}
+
+impl EmbeddedCoordination {
+    fn wake_ups(&self) -> MutexGuard<'_, WakeUpState> {
+        self.inner.wake_ups.lock(self.inner.now())
+    }
+}
+
+impl Jobs for EmbeddedCoordination {
+    fn call(&self, wake_ups: Vec<WakeUp>) -> Reply<'_, usize> {
+        Box::pin(async move {
+            let parsed = wake_ups
+                .into_iter()
+                .map(|wake_up| Ok((queue_named(&wake_up.queue)?, wake_up.about, wake_up.when)));
+            let parsed = parsed.collect::<Result<Vec<_>, CoordinationError>>()?;
+            let mut rejected = 0;
+            {
+                let mut state = self.wake_ups();
+                for (queue, about, when) in parsed {
+                    match when {
+                        WakeAt::At(at) if at > state.now => {
+                            rejected += usize::from(!state.schedule(at, (queue.as_written(), about)));
+                        }
+                        WakeAt::Now | WakeAt::At(_) => {
+                            state.unschedule((queue.as_written(), about.clone()));
+                            state.push(queue, about);
+                        }
+                        WakeAt::NotAnyMore => state.unschedule((queue.as_written(), about)),
+                    }
+                }
+            }
+            self.inner.wake_ups.changed.notify_waiters();
+            Ok(rejected)
+        })
+    }
+
+    fn woken(&self, queues: Vec<String>, max_wait: Duration) -> Reply<'_, Option<Job>> {
+        Box::pin(async move {
+            let queues = queues_named(&queues)?;
+            let receive = async {
+                loop {
+                    // Before the queues are read, so that a wake-up in between is not missed.
+                    let mut changed = pin!(self.inner.wake_ups.changed.notified());
+                    changed.as_mut().enable();
+                    let received = self.wake_ups().take(&queues);
+                    if let Some(wake_up) = received {
+                        return wake_up;
+                    }
+                    changed.await;
+                }
+            };
+            Ok(timeout(max_wait.min(LONGEST_WAIT), receive).await.ok())
+        })
+    }
+
+    fn wake_scheduled(&self) -> Reply<'_, Moved> {
+        Box::pin(async move {
+            let moved = self.wake_ups().push_due()?;
+            if moved.calls > 0 {
+                self.inner.wake_ups.changed.notify_waiters();
+            }
+            Ok(moved)
+        })
+    }
+
+    fn lock_job(&self, job_id: String, holder: String, ttl_ms: u64) -> Reply<'_, bool> {
+        Box::pin(async move {
+            let (_, ttl) = checked_lock(&job_id, ttl_ms)?;
+            Ok(self.wake_ups().lock_job(job_id, holder, ttl))
+        })
+    }
+
+    fn unlock_job(&self, job_id: String, holder: String) -> Reply<'_, bool> {
+        Box::pin(async move {
+            job_named(&job_id)?;
+            Ok(self.wake_ups().unlock_job(&job_id, &holder))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removes_expired_job_locks() {
+        let mut state = WakeUpState::default();
+        for job in 0..10 * MIN_EVICTED_LOCKS {
+            state.now = state.now.plus_ms(1);
+            assert!(state.lock_job(job.to_string(), "ann".to_owned(), Duration::from_millis(10)));
+        }
+        assert!(state.job_locks.len() <= MIN_EVICTED_LOCKS, "{}", state.job_locks.len());
+        assert!(state.lock_job("long".to_owned(), "ann".to_owned(), Duration::from_secs(60)));
+        state.now = state.now.plus_ms(1_000);
+        for job in 0..2 * MIN_EVICTED_LOCKS {
+            assert!(state.lock_job(job.to_string(), "ben".to_owned(), Duration::from_millis(1)));
+        }
+        assert!(
+            !state.lock_job("long".to_owned(), "ben".to_owned(), Duration::from_millis(1)),
+            "a lock that has not expired stays"
+        );
+    }
+
+    #[test]
+    fn bounds_the_number_of_scheduled_wake_ups() {
+        let mut state = WakeUpState::default();
+        let at = |number: usize| Moment::default().plus_ms(1 + number as u64);
+        for number in 0..MOST_SCHEDULED {
+            assert!(state.schedule(at(number), ("apply", number.to_string())));
+        }
+        assert!(!state.schedule(at(0), ("apply", "one more".to_owned())));
+        assert!(
+            state.schedule(at(MOST_SCHEDULED), ("apply", "0".to_owned())),
+            "a scheduled one can be rescheduled"
+        );
+        state.now = at(MOST_SCHEDULED);
+        let moved = Moved { calls: MOST_AT_ONCE, next_in: Some(Duration::ZERO) };
+        assert_eq!(state.push_due(), Ok(moved), "more are due at once");
+        assert_eq!(state.scheduled.len(), MOST_SCHEDULED - MOST_AT_ONCE);
+        assert_eq!(state.by_moment.len(), state.scheduled.len());
+        state.unschedule(("apply", "0".to_owned()));
+        state.unschedule(("apply", "unknown".to_owned()));
+        assert_eq!(state.scheduled.len(), MOST_SCHEDULED - MOST_AT_ONCE - 1);
+        assert_eq!(state.by_moment.len(), state.scheduled.len());
+    }
+}
