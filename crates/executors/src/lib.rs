@@ -9,6 +9,7 @@ mod files;
 mod http;
 mod noop;
 mod output;
+mod parameters;
 mod run;
 mod sql;
 pub mod watchdog;
@@ -167,13 +168,6 @@ impl Executors {
     pub fn places(&self) -> impl Iterator<Item = &str> {
         self.places.keys().map(String::as_str)
     }
-}
-
-/// Parameters are validated when a task is proposed and again by every operation, because the configuration may have changed.
-pub(crate) fn invalid_parameters(violations: &[Invalid]) -> Failure {
-    let details: Vec<String> =
-        violations.iter().map(|violation| format!("{} {}", violation.pointer, violation.detail)).collect();
-    Failure::refused(format!("invalid parameters: {}", details.join("; ")))
 }
 
 /// The failure of a run that was stopped before it changed anything. It can be retried only by a worker that holds the lease.

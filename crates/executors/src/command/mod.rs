@@ -17,14 +17,13 @@ use std::time::Duration;
 use ade_domain::Invalid;
 use ade_domain::task::Preview;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::parameters::{check_fields, invalid_parameters};
 use crate::watchdog::Program;
-use crate::{
-    BoxFuture, Changed, Executor, Failure, Fence, Halt, Parameters, Run, Settled, invalid_parameters,
-};
+use crate::{BoxFuture, Changed, Executor, Failure, Fence, Halt, Parameters, Run, Settled};
 use preview_output::PreviewOutput;
 use process::{ProcessExit, ProcessSpec, RunError, Stream};
 use template::{Arguments, Argv, parse_arguments};
@@ -97,20 +96,13 @@ impl Command {
 
     /// Validates arguments for [`Self::verify`]. The pointers of violations are relative to the object with the arguments.
     pub fn check_verification(&self, arguments: Option<&Value>) -> Result<(), Vec<Invalid>> {
-        self.verification_arguments(arguments).map(drop)
+        parse_arguments(&[&self.apply], arguments).map(drop)
     }
 
     /// Runs the apply command of the template to verify the changes of another executor.
     pub async fn verify(&self, arguments: Option<&Value>, run: &Run) -> Result<(), Failure> {
-        let arguments =
-            self.verification_arguments(arguments).map_err(|violations| invalid_parameters(&violations))?;
+        let arguments = parse_arguments(&[&self.apply], arguments).map_err(invalid_parameters)?;
         self.run_command(&fill(&self.apply, &arguments)?, run).await
-    }
-
-    fn verification_arguments(&self, arguments: Option<&Value>) -> Result<Arguments, Vec<Invalid>> {
-        let mut parameters = Map::from_iter([("template".to_owned(), Value::from(self.name.as_str()))]);
-        parameters.extend(arguments.map(|arguments| ("arguments".to_owned(), arguments.clone())));
-        parse_arguments(&self.name, &[&self.apply], &parameters)
     }
 
     fn arguments(&self, parameters: &Parameters) -> Result<Arguments, Vec<Invalid>> {
@@ -118,11 +110,18 @@ impl Command {
             .into_iter()
             .flatten()
             .collect();
-        parse_arguments(&self.name, &commands, parameters)
+        let mut violations = check_fields(parameters, &["template", "arguments", "worker"]);
+        if parameters.get("template").and_then(Value::as_str) != Some(&self.name) {
+            violations.push(Invalid::at("/template", format!("must be {:?}", self.name)));
+        }
+        match parse_arguments(&commands, parameters.get("arguments")) {
+            Ok(arguments) if violations.is_empty() => Ok(arguments),
+            result => Err(violations.into_iter().chain(result.err().into_iter().flatten()).collect()),
+        }
     }
 
     fn filled_argv(&self, argv: &Argv, parameters: &Parameters) -> Result<Vec<String>, Failure> {
-        fill(argv, &self.arguments(parameters).map_err(|violations| invalid_parameters(&violations))?)
+        fill(argv, &self.arguments(parameters).map_err(invalid_parameters)?)
     }
 
     /// Runs a command that may change something.
@@ -228,11 +227,10 @@ impl Executor for Command {
 
     fn stash<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
         Box::pin(async {
-            self.filled_argv(&self.apply, &run.parameters)?;
+            let arguments = self.arguments(&run.parameters).map_err(invalid_parameters)?;
             if self.roll_back.is_none() {
                 return Ok(Vec::new());
             }
-            let arguments = self.arguments(&run.parameters).unwrap_or_default();
             let data = RollbackData { version: 1, template: self.name.clone(), arguments };
             serde_json::to_vec(&data).map_err(|error| Failure::refused(error.to_string()))
         })

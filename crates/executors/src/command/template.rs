@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ade_domain::Invalid;
 use serde_json::Value;
 
-use crate::Parameters;
+use crate::parameters::pointer;
 
 const MAX_ARGUMENT_BYTES: usize = 4_096;
 
@@ -131,30 +131,17 @@ fn is_name(name: &str) -> bool {
 
 /// Reads the arguments of a task. All placeholders of the commands must have one, and no others are accepted.
 pub(super) fn parse_arguments(
-    template: &str,
     commands: &[&Argv],
-    parameters: &Parameters,
+    arguments: Option<&Value>,
 ) -> Result<Arguments, Vec<Invalid>> {
-    let mut violations = Vec::new();
-    for name in parameters.keys().filter(|name| !["template", "arguments", "worker"].contains(&name.as_str()))
-    {
-        violations
-            .push(Invalid::at(pointer("", name), "is unknown; expected one of template, arguments, worker"));
-    }
-    if parameters.get("template").and_then(Value::as_str) != Some(template) {
-        violations.push(Invalid::at("/template", format!("must be {template:?}")));
-    }
-    if parameters.get("worker").is_some_and(|label| !label.is_string()) {
-        violations.push(Invalid::at("/worker", "must be a worker label, as text"));
-    }
-    let given = match parameters.get("arguments") {
+    let given = match arguments {
         None => None,
         Some(Value::Object(given)) => Some(given),
         Some(_) => {
-            violations.push(Invalid::at("/arguments", "must be an object with the arguments by name"));
-            return Err(violations);
+            return Err(vec![Invalid::at("/arguments", "must be an object with the arguments by name")]);
         }
     };
+    let mut violations = Vec::new();
     let required: BTreeSet<&str> = commands.iter().flat_map(|argv| argv.names()).collect();
     let mut arguments = Arguments::new();
     for (name, value) in given.into_iter().flatten() {
@@ -191,10 +178,6 @@ pub(super) fn parse_arguments(
     if violations.is_empty() { Ok(arguments) } else { Err(violations) }
 }
 
-fn pointer(parent: &str, name: &str) -> String {
-    format!("{parent}/{}", name.replace('~', "~0").replace('/', "~1"))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -205,9 +188,9 @@ mod tests {
         Argv::parse(&argv.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
     }
 
-    fn violations(parameters: &Value) -> Vec<String> {
+    fn violations(arguments: &Value) -> Vec<String> {
         let command = parse(&["run", "{a}", "--b={b}", "{c}.txt"]).expect("valid");
-        let result = parse_arguments("t", &[&command], parameters.as_object().expect("an object"));
+        let result = parse_arguments(&[&command], Some(arguments));
         result.err().unwrap_or_default().into_iter().map(|violation| violation.pointer).collect()
     }
 
@@ -234,20 +217,16 @@ mod tests {
 
     #[test]
     fn requires_all_arguments_and_rejects_options() {
-        let with = |arguments: Value| json!({ "template": "t", "arguments": arguments });
-        assert_eq!(violations(&with(json!({ "a": "x", "b": -1, "c": true }))), [""; 0]);
-        assert_eq!(violations(&with(json!({ "a": "-x", "b": "-y", "c": "-z" }))), ["/arguments/a"]);
-        assert_eq!(violations(&with(json!({ "a": "", "b": "", "c": "-z" }))), ["/arguments/c"]);
-        assert_eq!(violations(&with(json!({ "a": -1, "b": "", "c": "" }))), ["/arguments/a"]);
+        assert_eq!(violations(&json!({ "a": "x", "b": -1, "c": true })), [""; 0]);
+        assert_eq!(violations(&json!({ "a": "-x", "b": "-y", "c": "-z" })), ["/arguments/a"]);
+        assert_eq!(violations(&json!({ "a": "", "b": "", "c": "-z" })), ["/arguments/c"]);
+        assert_eq!(violations(&json!({ "a": -1, "b": "", "c": "" })), ["/arguments/a"]);
         assert_eq!(
-            violations(&with(json!({ "a": "\0", "b": [], "d/e": 1 }))),
+            violations(&json!({ "a": "\0", "b": [], "d/e": 1 })),
             ["/arguments/a", "/arguments/b", "/arguments/d~1e", "/arguments/c"]
         );
-        assert_eq!(violations(&with(json!({ "a": "x".repeat(4_097), "b": "", "c": "" }))), ["/arguments/a"]);
-        assert_eq!(
-            violations(&json!({ "template": "u", "x": 1, "arguments": [] })),
-            ["/x", "/template", "/arguments"]
-        );
-        assert_eq!(violations(&json!({ "template": "t" })), ["/arguments/a", "/arguments/b", "/arguments/c"]);
+        assert_eq!(violations(&json!({ "a": "x".repeat(4_097), "b": "", "c": "" })), ["/arguments/a"]);
+        assert_eq!(violations(&json!([])), ["/arguments"]);
+        assert_eq!(violations(&json!({})), ["/arguments/a", "/arguments/b", "/arguments/c"]);
     }
 }

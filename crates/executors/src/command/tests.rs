@@ -420,6 +420,14 @@ async fn reports_why_preview_failed() {
 }
 
 #[test]
+fn reports_every_violation() {
+    let parameters = json!({ "template": "u", "x": 1, "arguments": [] });
+    let result = command(&["true"]).check(parameters.as_object().expect("an object"));
+    let pointers: Vec<_> = result.expect_err("invalid").into_iter().map(|invalid| invalid.pointer).collect();
+    assert_eq!(pointers, ["/x", "/template", "/arguments"]);
+}
+
+#[test]
 fn rejects_template_without_program() {
     let template = Template { argv: owned(&["run"]), preview_argv: Some(vec![]), rollback_argv: None };
     let error = Command::new("t", &template, short_limits(), watchdog()).expect_err("no program").to_string();

@@ -28,9 +28,10 @@ use ade_domain::Invalid;
 use ade_domain::task::{Digest, Preview};
 use tokio::task::spawn_blocking;
 
+use crate::parameters::invalid_parameters;
 use crate::{
     BoxFuture, Changed, Command, Executor, Failure, Fence, Halt, Halted, Parameters, Run, Settled,
-    invalid_parameters, stopped_failure,
+    stopped_failure,
 };
 use change_set::ChangeSet;
 use parameters::{ATTEMPTS_DIR, FileSpec, VerifySpec, parse};
@@ -205,7 +206,7 @@ impl Files {
     }
 
     fn specs(&self, parameters: &Parameters) -> Result<(Vec<FileSpec>, Option<Verifier<'_>>), Failure> {
-        self.validate(parameters).map_err(|violations| invalid_parameters(&violations))
+        self.validate(parameters).map_err(invalid_parameters)
     }
 
     fn steps(&self) -> Steps {

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use ade_domain::Invalid;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::Parameters;
+use crate::parameters::{check_fields, unknown_fields};
 
 const MAX_FILES: usize = 500;
 /// Limits of common file systems.
@@ -51,12 +52,9 @@ pub(super) fn verify_spec(parameters: &Parameters) -> Result<Option<VerifySpec>,
 }
 
 pub(super) fn parse(root: &str, parameters: &Parameters) -> Result<Vec<FileSpec>, Vec<Invalid>> {
-    let mut violations = unknown_fields(parameters, &["root", "files", "verify", "worker"], "");
+    let mut violations = check_fields(parameters, &["root", "files", "verify", "worker"]);
     if parameters.get("root").and_then(Value::as_str) != Some(root) {
         violations.push(Invalid::at("/root", format!("must be {root:?}, exactly as configured")));
-    }
-    if parameters.get("worker").is_some_and(|label| !label.is_string()) {
-        violations.push(Invalid::at("/worker", "must be a worker label, as text"));
     }
     let mut specs = Vec::new();
     match parameters.get("files").and_then(Value::as_array) {
@@ -76,13 +74,6 @@ pub(super) fn parse(root: &str, parameters: &Parameters) -> Result<Vec<FileSpec>
     } else {
         Err(violations)
     }
-}
-
-fn unknown_fields(object: &Map<String, Value>, known: &[&str], parent: &str) -> Vec<Invalid> {
-    let unknown = object.keys().filter(|name| !known.contains(&name.as_str()));
-    let pointer = |name: &String| format!("{parent}/{}", name.replace('~', "~0").replace('/', "~1"));
-    let detail = || format!("is unknown; expected one of {}", known.join(", "));
-    unknown.map(|name| Invalid::at(pointer(name), detail())).collect()
 }
 
 fn parse_file(file: &Value, at: &str) -> Result<FileSpec, Vec<Invalid>> {
@@ -234,7 +225,7 @@ mod tests {
         let parse = |value: Value| verify_spec(json!({ "verify": value }).as_object().expect("an object"));
         let expected = VerifySpec { template: "t".to_owned(), arguments: Some(json!({ "a": 1 })) };
         assert_eq!(parse(json!({ "template": "t", "arguments": { "a": 1 } })), Ok(Some(expected)));
-        assert_eq!(verify_spec(&Map::new()), Ok(None));
+        assert_eq!(verify_spec(&serde_json::Map::new()), Ok(None));
         for (invalid, pointer) in [
             (json!("t"), "/verify"),
             (Value::Null, "/verify"),

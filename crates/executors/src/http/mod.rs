@@ -21,6 +21,7 @@ use url::Url;
 use self::client::{CallError, HttpClient, HttpConnection, HttpResponse};
 use self::request::RequestSpec;
 use crate::egress::{AllowedHost, Guard};
+use crate::parameters::invalid_parameters;
 use crate::{
     BoxFuture, Changed, Executor, Failure, Fence, Halt, Parameters, Run, Secrets, Settled, preview_of,
 };
@@ -103,11 +104,7 @@ impl Http {
 
     /// Parses parameters that were valid when the task was proposed.
     fn parse_again(&self, parameters: &Parameters) -> Result<RequestSpec, Failure> {
-        self.parse(parameters).map_err(|violations| {
-            let details =
-                violations.iter().map(|violation| format!("{} {}", violation.pointer, violation.detail));
-            Failure::refused(details.collect::<Vec<_>>().join("; "))
-        })
+        self.parse(parameters).map_err(invalid_parameters)
     }
 
     async fn connect(&self, url: &Url) -> Result<HttpConnection, Failure> {

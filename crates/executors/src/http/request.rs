@@ -13,6 +13,7 @@ use url::Url;
 use super::Secret;
 use crate::Parameters;
 use crate::egress::{AllowedHost, Guard};
+use crate::parameters::{check_fields, pointer};
 
 const MAX_HEADERS: usize = 64;
 const MAX_HEADER_BYTES: usize = 8_192;
@@ -65,13 +66,7 @@ impl RequestSpec {
         egress: &Guard,
         secrets: &BTreeMap<String, Secret>,
     ) -> Result<Self, Vec<Invalid>> {
-        let mut parser = Parser { egress, secrets, violations: Vec::new() };
-        for field in parameters.keys().filter(|field| !FIELDS.contains(&field.as_str())) {
-            parser.report(&pointer("", field), format!("is unknown; expected one of {}", FIELDS.join(", ")));
-        }
-        if parameters.get("worker").is_some_and(|label| !label.is_string()) {
-            parser.report("/worker", "must be a worker label, as text");
-        }
+        let mut parser = Parser { egress, secrets, violations: check_fields(parameters, &FIELDS) };
         let method = parameters.get("method").and_then(Value::as_str).unwrap_or_default();
         let method = METHODS.iter().find(|known| **known == method).and_then(|known| known.parse().ok());
         if method.is_none() {
@@ -210,8 +205,4 @@ impl<'a> Parser<'a> {
         }
         (body.into(), Some(content_type))
     }
-}
-
-fn pointer(parent: &str, field: &str) -> String {
-    format!("{parent}/{}", field.replace('~', "~0").replace('/', "~1"))
 }

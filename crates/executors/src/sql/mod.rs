@@ -17,6 +17,7 @@ use url::Url;
 
 use self::connection::Target;
 use self::statements::Statements;
+use crate::parameters::invalid_parameters;
 use crate::{BoxFuture, Executor, Failure, Fence, Parameters, Run, Settled};
 
 /// Runs statements on one named connection.
@@ -71,11 +72,7 @@ impl Sql {
 
     /// Parses parameters that were valid when the task was proposed.
     fn parse_again(&self, parameters: &Parameters) -> Result<Statements, Failure> {
-        self.parse(parameters).map_err(|violations| {
-            let details =
-                violations.iter().map(|violation| format!("{} {}", violation.pointer, violation.detail));
-            Failure::refused(details.collect::<Vec<_>>().join("; "))
-        })
+        self.parse(parameters).map_err(invalid_parameters)
     }
 }
 

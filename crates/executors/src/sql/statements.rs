@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::connection::Dialect;
 use crate::Parameters;
+use crate::parameters::check_fields;
 
 const MAX_STATEMENTS: usize = 100;
 const MAX_STATEMENT_BYTES: usize = 65_536;
@@ -32,18 +33,10 @@ impl Statements {
         dialect: Dialect,
         connection: &str,
     ) -> Result<Self, Vec<Invalid>> {
-        let mut violations = Vec::new();
         let known = ["connection", "statements", "rollback_statements", "worker"];
-        for field in parameters.keys().filter(|field| !known.contains(&field.as_str())) {
-            let pointer = format!("/{}", field.replace('~', "~0").replace('/', "~1"));
-            violations
-                .push(Invalid::at(pointer, format!("is unknown; expected one of {}", known.join(", "))));
-        }
+        let mut violations = check_fields(parameters, &known);
         if parameters.get("connection").and_then(Value::as_str) != Some(connection) {
             violations.push(Invalid::at("/connection", format!("must be {connection:?}")));
-        }
-        if parameters.get("worker").is_some_and(|label| !label.is_string()) {
-            violations.push(Invalid::at("/worker", "must be a worker label, as text"));
         }
         let forward = parse_list(parameters, "statements", 1, dialect, &mut violations);
         let rollback = parse_list(parameters, "rollback_statements", 0, dialect, &mut violations);
