@@ -99,6 +99,18 @@ impl Failure {
     pub fn after(changed: Changed, message: impl Into<String>) -> Self {
         Self { changed, ..Self::refused(message) }
     }
+
+    /// After a lost lease the task may be retried if nothing was changed.
+    #[must_use]
+    pub fn stopped(reason: Halt, changed: Changed) -> Self {
+        let again = reason == Halt::Lost && changed == Changed::Nothing;
+        Self { halted: Some(reason), again, ..Self::after(changed, reason.message(None)) }
+    }
+
+    /// The same failure of a rollback: what was applied is still there.
+    pub(crate) fn not_rolled_back(self) -> Self {
+        Self { changed: Changed::Something, ..self }
+    }
 }
 
 /// One kind of task execution.
@@ -168,11 +180,6 @@ impl Executors {
     pub fn places(&self) -> impl Iterator<Item = &str> {
         self.places.keys().map(String::as_str)
     }
-}
-
-/// The failure of a run that was stopped before it changed anything. It can be retried only by a worker that holds the lease.
-pub(crate) fn stopped_failure(reason: Halt) -> Failure {
-    Failure { halted: Some(reason), again: reason == Halt::Lost, ..Failure::refused(reason.message(None)) }
 }
 
 /// A preview in state READY. Its fingerprint covers the changes without their diffs, which are only for people; `before` and

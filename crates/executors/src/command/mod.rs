@@ -127,7 +127,7 @@ impl Command {
     /// Runs a command that may change something.
     async fn run_command(&self, argv: &[String], run: &Run) -> Result<(), Failure> {
         if let Some(reason) = run.halted.now() {
-            return Err(crate::stopped_failure(reason));
+            return Err(Failure::stopped(reason, Changed::Nothing));
         }
         let mut stderr = OutputTail::default();
         let spec = ProcessSpec {
@@ -154,7 +154,7 @@ impl Command {
         let killed_by_watchdog = deadline_passed && !status.is_some_and(|status| status.success());
         let stop_reason = stop_reason.or_else(|| killed_by_watchdog.then_some(Halt::Lost));
         if let Some(reason) = stop_reason.filter(|_| !has_started) {
-            return Err(crate::stopped_failure(reason));
+            return Err(Failure::stopped(reason, Changed::Nothing));
         }
         if left_processes {
             run.output.say(LEFTOVERS_KILLED);
@@ -242,21 +242,21 @@ impl Executor for Command {
 
     fn roll_back<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async {
-            let still_changed = |failure| Failure { changed: Changed::Something, ..failure };
             let Some(roll_back) = &self.roll_back else {
-                return Err(still_changed(Failure::refused(
-                    "cannot roll back: the template has no rollback_argv; undo the change by hand",
-                )));
+                let message = "cannot roll back: the template has no rollback_argv; undo the change by hand";
+                return Err(Failure::after(Changed::Something, message));
             };
             let data: RollbackData = serde_json::from_slice(rollback_data).map_err(|error| {
-                still_changed(Failure::refused(format!("cannot read the rollback data: {error}")))
+                Failure::after(Changed::Something, format!("cannot read the rollback data: {error}"))
             })?;
             if data.version != 1 || data.template != self.name {
-                return Err(still_changed(Failure::refused("the rollback data belongs to another template")));
+                let message = "the rollback data belongs to another template";
+                return Err(Failure::after(Changed::Something, message));
             }
-            let argv = fill(roll_back, &data.arguments).map_err(still_changed)?;
-            self.run_command(&argv, run).await.map_err(|failure| {
-                if failure.changed == Changed::Nothing { still_changed(failure) } else { failure }
+            let argv = fill(roll_back, &data.arguments).map_err(Failure::not_rolled_back)?;
+            self.run_command(&argv, run).await.map_err(|failure| match failure.changed {
+                Changed::Nothing => failure.not_rolled_back(),
+                _ => failure,
             })
         })
     }

@@ -14,7 +14,7 @@ use super::parameters::{ATTEMPTS_DIR, FileSpec, TEMP_PREFIX, parent_dirs};
 use super::snapshot::{Entry, FileState, Snapshot};
 use super::tree::{Access, Tree, TreeError};
 use super::{AttemptKey, Steps};
-use crate::{Changed, Failure, Halted, Settled, stopped_failure};
+use crate::{Changed, Failure, Halted, Settled};
 
 /// The changes of one attempt.
 pub(super) struct ChangeSet {
@@ -142,7 +142,7 @@ impl ChangeSet {
 
     /// Restores all files and ends the attempt. If somebody else has modified one of them, none is touched.
     pub(super) fn roll_back(&self) -> Result<(), Failure> {
-        self.check_stop().map_err(|failure| Failure { changed: Changed::Something, ..failure })?;
+        self.check_stop().map_err(Failure::not_rolled_back)?;
         let restored = self.restore().map_err(|error| Failure::after(Changed::Something, error));
         let _ = self.tree.unregister(ATTEMPTS_DIR, &self.key.to_string());
         restored
@@ -245,6 +245,6 @@ impl ChangeSet {
     }
 
     fn check_stop(&self) -> Result<(), Failure> {
-        self.stop.now().map_or(Ok(()), |reason| Err(stopped_failure(reason)))
+        self.stop.now().map_or(Ok(()), |reason| Err(Failure::stopped(reason, Changed::Nothing)))
     }
 }

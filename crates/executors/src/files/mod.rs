@@ -29,10 +29,7 @@ use ade_domain::task::{Digest, Preview};
 use tokio::task::spawn_blocking;
 
 use crate::parameters::invalid_parameters;
-use crate::{
-    BoxFuture, Changed, Command, Executor, Failure, Fence, Halt, Halted, Parameters, Run, Settled,
-    stopped_failure,
-};
+use crate::{BoxFuture, Changed, Command, Executor, Failure, Fence, Halt, Halted, Parameters, Run, Settled};
 use change_set::ChangeSet;
 use parameters::{ATTEMPTS_DIR, FileSpec, VerifySpec, parse};
 use snapshot::Snapshot;
@@ -173,7 +170,10 @@ impl Files {
         };
         match stop {
             None => bounded.await,
-            Some(stop) => stop.or(bounded).await.unwrap_or_else(|reason| Err(stopped_failure(reason))),
+            Some(stop) => {
+                let stopped = |reason| Err(Failure::stopped(reason, Changed::Nothing));
+                stop.or(bounded).await.unwrap_or_else(stopped)
+            }
         }
     }
 
@@ -312,10 +312,9 @@ impl Executor for Files {
 
     fn roll_back<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async {
-            let still_changed = |failure| Failure { changed: Changed::Something, ..failure };
-            let snapshot = read_snapshot(rollback_data).await.map_err(still_changed)?;
+            let snapshot = read_snapshot(rollback_data).await.map_err(Failure::not_rolled_back)?;
             let tree = self.lock(LockMode::Exclusive, LOCK_TIMEOUT, Some(&run.halted)).await;
-            let tree = tree.map_err(still_changed)?;
+            let tree = tree.map_err(Failure::not_rolled_back)?;
             let key = AttemptKey::of(run);
             let changes = ChangeSet::new(tree, key, snapshot, run.halted.clone(), self.steps());
             blocking(Changed::Something, move || changes.roll_back()).await

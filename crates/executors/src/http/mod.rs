@@ -124,16 +124,11 @@ impl Http {
         body: Bytes,
         changed_if_sent: Changed,
     ) -> Result<(), Failure> {
-        let stopped = |reason: Halt, changed: Changed| Failure {
-            halted: Some(reason),
-            again: reason == Halt::Lost && changed == Changed::Nothing,
-            ..Failure::after(changed, reason.message(None))
-        };
         let connection = run.halted.or(self.connect(url)).await;
-        let connection = connection.map_err(|reason| stopped(reason, Changed::Nothing))??;
+        let connection = connection.map_err(|reason| Failure::stopped(reason, Changed::Nothing))??;
         let (title, is_idempotent) = (format!("{method} {url}"), method.is_idempotent());
         let head = run.halted.or(connection.send(method, headers, body)).await;
-        let head = match head.map_err(|reason| stopped(reason, changed_if_sent))? {
+        let head = match head.map_err(|reason| Failure::stopped(reason, changed_if_sent))? {
             Ok(head) => head,
             Err(CallError::NotSent(reason)) => return Err(Failure::not_now(reason)),
             Err(CallError::Sent(reason)) => {
@@ -248,19 +243,18 @@ impl Executor for Http {
 
     fn roll_back<'a>(&'a self, run: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
-            let still_changed = |failure: Failure| Failure { changed: Changed::Something, ..failure };
-            let spec = self.parse_again(&run.parameters).map_err(still_changed)?;
+            let spec = self.parse_again(&run.parameters).map_err(Failure::not_rolled_back)?;
             let Some(url) = &spec.rollback_url else {
-                return Err(still_changed(Failure::refused(
-                    "cannot roll back: the task has no rollback_url; undo the change by hand",
-                )));
+                let message = "cannot roll back: the task has no rollback_url; undo the change by hand";
+                return Err(Failure::after(Changed::Something, message));
             };
-            let mut headers = with_attempt_headers(spec.headers, run, "-undo").map_err(still_changed)?;
+            let mut headers =
+                with_attempt_headers(spec.headers, run, "-undo").map_err(Failure::not_rolled_back)?;
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             let body = json!({ "task_id": run.task_id, "attempt": run.attempt }).to_string().into();
             self.call(run, (Method::POST, url), headers, body, Changed::Something)
                 .await
-                .map_err(still_changed)
+                .map_err(Failure::not_rolled_back)
         })
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Sql;
 use super::attempt_marker::{MarkerKey, MarkerKind, MarkerState};
 use super::connection::{LOCK_TIMEOUT, SqlConnection, SqlError, TransactionId};
-use crate::{Changed, Failure, Halt, Run, Settled};
+use crate::{Changed, Failure, Run, Settled};
 
 /// The waits between attempts to find out how a COMMIT ended whose response was lost.
 const RETRY_BACKOFF_MS: [u64; 12] = [50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000, 5_000, 5_000, 5_000];
@@ -33,11 +33,6 @@ enum RollbackResult {
     Unknown(SqlError),
 }
 
-fn stopped(reason: Halt, changed: Changed) -> Failure {
-    let again = reason == Halt::Lost && changed == Changed::Nothing;
-    Failure { halted: Some(reason), again, ..Failure::after(changed, reason.message(None)) }
-}
-
 fn failure(error: SqlError, changed: Changed) -> Failure {
     let changed = if error.left_transaction { Changed::Unknown } else { changed };
     Failure { again: error.is_retryable, ..Failure::after(changed, error.message) }
@@ -47,7 +42,7 @@ impl Sql {
     pub(super) async fn apply_statements(&self, run: &Run) -> Result<(), Failure> {
         let statements = self.parse_again(&run.parameters)?.forward;
         let prepared = run.halted.or(self.prepare(run, &statements)).await;
-        let mut connection = match prepared.map_err(|reason| stopped(reason, Changed::Nothing))? {
+        let mut connection = match prepared.map_err(|reason| Failure::stopped(reason, Changed::Nothing))? {
             Ok(Prepared::Commit(connection)) => connection,
             Ok(Prepared::AlreadyApplied) => {
                 write_line(run, "this attempt is already applied; nothing was repeated");
@@ -56,7 +51,7 @@ impl Sql {
             Err(error) => return Err(failure(error, Changed::Nothing)),
         };
         if let Some(reason) = run.halted.now() {
-            return Err(stopped(reason, Changed::Nothing));
+            return Err(Failure::stopped(reason, Changed::Nothing));
         }
         // From here on it is too late to stop, because a COMMIT that was sent cannot be taken back.
         match connection.commit().await {
@@ -210,10 +205,11 @@ impl Sql {
             check_marker(&mut connection, &key, MarkerKind::Rollback, MarkerState::RolledBack).await?;
             Ok((connection, "rolled back"))
         };
-        let result = run.halted.or(work).await.map_err(|reason| stopped(reason, Changed::Something))?;
+        let result =
+            run.halted.or(work).await.map_err(|reason| Failure::stopped(reason, Changed::Something))?;
         let (mut connection, message) = result.map_err(|error| failure(error, Changed::Something))?;
         if let Some(reason) = run.halted.now() {
-            return Err(stopped(reason, Changed::Something));
+            return Err(Failure::stopped(reason, Changed::Something));
         }
         match connection.commit().await {
             Ok(()) => {
