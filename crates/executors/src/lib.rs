@@ -143,7 +143,9 @@ pub trait Executor: Send + Sync {
         Box::pin(async {})
     }
 
-    fn fence(&self) -> Fence;
+    fn fence(&self) -> Fence {
+        Fence::Open
+    }
 
     /// Whether [`Self::apply`] has no effects. Then no rollback data is stored and the start of the attempt is not recorded.
     fn changes_nothing(&self) -> bool {

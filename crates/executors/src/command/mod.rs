@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::parameters::{check_fields, invalid_parameters};
 use crate::watchdog::Program;
-use crate::{BoxFuture, Changed, Executor, Failure, Fence, Halt, Parameters, Run, Settled};
+use crate::{BoxFuture, Changed, Executor, Failure, Halt, Parameters, Run, Settled};
 use preview_output::PreviewOutput;
 use process::{ProcessExit, ProcessSpec, RunError, Stream};
 use template::{Arguments, Argv, parse_arguments};
@@ -259,16 +259,6 @@ impl Executor for Command {
                 _ => failure,
             })
         })
-    }
-
-    fn settle<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<Settled, Failure>> {
-        Box::pin(async {
-            Err(Failure::after(Changed::Unknown, "the effects of a command cannot be determined"))
-        })
-    }
-
-    fn fence(&self) -> Fence {
-        Fence::Open
     }
 
     fn can_roll_back(&self, _: &Parameters) -> bool {

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use super::*;
-use crate::{Halt, Halted, MAX_PREVIEW_CHANGES, Output, Secrets};
+use crate::{Fence, Halt, Halted, MAX_PREVIEW_CHANGES, Output, Secrets};
 
 pub(super) type StopSender = watch::Sender<Option<Halt>>;
 

@@ -22,9 +22,7 @@ use self::client::{CallError, HttpClient, HttpConnection, HttpResponse};
 use self::request::RequestSpec;
 use crate::egress::{AllowedHost, Guard};
 use crate::parameters::invalid_parameters;
-use crate::{
-    BoxFuture, Changed, Executor, Failure, Fence, Halt, Parameters, Run, Secrets, Settled, preview_of,
-};
+use crate::{BoxFuture, Changed, Executor, Failure, Halt, Parameters, Run, Secrets, preview_of};
 
 const PREVIEW_TIMEOUT: Duration = Duration::from_secs(15);
 /// Too Early, Too Many Requests.
@@ -256,17 +254,6 @@ impl Executor for Http {
                 .await
                 .map_err(Failure::not_rolled_back)
         })
-    }
-
-    fn settle<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<Settled, Failure>> {
-        Box::pin(async {
-            let message = "the effects of an HTTP call cannot be determined: check the called service";
-            Err(Failure::after(Changed::Unknown, message))
-        })
-    }
-
-    fn fence(&self) -> Fence {
-        Fence::Open
     }
 
     fn can_roll_back(&self, parameters: &Parameters) -> bool {
