@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes that are kept in memory, for the database.
-pub(crate) const MAX_HEAD_BYTES: usize = 65_536;
+const MAX_HEAD_BYTES: usize = 65_536;
 /// Bytes that are written to the file. Output beyond this is counted and dropped.
-pub(crate) const MAX_FILE_BYTES: u64 = 64 * 1_048_576;
+const MAX_FILE_BYTES: u64 = 64 * 1_048_576;
 /// Bytes that wait for [`Output::take_unread`]. Older ones are only in the file.
 const MAX_UNREAD_BYTES: usize = 262_144;
 const REDACTED: &str = "***";
@@ -74,7 +74,7 @@ impl Secrets {
 #[derive(Debug, Clone)]
 pub struct Output(Arc<Mutex<Inner>>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Inner {
     secrets: Secrets,
     /// Bytes that may be the beginning of a secret.
@@ -92,10 +92,8 @@ impl Output {
     /// Output in memory. As soon as it exceeds the limit there, all of it is written to a new file at `path`, if one is given.
     #[must_use]
     pub fn new(secrets: Secrets, path: Option<&Path>) -> Self {
-        let (pending, head, unread) = (Vec::new(), Vec::new(), Vec::new());
-        let (path, file, file_error) = (path.map(Path::to_owned), None, None);
-        let inner = Inner { secrets, pending, head, unread, total_bytes: 0, path, file, file_error };
-        Self(Arc::new(Mutex::new(inner)))
+        let path = path.map(Path::to_owned);
+        Self(Arc::new(Mutex::new(Inner { secrets, path, ..Inner::default() })))
     }
 
     /// Appends output. An I/O error of the file is reported by [`Self::finish`].

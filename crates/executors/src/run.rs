@@ -44,22 +44,26 @@ impl Halted {
     /// A signal that is not bound to a lease, and its sender.
     #[must_use]
     pub fn new() -> (watch::Sender<Option<Halt>>, Self) {
-        let (sender, reason) = watch::channel(None);
-        (sender, Self { reason, lease_valid_until: None })
+        Self::with_lease(None)
     }
 
     /// A signal for a run whose lease and locks are valid until a time that moves on with each renewal.
     #[must_use]
     pub fn within(lease_valid_until: watch::Receiver<Instant>) -> (watch::Sender<Option<Halt>>, Self) {
-        let (sender, reason) = watch::channel(None);
-        (sender, Self { reason, lease_valid_until: Some(lease_valid_until) })
+        Self::with_lease(Some(lease_valid_until))
     }
 
     /// Another signal for another operation under the same lease and locks.
     #[must_use]
     pub fn another(&self) -> (watch::Sender<Option<Halt>>, Self) {
+        Self::with_lease(self.lease_valid_until.clone())
+    }
+
+    fn with_lease(
+        lease_valid_until: Option<watch::Receiver<Instant>>,
+    ) -> (watch::Sender<Option<Halt>>, Self) {
         let (sender, reason) = watch::channel(None);
-        (sender, Self { reason, lease_valid_until: self.lease_valid_until.clone() })
+        (sender, Self { reason, lease_valid_until })
     }
 
     /// Why the run must stop, if it must.

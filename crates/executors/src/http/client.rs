@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
-use url::{Host, Position};
+use url::Position;
 
 use crate::egress::PinnedUrl;
 
@@ -33,16 +33,10 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// An HTTP client. Clones share its TLS configuration.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct HttpClient {
     tls_config: Arc<OnceLock<Arc<ClientConfig>>>,
     roots: Option<Arc<RootCertStore>>,
-}
-
-impl std::fmt::Debug for HttpClient {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HttpClient").finish_non_exhaustive()
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +59,7 @@ pub enum CallError {
 }
 
 /// An open connection on which nothing was sent yet.
+#[derive(Debug)]
 pub struct HttpConnection {
     sender: SendRequest<Full<Bytes>>,
     /// Drives the connection; aborted when dropped.
@@ -72,23 +67,12 @@ pub struct HttpConnection {
     pinned: PinnedUrl,
 }
 
-impl std::fmt::Debug for HttpConnection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HttpConnection").field("pinned", &self.pinned).finish_non_exhaustive()
-    }
-}
-
 /// A response whose head was received and whose body was not read yet.
+#[derive(Debug)]
 pub struct ResponseHead {
     pub status: StatusCode,
     body: Incoming,
     _driver: JoinSet<Result<(), hyper::Error>>,
-}
-
-impl std::fmt::Debug for ResponseHead {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ResponseHead").field("status", &self.status).finish_non_exhaustive()
-    }
 }
 
 impl HttpClient {
@@ -119,20 +103,15 @@ impl HttpClient {
     /// Connects to the first reachable address of the URL.
     pub async fn connect(&self, pinned: PinnedUrl) -> Result<HttpConnection, CallError> {
         let stream = connect_tcp(&pinned).await?;
-        let stream: Box<dyn Stream> = match (pinned.url().scheme(), pinned.url().host()) {
+        let stream: Box<dyn Stream> = match (pinned.url().scheme(), pinned.url().host_str()) {
             ("https", Some(host)) => {
-                let not_sent = |reason: String| CallError::NotSent(format!("TLS handshake failed: {reason}"));
-                let name = match host {
-                    Host::Domain(name) => {
-                        ServerName::try_from(name.to_owned()).map_err(|error| not_sent(error.to_string()))?
-                    }
-                    Host::Ipv4(address) => ServerName::IpAddress(std::net::IpAddr::from(address).into()),
-                    Host::Ipv6(address) => ServerName::IpAddress(std::net::IpAddr::from(address).into()),
-                };
+                let failed = |reason: String| CallError::NotSent(format!("TLS handshake failed: {reason}"));
+                let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+                let name = ServerName::try_from(host).map_err(|error| failed(error.to_string()))?;
                 let handshake = TlsConnector::from(self.tls_config()?).connect(name, stream);
                 let encrypted = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, handshake).await;
-                let encrypted = encrypted.map_err(|_| not_sent("timed out".to_owned()))?;
-                Box::new(encrypted.map_err(|error| not_sent(error.to_string()))?)
+                let encrypted = encrypted.map_err(|_| failed("timed out".to_owned()))?;
+                Box::new(encrypted.map_err(|error| failed(error.to_string()))?)
             }
             _ => Box::new(stream),
         };

@@ -10,12 +10,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ade_domain::Invalid;
-use ade_domain::task::{ChangeKind, Preview, PreviewChange};
+use ade_domain::task::{ChangeKind, Digest, Preview, PreviewChange};
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::json;
-use sha2::{Digest, Sha256};
 use url::Url;
 
 use self::client::{CallError, HttpClient, HttpConnection, HttpResponse};
@@ -174,11 +173,10 @@ impl Http {
             let error = format!("GET {url} returned {}", response.status);
             return Ok(preview_of(Vec::new(), Vec::new(), vec![error]));
         }
-        let hash: String = Sha256::digest(&response.body).iter().map(|byte| format!("{byte:02x}")).collect();
         let change = PreviewChange {
             kind: ChangeKind::Update,
             what: format!("{} {}", spec.method, spec.url),
-            before: Some(hash),
+            before: Some(Digest::of_bytes(&response.body).to_string()),
             after: None,
             diff: Some(self.redacted.hide(&String::from_utf8_lossy(&response.body))),
         };
