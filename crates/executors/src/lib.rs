@@ -135,8 +135,9 @@ pub trait Executor: Send + Sync {
     /// Determines what an attempt has changed whose worker is lost, or whose last response was lost, and blocks that attempt: it can
     /// change nothing afterwards. Unless nothing was changed, the caller must then call [`Self::roll_back`] or
     /// [`Self::clean_up`], because other attempts may wait for that. Only called for executors with [`Fencing::Fenced`].
-    fn settle<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8])
-    -> BoxFuture<'a, Result<Settled, Failure>>;
+    fn settle<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<Settled, Failure>> {
+        Box::pin(async { Err(Failure::after(Changed::Unknown, "the effects cannot be determined")) })
+    }
 
     /// Removes what an attempt has left for its own use besides its rollback data. Called once the attempt will change nothing more.
     fn forget<'a>(&'a self, _task_id: &'a str, _attempt: u64) -> BoxFuture<'a, ()> {

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::parameters::{check_fields, invalid_parameters};
 use crate::watchdog::Program;
-use crate::{BoxFuture, Changed, Executor, Failure, Halt, Parameters, Run, Settled};
+use crate::{BoxFuture, Changed, Executor, Failure, Halt, Parameters, Run};
 use preview_output::PreviewOutput;
 use process::{ProcessExit, ProcessSpec, RunError, Stream};
 use template::{Arguments, Argv, parse_arguments};
