@@ -10,16 +10,17 @@ use std::collections::BTreeSet;
 
 use ade_domain::task::Digest;
 
-use super::parameters::{ATTEMPTS_DIR, FileSpec, TEMP_PREFIX, parent_dirs};
+use super::parameters::{FileSpec, TEMP_PREFIX, parent_dirs};
 use super::snapshot::{Entry, FileState, Snapshot};
 use super::tree::{Access, Tree, TreeError};
 use super::{AttemptKey, Steps};
-use crate::{Changed, Failure, Halted, Settled};
+use crate::{Changed, Failure, Halted, Run, Settled};
 
 /// The changes of one attempt.
 pub(super) struct ChangeSet {
     tree: Tree,
-    key: AttemptKey,
+    /// The [`AttemptKey`] as text.
+    key: String,
     snapshot: Snapshot,
     stop: Halted,
     steps: Steps,
@@ -30,20 +31,15 @@ pub(super) struct ChangeSet {
 }
 
 impl ChangeSet {
-    pub(super) const fn new(
-        tree: Tree,
-        key: AttemptKey,
-        snapshot: Snapshot,
-        stop: Halted,
-        steps: Steps,
-    ) -> Self {
+    pub(super) fn new(tree: Tree, run: &Run, snapshot: Snapshot, steps: Steps) -> Self {
+        let (key, stop) = (AttemptKey::of(run).to_string(), run.halted.clone());
         let (has_changed, was_registered) = (Cell::new(false), Cell::new(false));
         Self { tree, key, snapshot, stop, steps, has_changed, was_registered }
     }
 
     /// Changes all files or none. The attempt ends only with [`Self::finish`].
     pub(super) fn apply(&self, specs: &[FileSpec]) -> Result<(), Failure> {
-        if !self.tree.is_registered(ATTEMPTS_DIR, &self.key.to_string())? {
+        if !self.tree.is_registered(&self.key)? {
             // An attempt that recovery has marked as in progress stays registered: its outcome is not decided yet.
             return Err(Failure::refused(
                 "another worker has recovered this attempt; nothing was changed by this worker",
@@ -52,7 +48,7 @@ impl ChangeSet {
         self.was_registered.set(true);
         self.check_unchanged(specs)?;
         // If this is interrupted, no other attempt changes anything before the recovery.
-        self.tree.mark_in_progress(ATTEMPTS_DIR, &self.key.to_string())?;
+        self.tree.mark_in_progress(&self.key)?;
         self.change_files(specs).map_err(|failure| self.revert_after(failure))
     }
 
@@ -60,7 +56,7 @@ impl ChangeSet {
     pub(super) fn finish(&self) {
         if self.was_registered.get() {
             // After an error the attempt stays registered until its recovery.
-            let _ = self.tree.unregister(ATTEMPTS_DIR, &self.key.to_string());
+            let _ = self.tree.unregister(&self.key);
         }
     }
 
@@ -144,7 +140,7 @@ impl ChangeSet {
     pub(super) fn roll_back(&self) -> Result<(), Failure> {
         self.check_stop().map_err(Failure::not_rolled_back)?;
         let restored = self.restore().map_err(|error| Failure::after(Changed::Something, error));
-        let _ = self.tree.unregister(ATTEMPTS_DIR, &self.key.to_string());
+        let _ = self.tree.unregister(&self.key);
         restored
     }
 
@@ -193,7 +189,7 @@ impl ChangeSet {
         // If this worker was suspended until another one has recovered the attempt, marking it again would block everybody.
         self.check_stop()?;
         // From here on the attempt is blocked, and others wait until its outcome is decided.
-        self.tree.mark_in_progress(ATTEMPTS_DIR, &self.key.to_string())?;
+        self.tree.mark_in_progress(&self.key)?;
         self.remove_temps()?;
         let (mut is_before, mut is_after) = (true, true);
         for entry in self.changed_entries() {
@@ -207,7 +203,7 @@ impl ChangeSet {
         }
         // A set without effective changes counts as not applied.
         if is_before {
-            self.tree.unregister(ATTEMPTS_DIR, &self.key.to_string())?;
+            self.tree.unregister(&self.key)?;
         }
         Ok(match (is_before, is_after) {
             (true, _) => Settled::Nothing,

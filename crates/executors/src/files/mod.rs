@@ -21,7 +21,7 @@ mod tree;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ade_domain::Invalid;
@@ -33,7 +33,7 @@ use crate::{BoxFuture, Changed, Command, Executor, Failure, Fence, Halt, Halted,
 use change_set::ChangeSet;
 use parameters::{ATTEMPTS_DIR, FileSpec, VerifySpec, parse};
 use snapshot::Snapshot;
-use tree::{LockMode, Tree, TreeError};
+use tree::{LockMode, Tree};
 
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Shorter, because the whole preview has little time.
@@ -109,64 +109,43 @@ impl Files {
         self
     }
 
-    async fn lock(&self, mode: LockMode, timeout: Duration, stop: Option<&Halted>) -> Result<Tree, Failure> {
-        self.lock_unless(mode, timeout, stop, |_| Ok(None)).await
-    }
-
-    /// Locks the root once no attempt of another task is in progress.
-    async fn lock_recovered(
+    /// Locks the root. With `task`, also waits until no attempt of another task is in progress; the empty task owns no attempt.
+    async fn lock(
         &self,
         mode: LockMode,
         timeout: Duration,
         task: Option<&str>,
         stop: Option<&Halted>,
     ) -> Result<Tree, Failure> {
-        let task = task.unwrap_or_default().to_owned();
-        self.lock_unless(mode, timeout, stop, move |tree| {
-            tree.find_in_progress(ATTEMPTS_DIR, |key| AttemptKey::attempt_of(&task, key).is_some())
-        })
-        .await
-    }
-
-    async fn lock_unless<F>(
-        &self,
-        mode: LockMode,
-        timeout: Duration,
-        stop: Option<&Halted>,
-        find_blocker: F,
-    ) -> Result<Tree, Failure>
-    where
-        F: Fn(&Tree) -> Result<Option<String>, TreeError> + Clone + Send + 'static,
-    {
-        let last_blocker = std::sync::Mutex::new(None);
-        let poll = async {
-            loop {
-                let (root, find_blocker) = (self.root.clone(), find_blocker.clone());
-                let locked = blocking(Changed::Nothing, move || {
-                    let Some(tree) = Tree::try_lock(&root, mode)? else { return Ok(Err(None)) };
-                    Ok(find_blocker(&tree)?.map_or(Ok(tree), |blocker| Err(Some(blocker))))
-                });
-                match locked.await? {
-                    Ok(tree) => return Ok(tree),
-                    Err(blocker) => *last_blocker.lock().unwrap_or_else(PoisonError::into_inner) = blocker,
-                }
-                tokio::time::sleep(LOCK_POLL_INTERVAL).await;
-            }
-        };
         let bounded = async {
-            tokio::time::timeout(timeout, poll).await.unwrap_or_else(|_| {
-                let (root, seconds) = (&self.root, timeout.as_secs_f32());
-                let blocker = last_blocker.lock().unwrap_or_else(PoisonError::into_inner).take();
-                Err(Failure::not_now(blocker.map_or_else(
-                    || format!("{root:?} was locked by others for {seconds} s; try again later"),
-                    |blocker| {
-                        format!(
-                            "a lost worker left incomplete changes in {root:?}; wait until a worker with this root has recovered \
-                             its task, or, if that task has ended, remove {ATTEMPTS_DIR}/{blocker} there"
-                        )
-                    },
-                )))
-            })
+            let mut blocker = None;
+            let poll = async {
+                loop {
+                    let (root, task) = (self.root.clone(), task.map(str::to_owned));
+                    let locked = blocking(Changed::Nothing, move || {
+                        let Some(tree) = Tree::try_lock(&root, mode)? else { return Ok(Err(None)) };
+                        let Some(task) = task else { return Ok(Ok(tree)) };
+                        let is_own = |key: &str| AttemptKey::attempt_of(&task, key).is_some();
+                        Ok(tree.find_in_progress(is_own)?.map_or(Ok(tree), |blocker| Err(Some(blocker))))
+                    });
+                    match locked.await? {
+                        Ok(tree) => return Ok(tree),
+                        Err(found) => blocker = found,
+                    }
+                    tokio::time::sleep(LOCK_POLL_INTERVAL).await;
+                }
+            };
+            if let Ok(result) = tokio::time::timeout(timeout, poll).await {
+                return result;
+            }
+            let (root, seconds) = (&self.root, timeout.as_secs_f32());
+            Err(Failure::not_now(match blocker {
+                None => format!("{root:?} was locked by others for {seconds} s; try again later"),
+                Some(blocker) => format!(
+                    "a lost worker left incomplete changes in {root:?}; wait until a worker with this root has recovered \
+                     its task, or, if that task has ended, remove {ATTEMPTS_DIR}/{blocker} there"
+                ),
+            }))
         };
         match stop {
             None => bounded.await,
@@ -175,6 +154,12 @@ impl Files {
                 stop.or(bounded).await.unwrap_or_else(stopped)
             }
         }
+    }
+
+    /// Locks the root exclusively for an attempt.
+    async fn lock_for(&self, run: &Run) -> Result<Tree, Failure> {
+        let key = AttemptKey::of(run);
+        self.lock(LockMode::Exclusive, LOCK_TIMEOUT, Some(&key.task), Some(&run.halted)).await
     }
 
     fn validate(
@@ -224,7 +209,7 @@ impl Executor for Files {
             let (specs, verifier) = self.specs(parameters)?;
             let notes = verifier.map(|verifier| format!("verified by the template {}", verifier.template));
             let notes = notes.into_iter().collect();
-            let tree = self.lock_recovered(LockMode::Shared, PREVIEW_LOCK_TIMEOUT, None, None).await?;
+            let tree = self.lock(LockMode::Shared, PREVIEW_LOCK_TIMEOUT, Some(""), None).await?;
             blocking(Changed::Nothing, move || Ok(preview::preview(&tree, &specs, notes))).await
         })
     }
@@ -233,9 +218,7 @@ impl Executor for Files {
         Box::pin(async {
             let ((specs, _), key) = (self.specs(&run.parameters)?, AttemptKey::of(run));
             let approved = run.approved.clone();
-            let tree = self
-                .lock_recovered(LockMode::Exclusive, LOCK_TIMEOUT, Some(&key.task), Some(&run.halted))
-                .await?;
+            let tree = self.lock_for(run).await?;
             blocking(Changed::Nothing, move || {
                 let snapshot = Snapshot::take(&tree, &specs).map_err(Failure::not_now)?;
                 // The files may have changed between the worker's last preview and this lock.
@@ -251,7 +234,7 @@ impl Executor for Files {
                 let is_earlier = |other: &str| {
                     AttemptKey::attempt_of(&key.task, other).is_some_and(|attempt| attempt < key.attempt)
                 };
-                tree.register(ATTEMPTS_DIR, &key.to_string(), is_earlier)?;
+                tree.register(&key.to_string(), is_earlier)?;
                 Ok(bytes)
             })
             .await
@@ -260,16 +243,9 @@ impl Executor for Files {
 
     fn apply<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async {
-            let key = AttemptKey::of(run);
             let prepare = async {
                 let parsed = (self.specs(&run.parameters)?, read_snapshot(rollback_data).await?);
-                let tree = self.lock_recovered(
-                    LockMode::Exclusive,
-                    LOCK_TIMEOUT,
-                    Some(&key.task),
-                    Some(&run.halted),
-                );
-                Ok::<_, Failure>((parsed, tree.await?))
+                Ok::<_, Failure>((parsed, self.lock_for(run).await?))
             };
             let (((specs, verifier), snapshot), tree) = match prepare.await {
                 Ok(prepared) => prepared,
@@ -281,7 +257,7 @@ impl Executor for Files {
                     return Err(failure);
                 }
             };
-            let changes = ChangeSet::new(tree, key, snapshot, run.halted.clone(), self.steps());
+            let changes = ChangeSet::new(tree, run, snapshot, self.steps());
             let has_verifier = verifier.is_some();
             // If this future is dropped, the blocking task completes by itself, under its lock.
             let (changes, result) = blocking(Changed::Something, move || {
@@ -313,10 +289,9 @@ impl Executor for Files {
     fn roll_back<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async {
             let snapshot = read_snapshot(rollback_data).await.map_err(Failure::not_rolled_back)?;
-            let tree = self.lock(LockMode::Exclusive, LOCK_TIMEOUT, Some(&run.halted)).await;
+            let tree = self.lock(LockMode::Exclusive, LOCK_TIMEOUT, None, Some(&run.halted)).await;
             let tree = tree.map_err(Failure::not_rolled_back)?;
-            let key = AttemptKey::of(run);
-            let changes = ChangeSet::new(tree, key, snapshot, run.halted.clone(), self.steps());
+            let changes = ChangeSet::new(tree, run, snapshot, self.steps());
             blocking(Changed::Something, move || changes.roll_back()).await
         })
     }
@@ -328,9 +303,9 @@ impl Executor for Files {
     ) -> BoxFuture<'a, Result<Settled, Failure>> {
         Box::pin(async {
             let snapshot = read_snapshot(rollback_data).await?;
-            let tree = self.lock(LockMode::Exclusive, self.recovery_lock_timeout, Some(&run.halted)).await?;
-            let key = AttemptKey::of(run);
-            let changes = ChangeSet::new(tree, key, snapshot, run.halted.clone(), self.steps());
+            let timeout = self.recovery_lock_timeout;
+            let tree = self.lock(LockMode::Exclusive, timeout, None, Some(&run.halted)).await?;
+            let changes = ChangeSet::new(tree, run, snapshot, self.steps());
             blocking(Changed::Unknown, move || changes.resolve_outcome()).await
         })
     }
@@ -340,7 +315,7 @@ impl Executor for Files {
             let (root, key) = (self.root.clone(), AttemptKey::new(task_id, attempt));
             // At once and without the lock, because others may wait for this while they hold it.
             let unregistered = blocking(Changed::Nothing, move || {
-                Ok(Tree::unregister_without_lock(&root, ATTEMPTS_DIR, &key.to_string())?)
+                Ok(Tree::unregister_without_lock(&root, &key.to_string())?)
             });
             if let Err(error) = unregistered.await {
                 tracing::warn!(task_id, attempt, root = self.root, %error, "cannot unregister attempt at files");
@@ -348,7 +323,7 @@ impl Executor for Files {
             // Removing the empty directory takes the lock; nothing depends on when this happens.
             let files = self.clone();
             tokio::spawn(async move {
-                if let Ok(tree) = files.lock(LockMode::Exclusive, LOCK_TIMEOUT, None).await {
+                if let Ok(tree) = files.lock(LockMode::Exclusive, LOCK_TIMEOUT, None, None).await {
                     let _ = blocking(Changed::Nothing, move || Ok(tree.remove_dir(ATTEMPTS_DIR)?)).await;
                 }
             });

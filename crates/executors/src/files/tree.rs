@@ -15,7 +15,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::parameters::parent_dirs;
+use super::parameters::{ATTEMPTS_DIR, parent_dirs};
 use crate::Failure;
 
 /// Bytes of one existing file.
@@ -76,8 +76,12 @@ pub(super) struct Tree {
     root: OwnedFd,
 }
 
-fn io_error(path: &str) -> impl Fn(Errno) -> TreeError {
-    move |errno| TreeError::Io { path: path.to_owned(), source: errno.into() }
+fn io_error<E: Into<io::Error>>(path: &str) -> impl Fn(E) -> TreeError {
+    move |error| TreeError::Io { path: path.to_owned(), source: error.into() }
+}
+
+fn not_directory(path: &str, is_symlink: bool) -> TreeError {
+    if is_symlink { TreeError::Symlink(path.to_owned()) } else { TreeError::NotDirectory(path.to_owned()) }
 }
 
 impl Tree {
@@ -87,12 +91,7 @@ impl Tree {
             // With DIRECTORY and NOFOLLOW a symbolic link causes either error.
             Err(Errno::LOOP | Errno::NOTDIR) => {
                 let is_symlink = std::fs::symlink_metadata(root).is_ok_and(|metadata| metadata.is_symlink());
-                let path = root.to_owned();
-                return Err(if is_symlink {
-                    TreeError::Symlink(path)
-                } else {
-                    TreeError::NotDirectory(path)
-                });
+                return Err(not_directory(root, is_symlink));
             }
             opened => opened.map_err(io_error(root))?,
         };
@@ -119,8 +118,7 @@ impl Tree {
 
     /// Opens a directory, if it exists. The empty path is the root.
     fn open_dir(&self, path: &str) -> Result<Option<OwnedFd>, TreeError> {
-        let mut dir =
-            self.root.try_clone().map_err(|source| TreeError::Io { path: path.to_owned(), source })?;
+        let mut dir = self.root.try_clone().map_err(io_error(path))?;
         let prefixes = parent_dirs(path).chain(Some(path).filter(|path| !path.is_empty()));
         for (prefix, name) in prefixes.zip(path.split('/')) {
             dir = match Self::open_subdir(dir.as_fd(), name) {
@@ -129,12 +127,7 @@ impl Tree {
                 Err(Errno::LOOP | Errno::NOTDIR) => {
                     let stat = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW);
                     let is_symlink = stat.is_ok_and(|stat| file_type(&stat) == FileType::Symlink);
-                    let path = prefix.to_owned();
-                    return Err(if is_symlink {
-                        TreeError::Symlink(path)
-                    } else {
-                        TreeError::NotDirectory(path)
-                    });
+                    return Err(not_directory(prefix, is_symlink));
                 }
                 Err(errno) => return Err(io_error(prefix)(errno)),
             };
@@ -154,24 +147,23 @@ impl Tree {
     /// Reads a file, if it exists.
     pub(super) fn read(&self, path: &str) -> Result<Option<ExistingFile>, TreeError> {
         let Some(dir) = self.open_dir(parent(path))? else { return Ok(None) };
-        let io_error = io_error(path);
         // The type is checked before opening, because opening a device may have effects.
         match statat(&dir, name(path), AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(io_error(errno)),
+            Err(errno) => return Err(io_error(path)(errno)),
             Ok(stat) => check_regular(&stat, path)?,
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = match openat(&dir, name(path), flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::LOOP) => return Err(TreeError::Symlink(path.to_owned())),
-            opened => opened.map_err(&io_error)?,
+            opened => opened.map_err(io_error(path))?,
         };
-        let stat = fstat(&file).map_err(&io_error)?;
+        let stat = fstat(&file).map_err(io_error(path))?;
         check_regular(&stat, path)?;
         let mut content = Vec::new();
         let read = File::from(file).take(MAX_FILE_BYTES + 1).read_to_end(&mut content);
-        if read.map_err(|source| TreeError::Io { path: path.to_owned(), source })? as u64 > MAX_FILE_BYTES {
+        if read.map_err(io_error(path))? as u64 > MAX_FILE_BYTES {
             return Err(TreeError::TooLarge(path.to_owned()));
         }
         Ok(Some(ExistingFile {
@@ -209,37 +201,34 @@ impl Tree {
         access: Access,
     ) -> Result<(), TreeError> {
         let dir = self.open_parent(path)?;
-        let io_error = io_error(path);
-        unlink(&dir, temp_name).map_err(&io_error)?;
+        unlink(&dir, temp_name).map_err(io_error(path))?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(&dir, temp_name, flags, Mode::from_raw_mode(0o600)).map_err(&io_error)?;
+        let file = openat(&dir, temp_name, flags, Mode::from_raw_mode(0o600)).map_err(io_error(path))?;
         let mut file = File::from(file);
-        let write_error = |source| TreeError::Io { path: path.to_owned(), source };
-        file.write_all(content).map_err(write_error)?;
+        file.write_all(content).map_err(io_error(path))?;
         if let Some((owner, group)) = access.owner {
-            let stat = fstat(&file).map_err(&io_error)?;
+            let stat = fstat(&file).map_err(io_error(path))?;
             if (stat.st_uid, stat.st_gid) != (owner, group) {
                 let (owner, group) = (rustix::fs::Uid::from_raw(owner), rustix::fs::Gid::from_raw(group));
                 // Without the permission to change it the owner stays; the preview has warned about that.
                 let _ = fchown(&file, Some(owner), Some(group));
             }
         }
-        fchmod(&file, Mode::from_raw_mode(access.mode)).map_err(&io_error)?;
-        file.sync_all().map_err(write_error)
+        fchmod(&file, Mode::from_raw_mode(access.mode)).map_err(io_error(path))?;
+        file.sync_all().map_err(io_error(path))
     }
 
     /// Renames a temporary file to its final name. If it `is_new`, it must not replace an existing file.
     pub(super) fn rename_temp(&self, path: &str, temp_name: &str, is_new: bool) -> Result<(), TreeError> {
         let dir = self.open_parent(path)?;
-        let io_error = io_error(path);
         if is_new {
             match renameat_with(&dir, temp_name, &dir, name(path), RenameFlags::NOREPLACE) {
                 // Some file systems do not support NOREPLACE.
                 Err(Errno::INVAL | Errno::NOSYS) => {}
-                renamed => return renamed.map_err(io_error),
+                renamed => return renamed.map_err(io_error(path)),
             }
         }
-        renameat(&dir, temp_name, &dir, name(path)).map_err(io_error)
+        renameat(&dir, temp_name, &dir, name(path)).map_err(io_error(path))
     }
 
     /// Removes a file, if it exists.
@@ -265,12 +254,11 @@ impl Tree {
     }
 
     /// Lists the registered attempts, and whether each is in progress.
-    fn attempts(&self, attempts_dir: &str) -> Result<Vec<(String, bool)>, TreeError> {
-        let io_error = io_error(attempts_dir);
-        let Some(dir) = self.open_dir(attempts_dir)? else { return Ok(Vec::new()) };
+    fn attempts(&self) -> Result<Vec<(String, bool)>, TreeError> {
+        let Some(dir) = self.open_dir(ATTEMPTS_DIR)? else { return Ok(Vec::new()) };
         let mut attempts = Vec::new();
-        for entry in Dir::read_from(&dir).map_err(&io_error)? {
-            let entry = entry.map_err(&io_error)?;
+        for entry in Dir::read_from(&dir).map_err(io_error(ATTEMPTS_DIR))? {
+            let entry = entry.map_err(io_error(ATTEMPTS_DIR))?;
             let Ok(name) = entry.file_name().to_str() else { continue };
             if name == "." || name == ".." {
                 continue;
@@ -278,80 +266,67 @@ impl Tree {
             match statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => attempts.push((name.to_owned(), stat.st_size > 0)),
                 Err(Errno::NOENT) => {}
-                Err(errno) => return Err(io_error(errno)),
+                Err(errno) => return Err(io_error(ATTEMPTS_DIR)(errno)),
             }
         }
         Ok(attempts)
     }
 
     /// Registers an attempt, and unregisters those that are obsolete.
-    pub(super) fn register(
-        &self,
-        attempts_dir: &str,
-        key: &str,
-        is_obsolete: impl Fn(&str) -> bool,
-    ) -> Result<(), TreeError> {
-        for (other, _) in self.attempts(attempts_dir)?.iter().filter(|(other, _)| is_obsolete(other)) {
-            let dir = self.open_dir(attempts_dir)?.ok_or_else(|| io_error(attempts_dir)(Errno::NOENT))?;
-            unlink(&dir, other).map_err(io_error(attempts_dir))?;
+    pub(super) fn register(&self, key: &str, is_obsolete: impl Fn(&str) -> bool) -> Result<(), TreeError> {
+        for (other, _) in self.attempts()?.iter().filter(|(other, _)| is_obsolete(other)) {
+            self.remove_attempt(other)?;
         }
-        self.write_attempt(attempts_dir, key, b"")
+        self.write_attempt(key, b"")
     }
 
     /// Marks an attempt as in progress. Other attempts must wait until it is unregistered.
-    pub(super) fn mark_in_progress(&self, attempts_dir: &str, key: &str) -> Result<(), TreeError> {
-        self.write_attempt(attempts_dir, key, b"in progress\n")
+    pub(super) fn mark_in_progress(&self, key: &str) -> Result<(), TreeError> {
+        self.write_attempt(key, b"in progress\n")
     }
 
-    fn write_attempt(&self, attempts_dir: &str, key: &str, text: &[u8]) -> Result<(), TreeError> {
-        let io_error = io_error(attempts_dir);
-        match mkdirat(&self.root, attempts_dir, Mode::from_raw_mode(0o700)) {
+    fn write_attempt(&self, key: &str, text: &[u8]) -> Result<(), TreeError> {
+        match mkdirat(&self.root, ATTEMPTS_DIR, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(io_error(errno)),
+            Err(errno) => return Err(io_error(ATTEMPTS_DIR)(errno)),
         }
-        let dir = self.open_dir(attempts_dir)?.ok_or_else(|| io_error(Errno::NOENT))?;
+        let dir = self.open_dir(ATTEMPTS_DIR)?.ok_or_else(|| io_error(ATTEMPTS_DIR)(Errno::NOENT))?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(&dir, key, flags, Mode::from_raw_mode(0o600)).map_err(&io_error)?;
+        let file = openat(&dir, key, flags, Mode::from_raw_mode(0o600)).map_err(io_error(ATTEMPTS_DIR))?;
         if text.is_empty() {
             return Ok(());
         }
         let mut file = File::from(file);
-        let written = file.write_all(text).and_then(|()| file.sync_all());
-        written.map_err(|source| TreeError::Io { path: attempts_dir.to_owned(), source })
+        file.write_all(text).and_then(|()| file.sync_all()).map_err(io_error(ATTEMPTS_DIR))
     }
 
     /// Whether an attempt is registered and not in progress.
-    pub(super) fn is_registered(&self, attempts_dir: &str, key: &str) -> Result<bool, TreeError> {
-        let attempts = self.attempts(attempts_dir)?;
-        Ok(attempts.iter().any(|(other, is_in_progress)| other == key && !is_in_progress))
+    pub(super) fn is_registered(&self, key: &str) -> Result<bool, TreeError> {
+        Ok(self.attempts()?.iter().any(|(other, is_in_progress)| other == key && !is_in_progress))
     }
 
     /// Finds an attempt in progress that is not one of the caller's own.
     pub(super) fn find_in_progress(
         &self,
-        attempts_dir: &str,
         is_own: impl Fn(&str) -> bool,
     ) -> Result<Option<String>, TreeError> {
-        let mut attempts = self.attempts(attempts_dir)?.into_iter();
+        let mut attempts = self.attempts()?.into_iter();
         Ok(attempts.find(|(key, is_in_progress)| *is_in_progress && !is_own(key)).map(|(key, _)| key))
     }
 
     /// Unregisters an attempt without the lock of the root, and therefore keeps the directory.
-    pub(super) fn unregister_without_lock(
-        root: &str,
-        attempts_dir: &str,
-        key: &str,
-    ) -> Result<(), TreeError> {
-        let tree = Self { root: open(root, OPEN_DIR, Mode::empty()).map_err(io_error(root))? };
-        let Some(dir) = tree.open_dir(attempts_dir)? else { return Ok(()) };
-        unlink(&dir, key).map_err(io_error(attempts_dir))
+    pub(super) fn unregister_without_lock(root: &str, key: &str) -> Result<(), TreeError> {
+        Self { root: open(root, OPEN_DIR, Mode::empty()).map_err(io_error(root))? }.remove_attempt(key)
     }
 
     /// Unregisters an attempt, and removes the directory with the last one.
-    pub(super) fn unregister(&self, attempts_dir: &str, key: &str) -> Result<(), TreeError> {
-        let Some(dir) = self.open_dir(attempts_dir)? else { return Ok(()) };
-        unlink(&dir, key).map_err(io_error(attempts_dir))?;
-        self.remove_dir(attempts_dir)
+    pub(super) fn unregister(&self, key: &str) -> Result<(), TreeError> {
+        self.remove_attempt(key)?;
+        self.remove_dir(ATTEMPTS_DIR)
+    }
+
+    fn remove_attempt(&self, key: &str) -> Result<(), TreeError> {
+        self.remove_file(&format!("{ATTEMPTS_DIR}/{key}"))
     }
 }
 
