@@ -22,8 +22,8 @@ pub(super) fn preview(tree: &Tree, specs: &[FileSpec], notes: Vec<String>) -> Pr
     for spec in specs {
         match Entry::plan(tree, spec, &mut budget) {
             Err(error) => errors.push(error),
-            Ok((entry, existing)) if entry.is_change() => {
-                warnings.extend(existing.iter().flat_map(|existing| file_warnings(spec, existing)));
+            Ok(entry) if entry.is_change() => {
+                warnings.extend(entry.before.iter().flat_map(|before| file_warnings(spec, before)));
                 let new_content = spec.content.as_deref().unwrap_or_default();
                 changes.push(change(&entry, new_content, &mut diff_budget));
             }

@@ -19,17 +19,6 @@ const DEFAULT_MODE: u32 = 0o644;
 #[error("cannot read the rollback data of the files ({0}); restore them from a backup")]
 pub(super) struct InvalidSnapshot(String);
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct OldFile {
-    pub(super) hash: Digest,
-    pub(super) mode: u32,
-    pub(super) owner: u32,
-    pub(super) group: u32,
-    bytes: usize,
-    #[serde(skip)]
-    pub(super) content: Vec<u8>,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct NewFile {
     pub(super) hash: Digest,
@@ -41,7 +30,7 @@ pub(super) struct NewFile {
 pub(super) struct Entry {
     pub(super) path: String,
     /// None if the file is created.
-    pub(super) before: Option<OldFile>,
+    pub(super) before: Option<ExistingFile>,
     /// None if the file is deleted.
     pub(super) after: Option<NewFile>,
 }
@@ -83,25 +72,13 @@ impl ReadBudget {
 }
 
 impl Entry {
-    /// Compares the specification of a file with its present state, which is returned without its content.
-    pub(super) fn plan(
-        tree: &Tree,
-        spec: &FileSpec,
-        budget: &mut ReadBudget,
-    ) -> Result<(Self, Option<ExistingFile>), String> {
-        let mut existing = tree.read(&spec.path).map_err(|error| error.to_string())?;
-        let before = match &mut existing {
-            Some(existing) => {
-                budget.take(existing.content.len())?;
-                let (owner, group, bytes) = (existing.owner, existing.group, existing.content.len());
-                let content = std::mem::take(&mut existing.content);
-                Some(OldFile { hash: existing.hash, mode: existing.mode, owner, group, bytes, content })
-            }
-            None if spec.content.is_none() => {
-                return Err(format!("cannot delete {:?}: it does not exist", spec.path));
-            }
-            None => None,
-        };
+    /// Compares the specification of a file with its present state.
+    pub(super) fn plan(tree: &Tree, spec: &FileSpec, budget: &mut ReadBudget) -> Result<Self, String> {
+        let before = tree.read(&spec.path).map_err(|error| error.to_string())?;
+        if before.is_none() && spec.content.is_none() {
+            return Err(format!("cannot delete {:?}: it does not exist", spec.path));
+        }
+        budget.take(before.as_ref().map_or(0, |before| before.bytes))?;
         let after = spec.content.as_ref().map(|content| {
             let hash = Digest::of_bytes(content.as_bytes());
             let present_mode = before.as_ref().map_or(DEFAULT_MODE, |before| {
@@ -110,11 +87,11 @@ impl Entry {
             });
             NewFile { hash, mode: spec.mode.unwrap_or(present_mode) }
         });
-        Ok((Self { path: spec.path.clone(), before, after }, existing))
+        Ok(Self { path: spec.path.clone(), before, after })
     }
 
     pub(super) fn is_change(&self) -> bool {
-        let as_new = |before: &OldFile| NewFile { hash: before.hash, mode: before.mode };
+        let as_new = |before: &ExistingFile| NewFile { hash: before.hash, mode: before.mode };
         self.before.as_ref().map(as_new) != self.after
     }
 
@@ -122,15 +99,8 @@ impl Entry {
     pub(super) fn state(&self, tree: &Tree) -> Result<FileState, TreeError> {
         let existing = match tree.read(&self.path) {
             Ok(existing) => existing,
-            Err(TreeError::Io { path, source }) => return Err(TreeError::Io { path, source }),
-            Err(
-                TreeError::Symlink(_)
-                | TreeError::NotRegular(_)
-                | TreeError::NotDirectory(_)
-                | TreeError::TooLarge(_),
-            ) => {
-                return Ok(FileState::Modified);
-            }
+            Err(error @ TreeError::Io { .. }) => return Err(error),
+            Err(_) => return Ok(FileState::Modified),
         };
         let hash = existing.as_ref().map(|existing| existing.hash);
         let before = self.before.as_ref().map(|before| before.hash);
@@ -160,14 +130,13 @@ impl Snapshot {
     pub(super) fn take(tree: &Tree, specs: &[FileSpec]) -> Result<Self, String> {
         let (mut entries, mut dirs, mut budget) = (Vec::new(), Vec::new(), ReadBudget::default());
         for spec in specs {
-            let (entry, _) = Entry::plan(tree, spec, &mut budget)?;
+            entries.push(Entry::plan(tree, spec, &mut budget)?);
             for dir in parent_dirs(&spec.path) {
                 let is_known = dirs.iter().any(|known| known == dir);
                 if !is_known && !tree.has_dir(dir).map_err(|error| error.to_string())? {
                     dirs.push(dir.to_owned());
                 }
             }
-            entries.push(entry);
         }
         Ok(Self { version: VERSION, entries, dirs })
     }

@@ -14,6 +14,7 @@ use rustix::fs::{
     fstat, fsync, mkdirat, open, openat, openat2, renameat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::parameters::{ATTEMPTS_DIR, parent_dirs};
 use crate::Failure;
@@ -52,13 +53,16 @@ pub(super) enum LockMode {
     Exclusive,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ExistingFile {
-    pub(super) content: Vec<u8>,
     pub(super) hash: Digest,
     pub(super) mode: u32,
     pub(super) owner: u32,
     pub(super) group: u32,
+    pub(super) bytes: usize,
+    #[serde(skip)]
+    pub(super) content: Vec<u8>,
+    #[serde(skip)]
     pub(super) has_hard_links: bool,
 }
 
@@ -168,10 +172,11 @@ impl Tree {
         }
         Ok(Some(ExistingFile {
             hash: Digest::of_bytes(&content),
-            content,
             mode: stat.st_mode & 0o7777,
             owner: stat.st_uid,
             group: stat.st_gid,
+            bytes: content.len(),
+            content,
             has_hard_links: stat.st_nlink > 1,
         }))
     }
