@@ -19,20 +19,6 @@ pub(super) fn row_count(count: u64) -> String {
     format!("{count} row{}", if count == 1 { "" } else { "s" })
 }
 
-enum Prepared {
-    /// The statements were run in an open transaction.
-    Commit(SqlConnection),
-    /// The marker shows that they were committed before.
-    AlreadyApplied,
-}
-
-/// The result of one try to roll back.
-enum RollbackResult {
-    Done(&'static str),
-    /// The response to COMMIT was lost.
-    Unknown(SqlError),
-}
-
 fn failure(error: SqlError, changed: Changed) -> Failure {
     let changed = if error.left_transaction { Changed::Unknown } else { changed };
     Failure { again: error.is_retryable, ..Failure::after(changed, error.message) }
@@ -42,38 +28,29 @@ impl Sql {
     pub(super) async fn apply_statements(&self, run: &Run) -> Result<(), Failure> {
         let statements = self.parse_again(&run.parameters)?.forward;
         let prepared = run.halted.or(self.prepare(run, &statements)).await;
-        let mut connection = match prepared.map_err(|reason| Failure::stopped(reason, Changed::Nothing))? {
-            Ok(Prepared::Commit(connection)) => connection,
-            Ok(Prepared::AlreadyApplied) => {
-                write_line(run, "this attempt is already applied; nothing was repeated");
-                return Ok(());
-            }
-            Err(error) => return Err(failure(error, Changed::Nothing)),
+        let prepared = prepared.map_err(|reason| Failure::stopped(reason, Changed::Nothing))?;
+        let Some(connection) = prepared.map_err(|error| failure(error, Changed::Nothing))? else {
+            write_line(run, "this attempt is already applied; nothing was repeated");
+            return Ok(());
         };
         if let Some(reason) = run.halted.now() {
             return Err(Failure::stopped(reason, Changed::Nothing));
         }
         // From here on it is too late to stop, because a COMMIT that was sent cannot be taken back.
         match connection.commit().await {
-            Ok(()) => {
-                connection.close().await;
-                Ok(())
-            }
-            Err(error) => {
-                drop(connection);
-                self.resolve_lost_commit(run, error).await
-            }
+            Ok(()) => Ok(()),
+            Err(error) => self.resolve_lost_commit(run, error).await,
         }
     }
 
-    /// Does everything up to COMMIT.
-    async fn prepare(&self, run: &Run, statements: &[String]) -> Result<Prepared, SqlError> {
+    /// Does everything up to COMMIT. None if the marker shows that the attempt was committed before.
+    async fn prepare(&self, run: &Run, statements: &[String]) -> Result<Option<SqlConnection>, SqlError> {
         let mut connection = self.target.connect().await?;
         let key = connection.marker_key(&run.task_id, run.attempt).await?;
         let transaction = connection.begin().await?;
         if !connection.insert_marker(&key, MarkerKind::Apply, MarkerState::Applied).await? {
             return match connection.marker(&key, MarkerKind::Apply).await? {
-                Some(MarkerState::Applied) => Ok(Prepared::AlreadyApplied),
+                Some(MarkerState::Applied) => Ok(None),
                 _ => {
                     Err(SqlError::permanent("this attempt was abandoned by the recovery of its lost worker"))
                 }
@@ -81,7 +58,7 @@ impl Sql {
         }
         run_statements(&mut connection, run, statements, transaction).await?;
         check_marker(&mut connection, &key, MarkerKind::Apply, MarkerState::Applied).await?;
-        Ok(Prepared::Commit(connection))
+        Ok(Some(connection))
     }
 
     /// Asks on new connections until it is known how the COMMIT ended.
@@ -102,10 +79,9 @@ impl Sql {
                 }
                 Err(error) => last_error = error.message,
             }
-            if attempts + 1 >= MIN_ATTEMPTS && run.halted.now().is_some() {
+            if !back_off(run, attempts, backoff).await {
                 break;
             }
-            tokio::time::sleep(Duration::from_millis(backoff)).await;
         }
         let message = format!(
             "the response to COMMIT was lost ({}), and its outcome could not be determined ({last_error})",
@@ -141,7 +117,6 @@ impl Sql {
         };
         // The caller relies on the marker.
         connection.commit().await?;
-        connection.close().await;
         Ok(outcome)
     }
 
@@ -161,22 +136,18 @@ impl Sql {
         let (mut is_unknown, mut last_failure) = (false, Failure::refused("not attempted"));
         for (attempts, backoff) in RETRY_BACKOFF_MS.into_iter().enumerate() {
             match self.try_rollback(run, &statements).await {
-                Ok(RollbackResult::Done(message)) => {
+                Ok(Ok(message)) => {
                     write_line(run, message);
                     return Ok(());
                 }
                 // The marker tells the next try whether this one was committed.
-                Ok(RollbackResult::Unknown(error)) => {
-                    (is_unknown, last_failure) = (true, failure(error, Changed::Something));
-                }
+                Ok(Err(error)) => (is_unknown, last_failure) = (true, failure(error, Changed::Something)),
                 Err(failure) => last_failure = failure,
             }
-            let must_stop =
-                last_failure.halted.is_some() || (attempts + 1 >= MIN_ATTEMPTS && run.halted.now().is_some());
-            if must_stop || !last_failure.again {
+            let is_final = last_failure.halted.is_some() || !last_failure.again;
+            if is_final || !back_off(run, attempts, backoff).await {
                 break;
             }
-            tokio::time::sleep(Duration::from_millis(backoff)).await;
         }
         if is_unknown {
             let message = format!(
@@ -188,7 +159,12 @@ impl Sql {
         Err(last_failure)
     }
 
-    async fn try_rollback(&self, run: &Run, statements: &[String]) -> Result<RollbackResult, Failure> {
+    /// Tries to roll back once. The inner error means that the response to COMMIT was lost.
+    async fn try_rollback(
+        &self,
+        run: &Run,
+        statements: &[String],
+    ) -> Result<Result<&'static str, SqlError>, Failure> {
         let work = async {
             let mut connection = self.target.connect().await?;
             let key = connection.marker_key(&run.task_id, run.attempt).await?;
@@ -207,20 +183,25 @@ impl Sql {
         };
         let result =
             run.halted.or(work).await.map_err(|reason| Failure::stopped(reason, Changed::Something))?;
-        let (mut connection, message) = result.map_err(|error| failure(error, Changed::Something))?;
+        let (connection, message) = result.map_err(|error| failure(error, Changed::Something))?;
         if let Some(reason) = run.halted.now() {
             return Err(Failure::stopped(reason, Changed::Something));
         }
         match connection.commit().await {
-            Ok(()) => {
-                connection.close().await;
-                Ok(RollbackResult::Done(message))
-            }
-            Err(error) if error.is_retryable => Ok(RollbackResult::Unknown(error)),
             // The database has rejected the COMMIT.
-            Err(error) => Err(failure(error, Changed::Something)),
+            Err(error) if !error.is_retryable => Err(failure(error, Changed::Something)),
+            result => Ok(result.map(|()| message)),
         }
     }
+}
+
+/// Waits before the next try. False if the run must stop and enough tries were made.
+async fn back_off(run: &Run, attempts: usize, backoff_ms: u64) -> bool {
+    if attempts + 1 >= MIN_ATTEMPTS && run.halted.now().is_some() {
+        return false;
+    }
+    tokio::time::sleep(Duration::from_millis(backoff_ms)).await;
+    true
 }
 
 /// Runs the statements in order and writes to the output how many rows each has affected.

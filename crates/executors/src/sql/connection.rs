@@ -276,13 +276,14 @@ impl SqlConnection {
         }
     }
 
-    /// After an error the transaction may be committed nevertheless.
-    pub(super) async fn commit(&mut self) -> Result<(), SqlError> {
+    /// Commits and closes the connection. After an error the transaction may be committed nevertheless.
+    pub(super) async fn commit(mut self) -> Result<(), SqlError> {
         let seconds = COMMIT_TIMEOUT.as_secs();
-        match tokio::time::timeout(COMMIT_TIMEOUT, self.execute("COMMIT")).await {
-            Ok(result) => Ok(result?),
-            Err(_) => Err(SqlError::retryable(format!("no response to COMMIT within {seconds} seconds"))),
-        }
+        tokio::time::timeout(COMMIT_TIMEOUT, self.execute("COMMIT"))
+            .await
+            .map_err(|_| SqlError::retryable(format!("no response to COMMIT within {seconds} seconds")))??;
+        self.close().await;
+        Ok(())
     }
 
     /// Rolls the transaction back and closes the connection.
@@ -295,7 +296,7 @@ impl SqlConnection {
     }
 
     /// Closes the connection with a message to the server. Dropping it closes it without one.
-    pub(super) async fn close(self) {
+    async fn close(self) {
         let close = async {
             match self {
                 Self::Postgres(connection) => connection.close().await,
