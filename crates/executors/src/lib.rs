@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ade_domain::Invalid;
 use ade_domain::task::{Preview, PreviewChange};
@@ -191,4 +192,13 @@ impl Executors {
 pub fn preview_of(changes: Vec<PreviewChange>, warnings: Vec<String>, errors: Vec<String>) -> Preview {
     let fingerprint = Preview::fingerprint_of(&changes);
     Preview { changes, warnings, errors, fingerprint, ..Preview::ready() }
+}
+
+/// Fails a preview that exceeds its timeout.
+pub(crate) async fn preview_within(
+    timeout: Duration,
+    preview: impl Future<Output = Result<Preview, Failure>>,
+) -> Result<Preview, Failure> {
+    let timed_out = || format!("the preview exceeded its timeout of {} s", timeout.as_secs());
+    tokio::time::timeout(timeout, preview).await.unwrap_or_else(|_| Err(Failure::not_now(timed_out())))
 }

@@ -115,9 +115,8 @@ pub(super) async fn run<R>(
         let is_running = matches!(phase, Phase::Running | Phase::Terminating { .. });
         tokio::select! {
             reason = &mut lease_lost, if is_running => {
-                group.watchdog.pass_on(Signal::KILL);
                 stop_reason.get_or_insert(reason);
-                phase = Phase::Killed { until: Instant::now() + KILL_TIMEOUT };
+                phase = group.start_kill();
             }
             reason = &mut stop, if matches!(phase, Phase::Running) => {
                 stop_reason = Some(reason);
@@ -125,16 +124,12 @@ pub(super) async fn run<R>(
                 phase = Phase::Terminating { until: Instant::now() + grace };
             }
             () = phase.elapsed() => match phase {
-                Phase::Terminating { .. } => {
-                    group.watchdog.pass_on(Signal::KILL);
-                    phase = Phase::Killed { until: Instant::now() + KILL_TIMEOUT };
-                }
+                Phase::Terminating { .. } => phase = group.start_kill(),
                 _ => break,
             },
             () = group.watchdog.gone(), if is_running => {
-                group.watchdog.pass_on(Signal::KILL);
                 watchdog_died = true;
-                phase = Phase::Killed { until: Instant::now() + KILL_TIMEOUT };
+                phase = group.start_kill();
             }
             result = &mut exited, if !matches!(phase, Phase::Exited { .. }) => {
                 result.map_err(io::Error::other)??;
@@ -271,6 +266,11 @@ impl ProcessGroup {
 
     fn is_past_deadline(&self) -> bool {
         self.was_past_deadline || self.deadline.is_some_and(|deadline| deadline <= Instant::now())
+    }
+
+    fn start_kill(&self) -> Phase {
+        self.watchdog.pass_on(Signal::KILL);
+        Phase::Killed { until: Instant::now() + KILL_TIMEOUT }
     }
 
     /// Kills the whole group, and the group of the command if it has left this one.

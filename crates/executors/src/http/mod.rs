@@ -21,7 +21,9 @@ use self::client::{CallError, HttpClient, HttpConnection, HttpResponse};
 use self::request::RequestSpec;
 use crate::egress::{AllowedHost, Guard};
 use crate::parameters::invalid_parameters;
-use crate::{BoxFuture, Changed, Executor, Failure, Halt, Parameters, Run, Secrets, preview_of};
+use crate::{
+    BoxFuture, Changed, Executor, Failure, Halt, Parameters, Run, Secrets, preview_of, preview_within,
+};
 
 const PREVIEW_TIMEOUT: Duration = Duration::from_secs(15);
 /// Too Early, Too Many Requests.
@@ -208,13 +210,7 @@ impl Executor for Http {
     }
 
     fn preview<'a>(&'a self, parameters: &'a Parameters) -> BoxFuture<'a, Result<Preview, Failure>> {
-        Box::pin(async move {
-            let seconds = PREVIEW_TIMEOUT.as_secs();
-            let timed_out =
-                |_| Err(Failure::not_now(format!("the preview exceeded its timeout of {seconds} s")));
-            let preview = self.call_preview_url(parameters);
-            tokio::time::timeout(PREVIEW_TIMEOUT, preview).await.unwrap_or_else(timed_out)
-        })
+        Box::pin(preview_within(PREVIEW_TIMEOUT, self.call_preview_url(parameters)))
     }
 
     /// The rollback reads the parameters again. The data only tells that there is a rollback.

@@ -47,7 +47,7 @@ impl Sql {
     async fn prepare(&self, run: &Run, statements: &[String]) -> Result<Option<SqlConnection>, SqlError> {
         let mut connection = self.target.connect().await?;
         let key = connection.marker_key(&run.task_id, run.attempt).await?;
-        let transaction = connection.begin().await?;
+        let transaction = connection.begin(true).await?;
         if !connection.insert_marker(&key, MarkerKind::Apply, MarkerState::Applied).await? {
             return match connection.marker(&key, MarkerKind::Apply).await? {
                 Some(MarkerState::Applied) => Ok(None),
@@ -104,7 +104,7 @@ impl Sql {
     async fn insert_abandoned_marker(&self, task_id: &str, attempt: u64) -> Result<Settled, SqlError> {
         let mut connection = self.target.connect().await?;
         let key = connection.marker_key(task_id, attempt).await?;
-        connection.begin().await?;
+        connection.begin(true).await?;
         connection.set_timeouts(None, LOCK_TIMEOUT).await?;
         connection.insert_marker(&key, MarkerKind::Apply, MarkerState::Abandoned).await?;
         let outcome = match connection.marker(&key, MarkerKind::Apply).await? {
@@ -168,7 +168,7 @@ impl Sql {
         let work = async {
             let mut connection = self.target.connect().await?;
             let key = connection.marker_key(&run.task_id, run.attempt).await?;
-            let transaction = connection.begin().await?;
+            let transaction = connection.begin(true).await?;
             // Only an applied attempt is rolled back, and one that was not applied must not be applied afterwards.
             connection.insert_marker(&key, MarkerKind::Apply, MarkerState::Abandoned).await?;
             if connection.marker(&key, MarkerKind::Apply).await? != Some(MarkerState::Applied) {

@@ -193,29 +193,18 @@ impl SqlConnection {
         Ok(on_connection!(self, connection => sqlx::query_scalar(sql).fetch_one(connection).await)?)
     }
 
-    /// Begins a transaction that will write.
-    pub(super) async fn begin(&mut self) -> Result<TransactionId, SqlError> {
-        let begin = match self {
-            Self::Postgres(_) => "BEGIN",
-            Self::Sqlite(..) => "BEGIN IMMEDIATE",
-        };
-        self.execute(begin).await?;
-        self.transaction_id().await
-    }
-
-    /// Begins a transaction that takes locks only when it needs them.
-    pub(super) async fn begin_deferred(&mut self) -> Result<TransactionId, SqlError> {
-        self.execute("BEGIN").await?;
-        self.transaction_id().await
-    }
-
-    async fn transaction_id(&mut self) -> Result<TransactionId, SqlError> {
+    /// Begins a transaction. SQLite takes the write lock at once if it `is_immediate`, otherwise when it is needed.
+    pub(super) async fn begin(&mut self, is_immediate: bool) -> Result<TransactionId, SqlError> {
         match self {
             Self::Postgres(_) => {
+                self.execute("BEGIN").await?;
                 let id = self.query_number("SELECT pg_catalog.txid_current()").await?;
                 Ok(TransactionId(id.unwrap_or_default()))
             }
-            Self::Sqlite(..) => Ok(TransactionId(0)),
+            Self::Sqlite(..) => {
+                self.execute(if is_immediate { "BEGIN IMMEDIATE" } else { "BEGIN" }).await?;
+                Ok(TransactionId(0))
+            }
         }
     }
 
@@ -346,7 +335,7 @@ mod tests {
             let target = Target::parse(&url, "/url").expect("valid");
             for statements in [&["COMMIT"][..], &["ROLLBACK"], &["COMMIT", "BEGIN"]] {
                 let mut connection = target.connect().await.expect("connects");
-                let transaction = connection.begin().await.expect("begun");
+                let transaction = connection.begin(true).await.expect("begun");
                 connection.run_statement("CREATE TABLE IF NOT EXISTS a (b INTEGER)").await.expect("created");
                 assert_eq!(connection.is_in_transaction(transaction).await, Ok(true), "{url}");
                 for statement in statements {

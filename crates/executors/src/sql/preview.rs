@@ -9,7 +9,7 @@ use super::Sql;
 use super::apply::row_count;
 use super::connection::{SqlConnection, SqlError, Target};
 use super::statements::{change_kind, summary};
-use crate::{Failure, Parameters, preview_of};
+use crate::{Failure, Parameters, preview_of, preview_within};
 
 const PREVIEW_TIMEOUT: Duration = Duration::from_secs(12);
 /// For all statements together. Shorter, so that the database itself can report the timeout.
@@ -21,11 +21,7 @@ impl Sql {
     pub(super) async fn run_preview(&self, parameters: &Parameters) -> Result<Preview, Failure> {
         let statements = self.parse_again(parameters)?.forward;
         let Some(target) = &self.preview_target else { return Ok(Preview::none()) };
-        let preview = tokio::time::timeout(PREVIEW_TIMEOUT, preview(target, &statements)).await;
-        let seconds = PREVIEW_TIMEOUT.as_secs();
-        preview.unwrap_or_else(|_| {
-            Err(Failure::not_now(format!("the preview exceeded its timeout of {seconds} s")))
-        })
+        preview_within(PREVIEW_TIMEOUT, preview(target, &statements)).await
     }
 }
 
@@ -46,7 +42,7 @@ async fn try_statements(
 ) -> Result<(Vec<PreviewChange>, Vec<String>), SqlError> {
     let mut changes = Vec::with_capacity(statements.len());
     let deadline = Instant::now() + STATEMENTS_TIMEOUT;
-    let transaction = connection.begin_deferred().await?;
+    let transaction = connection.begin(false).await?;
     for (number, sql) in (1..).zip(statements) {
         // Set before each statement, because a statement may change the limits for the following ones.
         let left = deadline.saturating_duration_since(Instant::now());

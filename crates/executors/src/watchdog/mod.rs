@@ -80,13 +80,18 @@ impl WatchedCommand {
         pidfd_open(pid, PidfdFlags::empty()).ok().map(|fd| Self { pid, fd })
     }
 
-    /// Signals the command if it is alive and has left the group.
-    fn signal_outside_group(&self, group: Pid, signal: Signal) {
+    fn is_alive(&self) -> bool {
         let no_wait = Timespec { tv_sec: 0, tv_nsec: 0 };
-        if poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&no_wait)) == Ok(0) {
-            signal_outside_group(self.pid, group, signal);
-        }
+        poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&no_wait)) == Ok(0)
     }
+}
+
+/// Signals the group, and the command if it has left it.
+fn signal_all(command: Option<&WatchedCommand>, group: Pid, signal: Signal) {
+    if let Some(command) = command.filter(|command| command.is_alive()) {
+        signal_outside_group(command.pid, group, signal);
+    }
+    signal_group(group, signal);
 }
 
 /// Signals a command that has left `group`, with all of its own group if it leads one. The command must not have been reaped, so
@@ -164,10 +169,7 @@ impl Watchdog {
 
     /// Signals the command and all processes of its group.
     pub fn pass_on(&self, signal: Signal) {
-        if let Some(command) = &self.command {
-            command.signal_outside_group(self.group, signal);
-        }
-        signal_group(self.group, signal);
+        signal_all(self.command.as_ref(), self.group, signal);
     }
 
     /// Lets the command run until `deadline`. [`Self::wait_exit`] detects errors.

@@ -16,7 +16,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
 use super::protocol::{Message, READY, Terms};
-use super::{WatchedCommand, signal_group};
+use super::{WatchedCommand, signal_all, signal_group};
 
 /// A program may suspend itself a little after Ctrl-Z, and must then be resumed again.
 const RESUME_DELAY: Duration = Duration::from_millis(300);
@@ -69,21 +69,15 @@ pub async fn run() -> io::Result<()> {
     };
     // The reader may block forever; the process exits without it.
     reader.abort();
-    let signal_all = |signal| {
-        if let Some(command) = &command {
-            command.signal_outside_group(getpgrp(), signal);
-        }
-        signal_group(getpgrp(), signal);
-    };
     if last_message.is_none() {
-        signal_all(Signal::TERM);
+        signal_all(command.as_ref(), getpgrp(), Signal::TERM);
         let grace_end = Instant::now() + config.grace.min(MAX_GRACE);
         let limit = deadline.filter(|_| config.within_trust);
         sleep_until(limit.map_or(grace_end, |limit| limit.min(grace_end))).await;
     }
     return_terminal(config.terminal_to);
     if last_message != Some(Message::Done) {
-        signal_all(Signal::KILL);
+        signal_all(command.as_ref(), getpgrp(), Signal::KILL);
     }
     Ok(())
 }
