@@ -33,20 +33,35 @@ pub(super) fn owned(words: &[&str]) -> Vec<String> {
 }
 
 pub(super) fn command(argv: &[&str]) -> Command {
-    let template = Template { argv: owned(argv), ..Template::default() };
-    Command::new("t", &template, short_limits(), watchdog()).expect("a template")
+    build(Template { argv: owned(argv), ..Template::default() })
 }
 
 fn with_rollback(argv: &[&str], rollback: &[&str]) -> Command {
-    let template =
-        Template { argv: owned(argv), rollback_argv: Some(owned(rollback)), ..Template::default() };
+    build(Template { argv: owned(argv), rollback_argv: Some(owned(rollback)), preview_argv: None })
+}
+
+fn with_preview(preview: &[&str]) -> Command {
+    build(Template { argv: owned(&["true"]), preview_argv: Some(owned(preview)), rollback_argv: None })
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "shorter for the callers")]
+fn build(template: Template) -> Command {
     Command::new("t", &template, short_limits(), watchdog()).expect("a template")
 }
 
-fn with_preview(argv: &[&str]) -> Command {
-    let template =
-        Template { argv: owned(&["true"]), preview_argv: Some(owned(argv)), ..Template::default() };
-    Command::new("t", &template, short_limits(), watchdog()).expect("a template")
+/// Applies a command, and stops it once it has written a pid.
+pub(super) async fn stop_once_started(
+    command: &Command,
+    fifo: &PidFifo,
+    reason: Halt,
+) -> (Failure, ProcessHandle, Run) {
+    let (stop, run) = run_without_arguments();
+    let (result, process) = tokio::join!(command.apply(&run, b""), async {
+        let process = fifo.read_pid().await;
+        stop.send_replace(Some(reason));
+        process
+    });
+    (result.expect_err("stopped"), process, run)
 }
 
 fn run(arguments: &Value, secrets: Secrets) -> (StopSender, Run) {
@@ -201,13 +216,7 @@ async fn kills_group_that_ignores_sigterm() {
     // The child ignores SIGTERM as well.
     let script = format!("trap '' TERM; sleep 1000 & echo $! > {}; wait; wait", fifo.path());
     let command = command(&["sh", "-c", &script]);
-    let (stop, run) = run_without_arguments();
-    let (result, child) = tokio::join!(command.apply(&run, b""), async {
-        let child = fifo.read_pid().await;
-        stop.send_replace(Some(Halt::TimedOut));
-        child
-    });
-    let failure = result.expect_err("stopped");
+    let (failure, child, _) = stop_once_started(&command, &fifo, Halt::TimedOut).await;
     assert_eq!((failure.changed, failure.halted), (Changed::Unknown, Some(Halt::TimedOut)));
     child.assert_exits().await;
 }
@@ -219,15 +228,10 @@ async fn grants_grace_after_sigterm() {
         "exec 2> /dev/null; trap 'echo cleanup; exit 0' TERM; echo $$ > {}; while :; do sleep 0.01; done",
         fifo.path()
     );
-    let template = Template { argv: owned(&["sh", "-c", &script]), ..Template::default() };
-    let command = Command::new("t", &template, CommandLimits::default(), watchdog()).expect("a template");
-    let (stop, run) = run_without_arguments();
-    let (result, ()) = tokio::join!(command.apply(&run, b""), async {
-        fifo.read_pid().await;
-        stop.send_replace(Some(Halt::Stopped));
-    });
+    let command = Command { limits: CommandLimits::default(), ..command(&["sh", "-c", &script]) };
+    let (failure, _, run) = stop_once_started(&command, &fifo, Halt::Stopped).await;
     // It exited with 0, but because of SIGTERM, so that it may not have completed.
-    assert_eq!(result.expect_err("stopped").halted, Some(Halt::Stopped));
+    assert_eq!(failure.halted, Some(Halt::Stopped));
     assert_eq!(output_of(&run), "cleanup\n");
 }
 
@@ -237,9 +241,8 @@ async fn kills_at_once_when_lease_is_lost() {
     for terminated_before in [false, true] {
         let fifo = PidFifo::new();
         let script = format!("trap '' TERM; echo $$ > {}; while :; do sleep 0.01; done", fifo.path());
-        let template = Template { argv: owned(&["sh", "-c", &script]), ..Template::default() };
         let limits = CommandLimits { grace: Duration::from_secs(3_600), ..short_limits() };
-        let command = Command::new("t", &template, limits, watchdog()).expect("a template");
+        let command = Command { limits, ..command(&["sh", "-c", &script]) };
         let (stop, run) = run_without_arguments();
         let (result, child) = tokio::join!(command.apply(&run, b""), async {
             let child = fifo.read_pid().await;
@@ -275,14 +278,9 @@ async fn reads_long_and_endless_output() {
 
     let fifo = PidFifo::new();
     let script = format!("yes & echo $! > {}; wait", fifo.path());
-    let (stop, endless) = run_without_arguments();
     let command = command(&["sh", "-c", &script]);
-    let (result, child) = tokio::join!(command.apply(&endless, b""), async {
-        let child = fifo.read_pid().await;
-        stop.send_replace(Some(Halt::TimedOut));
-        child
-    });
-    assert_eq!(result.expect_err("stopped").halted, Some(Halt::TimedOut));
+    let (failure, child, _) = stop_once_started(&command, &fifo, Halt::TimedOut).await;
+    assert_eq!(failure.halted, Some(Halt::TimedOut));
     child.assert_exits().await;
 }
 
@@ -398,13 +396,8 @@ async fn reports_why_preview_failed() {
         (failed.message.as_str(), failed.again),
         ("the preview command failed (exit status: 1): why", true)
     );
-    let template = Template {
-        argv: owned(&["true"]),
-        preview_argv: Some(owned(&["sh", "-c", "echo waits >&2; sleep 1000"])),
-        rollback_argv: None,
-    };
     let limits = CommandLimits { preview: Duration::from_millis(300), ..short_limits() };
-    let slow = Command::new("t", &template, limits, watchdog()).expect("a template");
+    let slow = Command { limits, ..with_preview(&["sh", "-c", "echo waits >&2; sleep 1000"]) };
     let failed = slow.preview(&run.parameters).await.expect_err("too slow");
     assert!(
         failed.message.starts_with("the preview exceeded its timeout of 0.3 s") && failed.again,

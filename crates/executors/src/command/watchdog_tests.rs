@@ -4,7 +4,9 @@ use std::os::unix::process::ExitStatusExt as _;
 
 use rustix::process::{Signal, getpgid, kill_process};
 
-use super::tests::{PidFifo, command, owned, run_without_arguments, short_limits, watchdog};
+use super::tests::{
+    PidFifo, command, owned, run_without_arguments, short_limits, stop_once_started, watchdog,
+};
 use super::*;
 
 /// A script that writes its pid and then runs for a long time.
@@ -30,13 +32,8 @@ async fn kills_command_that_leaves_process_group() {
         let script = long_script(&fifo);
         let command = command(&[wrapper, &["-c", &script]].concat());
         for reason in [Halt::Stopped, Halt::Lost] {
-            let (stop, run) = run_without_arguments();
-            let (result, process) = tokio::join!(command.apply(&run, b""), async {
-                let process = fifo.read_pid().await;
-                stop.send_replace(Some(reason));
-                process
-            });
-            assert_eq!(result.expect_err("stopped").halted, Some(reason), "{wrapper:?}");
+            let (failure, process, _) = stop_once_started(&command, &fifo, reason).await;
+            assert_eq!(failure.halted, Some(reason), "{wrapper:?}");
             process.assert_exits().await;
         }
         // It is killed when the future is dropped, too.
@@ -77,10 +74,9 @@ async fn renewal_extends_deadline() {
 
 #[tokio::test]
 async fn runs_nothing_without_watchdog() {
-    let template = Template { argv: owned(&["touch", "/nowhere/at/all"]), ..Template::default() };
     let (_stop, run) = run_without_arguments();
     for path in ["/nowhere/to/be/found", "/bin/true", "/bin/cat"] {
-        let command = Command::new("t", &template, short_limits(), Program::at(path)).expect("a template");
+        let command = Command { watchdog: Program::at(path), ..command(&["touch", "/nowhere/at/all"]) };
         let failure = command.apply(&run, b"").await.expect_err("not started");
         assert_eq!((failure.changed, failure.again), (Changed::Nothing, true), "{failure}");
         assert!(failure.message.contains("cannot start its watchdog"), "{failure}");
