@@ -102,8 +102,7 @@ impl ChangeSet {
 
     fn change_files(&self, specs: &[FileSpec]) -> Result<(), Failure> {
         for dir in &self.snapshot.dirs {
-            self.check_stop()?;
-            self.steps.next();
+            self.next_step()?;
             self.tree.create_dir(dir)?;
         }
         let changes = || {
@@ -112,8 +111,7 @@ impl ChangeSet {
         };
         for (index, (entry, spec)) in changes() {
             if let (Some(after), Some(content)) = (entry.after, &spec.content) {
-                self.check_stop()?;
-                self.steps.next();
+                self.next_step()?;
                 let owner = entry.before.as_ref().map(|before| (before.owner, before.group));
                 let access = Access { mode: after.mode, owner };
                 let temp_name = self.temp_name(index);
@@ -121,14 +119,12 @@ impl ChangeSet {
             }
         }
         for (index, (entry, _)) in changes().filter(|(_, (entry, _))| entry.after.is_some()) {
-            self.check_stop()?;
-            self.steps.next();
+            self.next_step()?;
             self.tree.rename_temp(&entry.path, &self.temp_name(index), entry.before.is_none())?;
             self.has_changed.set(true);
         }
         for (_, (entry, _)) in changes().filter(|(_, (entry, _))| entry.after.is_none()) {
-            self.check_stop()?;
-            self.steps.next();
+            self.next_step()?;
             self.tree.remove_file(&entry.path)?;
             self.has_changed.set(true);
         }
@@ -238,6 +234,12 @@ impl ChangeSet {
 
     fn temp_name(&self, index: usize) -> String {
         format!("{TEMP_PREFIX}{}-{index}", self.key)
+    }
+
+    fn next_step(&self) -> Result<(), Failure> {
+        self.check_stop()?;
+        self.steps.next();
+        Ok(())
     }
 
     fn check_stop(&self) -> Result<(), Failure> {

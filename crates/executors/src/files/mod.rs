@@ -50,6 +50,8 @@ const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub struct InvalidRoot(String);
 
 type Hook = Arc<dyn Fn(usize) + Send + Sync>;
+/// The command that verifies the changes of a task.
+type Verifier<'a> = (VerifySpec, &'a Arc<Command>);
 
 /// Changes files below one root.
 #[derive(Clone)]
@@ -57,6 +59,7 @@ pub struct Files {
     root: String,
     verifiers: BTreeMap<String, Arc<Command>>,
     recovery_lock_timeout: Duration,
+    /// Tests set this to interrupt an attempt before a step; it gets the number of the step.
     step_hook: Option<Hook>,
 }
 
@@ -91,22 +94,6 @@ impl Files {
     #[must_use]
     pub fn place(&self) -> String {
         format!("files:{}", self.root)
-    }
-
-    /// For tests: calls `hook` before each step, with the number of the step.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_step_hook(mut self, hook: Arc<dyn Fn(usize) + Send + Sync>) -> Self {
-        self.step_hook = Some(hook);
-        self
-    }
-
-    /// For tests.
-    #[doc(hidden)]
-    #[must_use]
-    pub const fn with_recovery_lock_timeout(mut self, timeout: Duration) -> Self {
-        self.recovery_lock_timeout = timeout;
-        self
     }
 
     /// Locks the root. With `task`, also waits until no attempt of another task is in progress; the empty task owns no attempt.
@@ -173,10 +160,8 @@ impl Files {
     }
 
     fn verifier(&self, parameters: &Parameters) -> Result<Option<Verifier<'_>>, Vec<Invalid>> {
-        let Some(VerifySpec { template, arguments }) = parameters::verify_spec(parameters)? else {
-            return Ok(None);
-        };
-        let Some(command) = self.verifiers.get(&template) else {
+        let Some(spec) = parameters::verify_spec(parameters)? else { return Ok(None) };
+        let Some(command) = self.verifiers.get(&spec.template) else {
             let known: Vec<&str> = self.verifiers.keys().map(String::as_str).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             let detail = format!("must be a command template that the operator allows: {known}");
@@ -185,9 +170,9 @@ impl Files {
         let in_verify =
             |violation: Invalid| Invalid::at(format!("/verify{}", violation.pointer), violation.detail);
         command
-            .check_verification(arguments.as_ref())
+            .check_verification(spec.arguments.as_ref())
             .map_err(|violations| violations.into_iter().map(in_verify).collect::<Vec<_>>())?;
-        Ok(Some(Verifier { template, arguments, command }))
+        Ok(Some((spec, command)))
     }
 
     fn specs(&self, parameters: &Parameters) -> Result<(Vec<FileSpec>, Option<Verifier<'_>>), Failure> {
@@ -207,7 +192,7 @@ impl Executor for Files {
     fn preview<'a>(&'a self, parameters: &'a Parameters) -> BoxFuture<'a, Result<Preview, Failure>> {
         Box::pin(async {
             let (specs, verifier) = self.specs(parameters)?;
-            let notes = verifier.map(|verifier| format!("verified by the template {}", verifier.template));
+            let notes = verifier.map(|(spec, _)| format!("verified by the template {}", spec.template));
             let notes = notes.into_iter().collect();
             let tree = self.lock(LockMode::Shared, PREVIEW_LOCK_TIMEOUT, Some(""), None).await?;
             blocking(Changed::Nothing, move || Ok(preview::preview(&tree, &specs, notes))).await
@@ -269,12 +254,11 @@ impl Executor for Files {
             })
             .await?;
             result?;
-            let Some(verifier) = verifier else { return Ok(()) };
+            let Some((spec, command)) = verifier else { return Ok(()) };
             // If the worker dies here, recovery finds that everything was applied.
-            let verified = verifier.command.verify(verifier.arguments.as_ref(), run).await;
+            let verified = command.verify(spec.arguments.as_ref(), run).await;
             let failed = verified.err().map(|failure| {
-                let message =
-                    format!("verification by the template {:?} failed: {failure}", verifier.template);
+                let message = format!("verification by the template {:?} failed: {failure}", spec.template);
                 Failure { message, changed: Changed::Nothing, again: false, ..failure }
             });
             blocking(Changed::Something, move || {
@@ -337,13 +321,6 @@ impl Executor for Files {
     fn can_roll_back(&self, _: &Parameters) -> bool {
         true
     }
-}
-
-/// The command that verifies the changes of a task.
-struct Verifier<'a> {
-    template: String,
-    arguments: Option<serde_json::Value>,
-    command: &'a Arc<Command>,
 }
 
 async fn read_snapshot(rollback_data: &[u8]) -> Result<Snapshot, Failure> {

@@ -86,7 +86,7 @@ impl TestRoot {
     }
 
     fn with_hook(&self, hook: impl Fn(usize) + Send + Sync + 'static) -> Files {
-        self.files.clone().with_step_hook(Arc::new(hook))
+        Files { step_hook: Some(Arc::new(hook)), ..self.files.clone() }
     }
 
     /// An executor that ends before this step as if it were killed: nothing is restored, and its lock is released.
@@ -467,7 +467,7 @@ async fn root_lock_excludes_other_attempts() {
         tokio::spawn(async move { slow.apply(&run, &rollback_data).await })
     };
     is_reached.wait_for(|reached| *reached).await.expect("reached");
-    let impatient = root.files.clone().with_recovery_lock_timeout(Duration::from_millis(50));
+    let impatient = Files { recovery_lock_timeout: Duration::from_millis(50), ..root.files.clone() };
     let failure = impatient.settle(&run, &rollback_data).await.expect_err("locked");
     assert!(failure.again && failure.changed == Changed::Nothing, "{failure}");
     // A wait for the lock ends when the run is stopped.
@@ -488,7 +488,7 @@ async fn root_lock_is_visible_to_other_processes() {
     let rollback_data = root.files.stash(&run).await.expect("prepared");
     let root_dir = fs::File::open(root.path("")).expect("opened");
     flock(&root_dir, FlockOperation::LockExclusive).expect("locked");
-    let impatient = root.files.clone().with_recovery_lock_timeout(Duration::from_millis(1));
+    let impatient = Files { recovery_lock_timeout: Duration::from_millis(1), ..root.files.clone() };
     assert!(impatient.settle(&run, &rollback_data).await.expect_err("locked").again);
     flock(&root_dir, FlockOperation::Unlock).expect("unlocked");
     assert_eq!(root.files.settle(&run, &rollback_data).await, Ok(Settled::Nothing));

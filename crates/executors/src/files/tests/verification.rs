@@ -139,7 +139,7 @@ async fn restores_files_when_stopped_during_verification() {
             tokio::task::yield_now().await;
         }
         assert_eq!(root.read("a.conf"), "new\n", "all files are changed before the verification");
-        let impatient = root.files.clone().with_recovery_lock_timeout(Duration::from_millis(1));
+        let impatient = Files { recovery_lock_timeout: Duration::from_millis(1), ..root.files.clone() };
         assert!(impatient.settle(&run, &rollback_data).await.expect_err("locked").again);
         stop.send_replace(Some(Halt::TimedOut));
     };
