@@ -33,6 +33,10 @@ impl Secrets {
         Self(Arc::new(secrets))
     }
 
+    pub(crate) fn texts(&self) -> &[String] {
+        &self.0
+    }
+
     #[must_use]
     pub fn hide(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), REDACTED))

@@ -29,7 +29,7 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_ADDRESSES: usize = 8;
 const MAX_URL_BYTES: usize = 2_048;
 
-pub trait Resolver: Send + Sync {
+pub trait Resolver: Send + Sync + std::fmt::Debug {
     /// Returns all addresses of a name.
     fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>>;
 }
@@ -110,20 +110,11 @@ impl AllowedHost {
 }
 
 /// Decides which URLs may be called.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Guard {
     allowed_hosts: Vec<AllowedHost>,
     allows_all_public: bool,
     resolver: Arc<dyn Resolver>,
-}
-
-impl std::fmt::Debug for Guard {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EgressPolicy")
-            .field("allowed_hosts", &self.allowed_hosts)
-            .field("allows_all_public", &self.allows_all_public)
-            .finish()
-    }
 }
 
 /// A URL with its checked addresses. A connection must go to one of these.

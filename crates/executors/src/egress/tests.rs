@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use super::*;
 
 /// Returns the given answers in order, and then the last one repeatedly.
+#[derive(Debug)]
 struct FixedResolver(Mutex<Vec<Vec<IpAddr>>>);
 
 impl Resolver for FixedResolver {

@@ -47,7 +47,6 @@ pub struct Http {
     client: HttpClient,
     secrets: BTreeMap<String, Secret>,
     redacted: Secrets,
-    secret_texts: Vec<String>,
 }
 
 impl std::fmt::Debug for Http {
@@ -82,8 +81,8 @@ impl Http {
             secret_texts.extend(token.filter(|token| token.len() >= MIN_TOKEN_BYTES));
             secrets_by_name.insert(name.to_owned(), Secret { host, value });
         }
-        let redacted = Secrets::new(secret_texts.iter().cloned());
-        Ok(Self { egress, client: HttpClient::default(), secrets: secrets_by_name, redacted, secret_texts })
+        let (client, redacted) = (HttpClient::default(), Secrets::new(secret_texts));
+        Ok(Self { egress, client, secrets: secrets_by_name, redacted })
     }
 
     #[must_use]
@@ -94,7 +93,7 @@ impl Http {
     /// Texts that must be redacted in all output.
     #[must_use]
     pub fn secrets(&self) -> Vec<String> {
-        self.secret_texts.clone()
+        self.redacted.texts().to_vec()
     }
 
     fn parse(&self, parameters: &Parameters) -> Result<RequestSpec, Vec<Invalid>> {

@@ -80,19 +80,19 @@ impl SqlConnection {
     }
 
     async fn find_marker_table(&mut self) -> Result<Option<String>, SqlError> {
-        let found = match self {
-            Self::Postgres(connection) => {
-                let sql = "SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c \
-                           JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-                           WHERE c.oid = pg_catalog.to_regclass($1)";
-                sqlx::query_scalar(sql).bind(MARKER_TABLE).fetch_optional(&mut **connection).await?
+        let sql = match self {
+            Self::Postgres(_) => {
+                "SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c \
+                 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+                 WHERE c.oid = pg_catalog.to_regclass($1)"
             }
-            Self::Sqlite(connection, _) => {
-                let sql = "SELECT 'main.' || name FROM main.sqlite_schema WHERE type = 'table' AND name = $1";
-                sqlx::query_scalar(sql).bind(MARKER_TABLE).fetch_optional(&mut **connection).await?
+            Self::Sqlite(..) => {
+                "SELECT 'main.' || name FROM main.sqlite_schema WHERE type = 'table' AND name = $1"
             }
         };
-        Ok(found)
+        Ok(on_connection!(self, connection => {
+            sqlx::query_scalar(sql).bind(MARKER_TABLE).fetch_optional(connection).await?
+        }))
     }
 
     /// Returns false if there is already a marker of this kind, which is kept.

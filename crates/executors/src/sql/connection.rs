@@ -289,11 +289,8 @@ impl SqlConnection {
         let close = async {
             match self {
                 Self::Postgres(connection) => connection.close().await,
-                Self::Sqlite(connection, interrupt) => {
-                    let closed = connection.close().await;
-                    drop(interrupt);
-                    closed
-                }
+                // Dropping the interrupt earlier would interrupt the close.
+                Self::Sqlite(connection, _interrupt) => connection.close().await,
             }
         };
         if let Ok(Err(error)) = tokio::time::timeout(LOCK_TIMEOUT, close).await {

@@ -258,6 +258,7 @@ async fn rollback_is_another_call() {
 }
 
 /// Returns the given addresses one after the other, and counts calls.
+#[derive(Debug)]
 struct ChangingResolver {
     addresses: Mutex<Vec<&'static str>>,
     calls: AtomicUsize,
