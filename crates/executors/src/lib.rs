@@ -97,15 +97,16 @@ impl Failure {
     }
 
     #[must_use]
-    pub fn after(changed: Changed, message: impl Into<String>) -> Self {
-        Self { changed, ..Self::refused(message) }
+    pub fn after(side_effects: Changed, message: impl Into<String>) -> Self {
+        Self { changed: side_effects, ..Self::refused(message) }
     }
 
     /// After a lost lease the task may be retried if nothing was changed.
     #[must_use]
-    pub fn stopped(reason: Halt, changed: Changed) -> Self {
-        let again = reason == Halt::Lost && changed == Changed::Nothing;
-        Self { halted: Some(reason), again, ..Self::after(changed, reason.message(None)) }
+    pub fn stopped(reason: Halt, side_effects: Changed) -> Self {
+        let is_retryable = reason == Halt::Lost && side_effects == Changed::Nothing;
+        let failure = Self::after(side_effects, reason.message(None));
+        Self { halted: Some(reason), again: is_retryable, ..failure }
     }
 
     /// The same failure of a rollback: what was applied is still there.
@@ -124,7 +125,8 @@ pub trait Executor: Send + Sync {
     /// errors of the preview.
     fn preview<'a>(&'a self, parameters: &'a Parameters) -> BoxFuture<'a, Result<Preview, Failure>>;
 
-    /// Collects everything that a rollback will need. The caller stores these bytes before it calls [`Self::apply`].
+    /// Collects everything that a rollback will need. The caller stores these bytes as the stash of the attempt before it calls
+    /// [`Self::apply`].
     fn stash<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>>;
 
     /// Applies the task. Returns soon after the run is stopped, and then reports what was changed.

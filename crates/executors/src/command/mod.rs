@@ -160,20 +160,21 @@ impl Command {
             run.output.say(LEFTOVERS_KILLED);
         }
         // A killed command may have changed anything. If the template has a rollback command, that one handles it.
-        let changed_if_killed = if self.roll_back.is_some() { Changed::Something } else { Changed::Unknown };
+        let effects_if_killed = if self.roll_back.is_some() { Changed::Something } else { Changed::Unknown };
         if let Some(reason) = stop_reason {
             let message = format!("{}; the command was terminated", reason.message(None));
-            return Err(Failure { halted: Some(reason), ..Failure::after(changed_if_killed, message) });
+            return Err(Failure { halted: Some(reason), ..Failure::after(effects_if_killed, message) });
         }
         match status {
             Some(status) if status.success() => Ok(()),
             Some(_) if watchdog_died => {
                 let message = "the watchdog of the command was killed, so the command was killed too";
-                Err(Failure::after(changed_if_killed, message))
+                Err(Failure::after(effects_if_killed, message))
             }
             Some(status) => {
-                let changed = if status.code().is_some() { Changed::Something } else { changed_if_killed };
-                Err(Failure::after(changed, stderr.append_to(&format!("the command failed ({status})"))))
+                let side_effects =
+                    if status.code().is_some() { Changed::Something } else { effects_if_killed };
+                Err(Failure::after(side_effects, stderr.append_to(&format!("the command failed ({status})"))))
             }
             None => Err(Failure::after(Changed::Unknown, "the command did not exit after SIGKILL")),
         }

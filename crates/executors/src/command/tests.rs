@@ -170,12 +170,12 @@ async fn reports_cause_and_effects_of_failure() {
         assert_eq!(output_of(&run).len(), "fine\none\ntwo\n".len());
     }
     let killed = &["sh", "-c", "kill -9 $$"];
-    for (command, changed) in
+    for (command, side_effects) in
         [(command(killed), Changed::Unknown), (with_rollback(killed, &["true"]), Changed::Something)]
     {
         assert_eq!(
             command.apply(&run_without_arguments().1, b"").await.expect_err("failed").changed,
-            changed
+            side_effects
         );
     }
     let failure =

@@ -31,7 +31,7 @@ use tokio::task::spawn_blocking;
 use crate::parameters::invalid_parameters;
 use crate::{BoxFuture, Changed, Command, Executor, Failure, Fence, Halt, Halted, Parameters, Run, Settled};
 use change_set::ChangeSet;
-use parameters::{ATTEMPTS_DIR, FileSpec, VerifySpec, parse};
+use parameters::{ATTEMPTS_DIR, FileSpec, VerifySpec};
 use snapshot::Snapshot;
 use tree::{LockMode, Tree};
 
@@ -149,11 +149,8 @@ impl Files {
         self.lock(LockMode::Exclusive, LOCK_TIMEOUT, Some(&key.task), Some(&run.halted)).await
     }
 
-    fn validate(
-        &self,
-        parameters: &Parameters,
-    ) -> Result<(Vec<FileSpec>, Option<Verifier<'_>>), Vec<Invalid>> {
-        match (parse(&self.root, parameters), self.verifier(parameters)) {
+    fn parse(&self, parameters: &Parameters) -> Result<(Vec<FileSpec>, Option<Verifier<'_>>), Vec<Invalid>> {
+        match (parameters::parse(&self.root, parameters), self.verifier(parameters)) {
             (Ok(specs), Ok(verifier)) => Ok((specs, verifier)),
             (specs, verifier) => Err(specs.err().into_iter().chain(verifier.err()).flatten().collect()),
         }
@@ -175,8 +172,9 @@ impl Files {
         Ok(Some((spec, command)))
     }
 
-    fn specs(&self, parameters: &Parameters) -> Result<(Vec<FileSpec>, Option<Verifier<'_>>), Failure> {
-        self.validate(parameters).map_err(invalid_parameters)
+    /// Parses parameters that were valid when the task was proposed.
+    fn parse_again(&self, parameters: &Parameters) -> Result<(Vec<FileSpec>, Option<Verifier<'_>>), Failure> {
+        self.parse(parameters).map_err(invalid_parameters)
     }
 
     fn steps(&self) -> Steps {
@@ -186,12 +184,12 @@ impl Files {
 
 impl Executor for Files {
     fn check(&self, parameters: &Parameters) -> Result<(), Vec<Invalid>> {
-        self.validate(parameters).map(drop)
+        self.parse(parameters).map(drop)
     }
 
     fn preview<'a>(&'a self, parameters: &'a Parameters) -> BoxFuture<'a, Result<Preview, Failure>> {
         Box::pin(async {
-            let (specs, verifier) = self.specs(parameters)?;
+            let (specs, verifier) = self.parse_again(parameters)?;
             let notes = verifier.map(|(spec, _)| format!("verified by the template {}", spec.template));
             let notes = notes.into_iter().collect();
             let tree = self.lock(LockMode::Shared, PREVIEW_LOCK_TIMEOUT, Some(""), None).await?;
@@ -201,7 +199,7 @@ impl Executor for Files {
 
     fn stash<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
         Box::pin(async {
-            let ((specs, _), key) = (self.specs(&run.parameters)?, AttemptKey::of(run));
+            let ((specs, _), key) = (self.parse_again(&run.parameters)?, AttemptKey::of(run));
             let approved = run.approved.clone();
             let tree = self.lock_for(run).await?;
             blocking(Changed::Nothing, move || {
@@ -229,7 +227,7 @@ impl Executor for Files {
     fn apply<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async {
             let prepare = async {
-                let parsed = (self.specs(&run.parameters)?, read_snapshot(rollback_data).await?);
+                let parsed = (self.parse_again(&run.parameters)?, read_snapshot(rollback_data).await?);
                 Ok::<_, Failure>((parsed, self.lock_for(run).await?))
             };
             let (((specs, verifier), snapshot), tree) = match prepare.await {
@@ -329,13 +327,13 @@ async fn read_snapshot(rollback_data: &[u8]) -> Result<Snapshot, Failure> {
     blocking(Changed::Nothing, read).await
 }
 
-/// Runs `work` on a thread that may block. `changed` is reported if it panics.
+/// Runs `work` on a thread that may block. `side_effects` are reported if it panics.
 async fn blocking<T: Send + 'static>(
-    changed: Changed,
+    side_effects: Changed,
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     let result = spawn_blocking(work).await;
-    result.unwrap_or_else(|error| Err(Failure::after(changed, format!("aborted: {error}"))))
+    result.unwrap_or_else(|error| Err(Failure::after(side_effects, format!("aborted: {error}"))))
 }
 
 /// An attempt, as a part of file names.

@@ -112,7 +112,7 @@ impl Http {
         self.client.connect(pinned).await.map_err(|error| Failure::not_now(error.to_string()))
     }
 
-    /// Sends a request and interprets the response. `changed_if_sent` is reported if the request was sent and its effects are
+    /// Sends a request and interprets the response. `effects_if_sent` is reported if the request was sent and its effects are
     /// unknown.
     async fn call(
         &self,
@@ -120,18 +120,18 @@ impl Http {
         (method, url): (Method, &Url),
         headers: HeaderMap,
         body: Bytes,
-        changed_if_sent: Changed,
+        effects_if_sent: Changed,
     ) -> Result<(), Failure> {
         let connection = run.halted.or(self.connect(url)).await;
         let connection = connection.map_err(|reason| Failure::stopped(reason, Changed::Nothing))??;
         let (title, is_idempotent) = (format!("{method} {url}"), method.is_idempotent());
         let head = run.halted.or(connection.send(method, headers, body)).await;
-        let head = match head.map_err(|reason| Failure::stopped(reason, changed_if_sent))? {
+        let head = match head.map_err(|reason| Failure::stopped(reason, effects_if_sent))? {
             Ok(head) => head,
             Err(CallError::NotSent(reason)) => return Err(Failure::not_now(reason)),
             Err(CallError::Sent(reason)) => {
                 let message = format!("{title} was sent but not answered: {reason}");
-                return Err(Failure::after(changed_if_sent, message));
+                return Err(Failure::after(effects_if_sent, message));
             }
         };
         // The result is known. A stop from here on only cuts the body.
@@ -145,12 +145,15 @@ impl Http {
         }
         let is_rejected = status.as_u16() != REQUEST_TIMEOUT_STATUS || is_idempotent;
         if status.is_client_error() && is_rejected {
-            let again =
+            let is_retryable =
                 status.as_u16() == REQUEST_TIMEOUT_STATUS || RETRYABLE_STATUSES.contains(&status.as_u16());
-            return Err(Failure { again, ..Failure::refused(format!("{title} returned {status}")) });
+            return Err(Failure {
+                again: is_retryable,
+                ..Failure::refused(format!("{title} returned {status}"))
+            });
         }
         let hint = if status.is_redirection() { ": redirects are not followed" } else { "" };
-        Err(Failure::after(changed_if_sent, format!("{title} returned {status}{hint}")))
+        Err(Failure::after(effects_if_sent, format!("{title} returned {status}{hint}")))
     }
 
     fn write_output(&self, run: &Run, title: &str, response: &HttpResponse) {
@@ -227,8 +230,8 @@ impl Executor for Http {
             let spec = self.parse_again(&run.parameters)?;
             let headers = with_attempt_headers(spec.headers, run, "")?;
             let can_roll_back = spec.rollback_url.is_some();
-            let changed_if_sent = if can_roll_back { Changed::Something } else { Changed::Unknown };
-            self.call(run, (spec.method, &spec.url), headers, spec.body, changed_if_sent).await
+            let effects_if_sent = if can_roll_back { Changed::Something } else { Changed::Unknown };
+            self.call(run, (spec.method, &spec.url), headers, spec.body, effects_if_sent).await
         })
     }
 

@@ -19,9 +19,9 @@ pub(super) fn row_count(count: u64) -> String {
     format!("{count} row{}", if count == 1 { "" } else { "s" })
 }
 
-fn failure(error: SqlError, changed: Changed) -> Failure {
-    let changed = if error.left_transaction { Changed::Unknown } else { changed };
-    Failure { again: error.is_retryable, ..Failure::after(changed, error.message) }
+fn failure(error: SqlError, side_effects: Changed) -> Failure {
+    let side_effects = if error.left_transaction { Changed::Unknown } else { side_effects };
+    Failure { again: error.is_retryable, ..Failure::after(side_effects, error.message) }
 }
 
 impl Sql {

@@ -99,7 +99,7 @@ async fn sends_body_fencing_token_and_secret() {
 
 #[tokio::test]
 async fn maps_status_to_effects_and_retry() {
-    for (line, changed, again) in [
+    for (line, side_effects, is_retryable) in [
         ("408 Request Timeout", Changed::Unknown, false),
         ("400 Bad Request", Changed::Nothing, false),
         ("404 Not Found", Changed::Nothing, false),
@@ -112,7 +112,7 @@ async fn maps_status_to_effects_and_retry() {
         let http = http(&[&server.host()]);
         let (_stop, run) = run(json!({ "method": "POST", "url": server.url("/") }));
         let failure = http.apply(&run, &[]).await.expect_err("rejected");
-        assert_eq!((failure.changed, failure.again), (changed, again), "{line}");
+        assert_eq!((failure.changed, failure.again), (side_effects, is_retryable), "{line}");
         assert!(failure.message.contains(line), "{failure}");
     }
     let server = Server::start(status("408 Request Timeout")).await;
