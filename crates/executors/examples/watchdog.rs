@@ -1,4 +1,4 @@
-//! The watchdog of commands as a program of its own: the tests of this crate have no `ade` beside them.
+//! The command watchdog as a program of its own, because the tests of this crate have no `ade` binary.
 
 fn main() -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

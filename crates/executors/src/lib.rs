@@ -1,14 +1,15 @@
 //! Executors: each previews what a task would change, applies it, and rolls it back.
 //!
-//! A preview changes nothing. Nothing is applied but what the parameters say, under limits of time and size, and no shell is ever
-//! asked. What an operator has not allowed by configuration cannot be done.
+//! A preview changes nothing. An executor applies only what the parameters of its task say, within limits of time and size, and
+//! never through a shell. Anything that the operator's configuration does not allow is refused.
 
 mod command;
+pub mod egress;
 mod files;
-pub mod guard;
 mod http;
 mod noop;
 mod output;
+mod parameters;
 mod run;
 mod sql;
 pub mod watchdog;
@@ -17,138 +18,150 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ade_domain::Invalid;
 use ade_domain::task::{Preview, PreviewChange};
 use serde_json::{Map, Value};
 
-pub use command::{BadTemplate, Command, CommandLimits, Template};
-pub use files::{BadRoot, Files};
-pub use http::{Http, call};
+pub use command::{Command, CommandLimits, InvalidTemplate, Template};
+pub use files::{Files, InvalidRoot};
+pub use http::{Http, client};
 pub use noop::Noop;
 pub use output::{Output, Secrets};
 pub use run::{Halt, Halted, Run};
 pub use sql::Sql;
 
-/// What an executor is told about a task.
+/// The parameters of a task, as its author wrote them.
 pub type Parameters = Map<String, Value>;
 
-/// Something that takes a while.
-pub type Work<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The most changes that a preview lists.
-pub const MOST_CHANGES: usize = 1_000;
-/// The most bytes of text in a preview.
-pub const LONGEST_PREVIEW: usize = 262_144;
+pub const MAX_PREVIEW_CHANGES: usize = 1_000;
+/// Bytes of diffs in one preview.
+pub const MAX_DIFF_BYTES: usize = 262_144;
 
 /// Whether a worker that lost its lease can still change something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fence {
-    /// It cannot, once [`Executor::settle`] has answered: that one waits for it, or shuts it out.
+    /// It cannot, once [`Executor::resolve_outcome`] has returned: that call waits for the worker or blocks it.
     Fenced,
-    /// It can, as far as we know.
+    /// It may.
     Open,
 }
 
-/// What an attempt left behind, as far as its effects tell.
+/// What an attempt whose worker is lost has changed, judged by its effects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
-    /// Nothing of it was done.
     Nothing,
-    /// All of it was done.
     Everything,
-    /// Some of it was done. Executors whose sets are whole or not at all never say this.
+    /// Never returned by executors that change everything or nothing.
     Part,
 }
 
-/// Why something was not done.
+/// Why a preview, an apply or a rollback did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
-    /// For people; secrets of the configuration are not in it.
+    /// For people. It contains no secrets of the configuration.
     pub message: String,
-    /// What was changed.
     pub changed: Changed,
-    /// Whether trying again later might help, if nothing was changed.
+    /// Whether a later attempt may succeed. Only meaningful if nothing was changed.
     pub again: bool,
-    /// It was halted from outside.
+    /// Set if the run was stopped from outside.
     pub halted: Option<Halt>,
 }
 
-/// What a failure has changed.
+/// What a failed operation has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Changed {
-    /// Nothing.
     Nothing,
-    /// Something, and it was changed back already.
+    /// It changed something and has already rolled it back.
     Undone,
-    /// Something; rolling back undoes it.
+    /// It changed something that a rollback can undo.
     Something,
-    /// Nobody knows.
     Unknown,
 }
 
 impl Failure {
-    /// Nothing was changed, and it would fail the same way again.
+    /// Nothing was changed, and a retry would fail in the same way.
     #[must_use]
     pub fn refused(message: impl Into<String>) -> Self {
         Self { message: message.into(), changed: Changed::Nothing, again: false, halted: None }
     }
 
-    /// Nothing was changed, and another time it may work.
+    /// Nothing was changed, and a retry may succeed.
     #[must_use]
     pub fn not_now(message: impl Into<String>) -> Self {
         Self { again: true, ..Self::refused(message) }
     }
 
-    /// Something was changed, or nobody knows.
     #[must_use]
-    pub fn after(changed: Changed, message: impl Into<String>) -> Self {
-        Self { changed, ..Self::refused(message) }
+    pub fn after(side_effects: Changed, message: impl Into<String>) -> Self {
+        Self { changed: side_effects, ..Self::refused(message) }
+    }
+
+    /// After a lost lease the task may be retried if nothing was changed.
+    #[must_use]
+    pub fn stopped(reason: Halt, side_effects: Changed) -> Self {
+        let is_retryable = reason == Halt::Lost && side_effects == Changed::Nothing;
+        let failure = Self::after(side_effects, reason.message(None));
+        Self { halted: Some(reason), again: is_retryable, ..failure }
+    }
+
+    /// The same failure of a rollback: what was applied is still there.
+    pub(crate) fn not_rolled_back(self) -> Self {
+        Self { changed: Changed::Something, ..self }
     }
 }
 
-/// One way to carry out tasks.
+/// One kind of task execution.
 pub trait Executor: Send + Sync {
-    /// Everything about the parameters that cannot be, each with a JSON pointer that begins at the parameters, as `/files/0/path`.
-    /// Asks nobody: what depends on the world is found by the preview.
+    /// Validates the parameters without I/O and returns every violation, each with a JSON pointer relative to the parameters, such
+    /// as `/files/0/path`. Problems that depend on outside state are found by the preview.
     fn check(&self, parameters: &Parameters) -> Result<(), Vec<Invalid>>;
 
-    /// What would change. It fails only if nobody can tell; what would go wrong is among the errors of the preview.
-    fn preview<'a>(&'a self, parameters: &'a Parameters) -> Work<'a, Result<Preview, Failure>>;
+    /// Determines what would change. Returns an error only if that cannot be determined; changes that would fail are listed in the
+    /// errors of the preview.
+    fn preview<'a>(&'a self, parameters: &'a Parameters) -> BoxFuture<'a, Result<Preview, Failure>>;
 
-    /// Everything that is needed to undo what will be applied, as bytes that are kept before anything is changed.
-    fn stash<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Vec<u8>, Failure>>;
+    /// Collects everything that a rollback will need. The caller stores these bytes as the stash of the attempt before it calls
+    /// [`Self::apply`].
+    fn stash<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>>;
 
-    /// Carries it out. It ends soon after the run was halted, and says what that left behind.
-    fn apply<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<(), Failure>>;
+    /// Applies the task. Returns soon after the run is stopped, and then reports what was changed.
+    fn apply<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// Changes back what was applied. May be begun again after it was interrupted.
-    fn roll_back<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<(), Failure>>;
+    /// Undoes what was applied. It can be repeated after an interruption.
+    fn roll_back<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// Finds out what an attempt left whose worker is gone, or whose last answer was lost, and shuts that attempt out. Nothing
-    /// of it can happen afterwards. Unless nothing was left, it is rolled back or [forgotten](Self::forget) then: others may have
-    /// to wait for that. Only asked of executors with a fence.
-    fn settle<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<Settled, Failure>>;
+    /// Determines what an attempt has changed whose worker is lost, or whose last response was lost, and blocks that attempt: it can
+    /// change nothing afterwards. Unless nothing was changed, the caller must then call [`Self::roll_back`] or
+    /// [`Self::clean_up`], because other attempts may wait for that. Only called for executors with [`Fencing::Fenced`].
+    fn settle<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<Settled, Failure>> {
+        Box::pin(async { Err(Failure::after(Changed::Unknown, "the effects cannot be determined")) })
+    }
 
-    /// Nothing more comes of an attempt that has kept what it will change: whatever else it left for itself may go.
-    fn forget<'a>(&'a self, _task_id: &'a str, _attempt: u64) -> Work<'a, ()> {
+    /// Removes what an attempt has left for its own use besides its rollback data. Called once the attempt will change nothing more.
+    fn forget<'a>(&'a self, _task_id: &'a str, _attempt: u64) -> BoxFuture<'a, ()> {
         Box::pin(async {})
     }
 
-    /// Whether a worker that lost its lease can still change something.
-    fn fence(&self) -> Fence;
+    fn fence(&self) -> Fence {
+        Fence::Open
+    }
 
-    /// Whether there is nothing to be carried out: then nothing needs to be kept, and nobody needs to know that it began.
+    /// Whether [`Self::apply`] has no effects. Then no rollback data is stored and the start of the attempt is not recorded.
     fn changes_nothing(&self) -> bool {
         false
     }
 
-    /// Whether there is a way back at all for these parameters.
+    /// Whether a task with these parameters can be rolled back.
     fn can_roll_back(&self, parameters: &Parameters) -> bool;
 }
 
-/// The executors of this process, each under its place: what has the same place can be carried out by the same workers.
+/// The executors of this process by place. A place names an executor and what it works on, such as `files:/srv/www`; workers
+/// claim work by place.
 #[derive(Clone, Default)]
 pub struct Executors {
     places: BTreeMap<String, Arc<dyn Executor>>,
@@ -161,39 +174,33 @@ impl std::fmt::Debug for Executors {
 }
 
 impl Executors {
-    /// Adds one.
     pub fn add(&mut self, place: impl Into<String>, executor: Arc<dyn Executor>) {
         self.places.insert(place.into(), executor);
     }
 
-    /// The one for a place.
     #[must_use]
     pub fn at(&self, place: &str) -> Option<&Arc<dyn Executor>> {
         self.places.get(place)
     }
 
-    /// Every place.
     pub fn places(&self) -> impl Iterator<Item = &str> {
         self.places.keys().map(String::as_str)
     }
 }
 
-/// The parameters were checked when they were proposed; whoever carries them out checks them again.
-pub(crate) fn unfit(faults: &[Invalid]) -> Failure {
-    let each: Vec<String> =
-        faults.iter().map(|fault| format!("{} {}", fault.pointer, fault.detail)).collect();
-    Failure::refused(format!("the parameters cannot be: {}", each.join("; ")))
-}
-
-/// It was halted before anything was changed. Another time it is another attempt's turn, if this one lost its own.
-pub(crate) fn halt_failure(halt: Halt) -> Failure {
-    Failure { halted: Some(halt), again: halt == Halt::Lost, ..Failure::refused(halt.message(None)) }
-}
-
-/// A preview of changes. Its fingerprint is taken over the changes without their diffs, which are for people: what a change does
-/// is told by what it begins with and ends with.
+/// A preview in state READY. Its fingerprint covers the changes without their diffs, which are only for people; `before` and
+/// `after` identify a change.
 #[must_use]
 pub fn preview_of(changes: Vec<PreviewChange>, warnings: Vec<String>, errors: Vec<String>) -> Preview {
     let fingerprint = Preview::fingerprint_of(&changes);
     Preview { changes, warnings, errors, fingerprint, ..Preview::ready() }
+}
+
+/// Fails a preview that exceeds its timeout.
+pub(crate) async fn preview_within(
+    timeout: Duration,
+    preview: impl Future<Output = Result<Preview, Failure>>,
+) -> Result<Preview, Failure> {
+    let timed_out = || format!("the preview exceeded its timeout of {} s", timeout.as_secs());
+    tokio::time::timeout(timeout, preview).await.unwrap_or_else(|_| Err(Failure::not_now(timed_out())))
 }

@@ -1,11 +1,10 @@
-//! Nothing is previewed, applied and rolled back: for demonstrations, trials and measurements.
+//! An executor without effects, for demonstrations, trials and benchmarks.
 
 use ade_domain::Invalid;
 use ade_domain::task::Preview;
 
-use crate::{Executor, Failure, Fence, Parameters, Run, Settled, Work, preview_of};
+use crate::{BoxFuture, Executor, Failure, Fence, Parameters, Run, Settled, preview_of};
 
-/// Does nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Noop;
 
@@ -14,23 +13,23 @@ impl Executor for Noop {
         Ok(())
     }
 
-    fn preview<'a>(&'a self, _: &'a Parameters) -> Work<'a, Result<Preview, Failure>> {
+    fn preview<'a>(&'a self, _: &'a Parameters) -> BoxFuture<'a, Result<Preview, Failure>> {
         Box::pin(async { Ok(preview_of(Vec::new(), Vec::new(), Vec::new())) })
     }
 
-    fn stash<'a>(&'a self, _: &'a Run) -> Work<'a, Result<Vec<u8>, Failure>> {
+    fn stash<'a>(&'a self, _: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    fn apply<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> Work<'a, Result<(), Failure>> {
+    fn apply<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn roll_back<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> Work<'a, Result<(), Failure>> {
+    fn roll_back<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn settle<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> Work<'a, Result<Settled, Failure>> {
+    fn settle<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<Settled, Failure>> {
         Box::pin(async { Ok(Settled::Nothing) })
     }
 

@@ -1,19 +1,19 @@
-//! What a run says: the beginning is kept in memory, all of it in a file up to a limit, and secrets in neither.
+//! The output of a run: the beginning is kept in memory, all of it in a file up to a limit. Secrets are redacted in both.
 
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes that the record keeps.
-pub(crate) const KEPT: usize = 65_536;
-/// Bytes that are kept at all; what comes after is counted, and dropped.
-pub(crate) const MOST: u64 = 64 * 1_048_576;
-/// Bytes of new output that wait to be taken by whoever follows; older ones are in the file.
-const FOLLOWED: usize = 262_144;
-const HIDDEN: &[u8] = b"***";
+/// Bytes that are kept in memory, for the database.
+const MAX_HEAD_BYTES: usize = 65_536;
+/// Bytes that are written to the file. Output beyond this is counted and dropped.
+const MAX_FILE_BYTES: u64 = 64 * 1_048_576;
+/// Bytes that wait for [`Output::take_unread`]. Older ones are only in the file.
+const MAX_UNREAD_BYTES: usize = 262_144;
+const REDACTED: &str = "***";
 
-/// Texts that must never be seen.
+/// Texts that must not appear in any output or message.
 #[derive(Clone, Default)]
 pub struct Secrets(Arc<Vec<String>>);
 
@@ -24,7 +24,7 @@ impl std::fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// These. Empty ones are left out; longer ones are looked for first, so that none hides a part of another.
+    /// Ignores empty texts. Longer secrets are matched first, so that a secret inside another one does not leave a part visible.
     #[must_use]
     pub fn new(secrets: impl IntoIterator<Item = String>) -> Self {
         let mut secrets: Vec<String> = secrets.into_iter().filter(|secret| !secret.is_empty()).collect();
@@ -33,134 +33,138 @@ impl Secrets {
         Self(Arc::new(secrets))
     }
 
-    /// A text without them.
-    #[must_use]
-    pub fn hide(&self, text: &str) -> String {
-        self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
+    pub(crate) fn texts(&self) -> &[String] {
+        &self.0
     }
 
-    /// The first of them at the beginning of some bytes.
-    fn at(&self, bytes: &[u8]) -> Option<usize> {
+    #[must_use]
+    pub fn hide(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), REDACTED))
+    }
+
+    /// The length of the secret that `bytes` begin with.
+    fn prefix_len(&self, bytes: &[u8]) -> Option<usize> {
         self.0.iter().find(|secret| bytes.starts_with(secret.as_bytes())).map(String::len)
     }
 
-    /// Whether more bytes could make these one of them, also if another is already complete: the longer one is to be hidden.
-    fn may_become_one(&self, bytes: &[u8]) -> bool {
+    /// Whether `bytes` are the beginning of a longer secret. True even if they contain a complete shorter one, because the longer
+    /// one must be redacted.
+    fn may_continue(&self, bytes: &[u8]) -> bool {
         self.0.iter().any(|secret| secret.len() > bytes.len() && secret.as_bytes().starts_with(bytes))
     }
 
-    /// Moves out of `waiting` what certainly is no part of a secret; all of it at the end.
-    fn pass(&self, waiting: &mut Vec<u8>, end: bool) -> Vec<u8> {
-        let mut passed = Vec::with_capacity(waiting.len());
-        let mut at = 0;
-        while let Some(rest) = waiting.get(at..).filter(|rest| !rest.is_empty()) {
-            if !end && self.may_become_one(rest) {
+    /// Moves out of `pending` what cannot be part of a secret any more; everything if this `is_end`.
+    fn take_redacted(&self, pending: &mut Vec<u8>, is_end: bool) -> Vec<u8> {
+        let mut redacted = Vec::with_capacity(pending.len());
+        let mut position = 0;
+        while let Some(rest) = pending.get(position..).filter(|rest| !rest.is_empty()) {
+            if !is_end && self.may_continue(rest) {
                 break;
             }
-            if let Some(long) = self.at(rest) {
-                passed.extend_from_slice(HIDDEN);
-                at += long;
+            if let Some(len) = self.prefix_len(rest) {
+                redacted.extend_from_slice(REDACTED.as_bytes());
+                position += len;
             } else {
-                passed.extend(rest.first());
-                at += 1;
+                redacted.extend(rest.first());
+                position += 1;
             }
         }
-        waiting.drain(..at);
-        passed
+        pending.drain(..position);
+        redacted
     }
 }
 
-/// What a run says; clones are the same one.
+/// The output of a run. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Output(Arc<Mutex<Inner>>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Inner {
     secrets: Secrets,
-    /// What may be the beginning of a secret.
-    waiting: Vec<u8>,
-    kept: Vec<u8>,
-    new: Vec<u8>,
-    bytes: u64,
-    /// Where all of it is to be kept, and the file once there is more than memory keeps.
-    whole: Option<PathBuf>,
+    /// Bytes that may be the beginning of a secret.
+    pending: Vec<u8>,
+    head: Vec<u8>,
+    unread: Vec<u8>,
+    total_bytes: u64,
+    path: Option<PathBuf>,
+    /// Created once the output exceeds what is kept in memory.
     file: Option<File>,
-    broken: Option<String>,
+    file_error: Option<String>,
 }
 
 impl Output {
-    /// In memory, and as soon as that is more than is kept there, all of it in a new file, if one is named.
+    /// Output in memory. As soon as it exceeds the limit there, all of it is written to a new file at `path`, if one is given.
     #[must_use]
-    pub fn new(secrets: Secrets, whole: Option<&Path>) -> Self {
-        let (waiting, kept, new) = (Vec::new(), Vec::new(), Vec::new());
-        let (whole, file, broken) = (whole.map(Path::to_owned), None, None);
-        Self(Arc::new(Mutex::new(Inner { secrets, waiting, kept, new, bytes: 0, whole, file, broken })))
+    pub fn new(secrets: Secrets, path: Option<&Path>) -> Self {
+        let path = path.map(Path::to_owned);
+        Self(Arc::new(Mutex::new(Inner { secrets, path, ..Inner::default() })))
     }
 
-    /// Says something. Never blocks for long, never fails: what cannot be written is missing in the file, and the end says so.
+    /// Appends output. An I/O error of the file is reported by [`Self::finish`].
     pub fn say(&self, bytes: &[u8]) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.waiting.extend_from_slice(bytes);
-        inner.pass(false);
+        inner.pending.extend_from_slice(bytes);
+        inner.flush(false);
     }
 
-    /// What was said since this was asked last, for whoever follows.
+    /// Takes the output since the last call, for those who follow the run.
     #[must_use]
     pub fn take_new(&self) -> String {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = std::mem::take(&mut inner.new);
-        // A character that is not complete stays for the next time.
-        let whole = match std::str::from_utf8(&new) {
+        let unread = std::mem::take(&mut inner.unread);
+        // An incomplete UTF-8 character is left for the next call.
+        let complete = match std::str::from_utf8(&unread) {
             Err(error) if error.error_len().is_none() => error.valid_up_to(),
-            _ => new.len(),
+            _ => unread.len(),
         };
-        let (whole, rest) = new.split_at(whole);
-        inner.new = rest.to_vec();
-        String::from_utf8_lossy(whole).into_owned()
+        let (complete, rest) = unread.split_at(complete);
+        inner.unread = rest.to_vec();
+        String::from_utf8_lossy(complete).into_owned()
     }
 
-    /// Nothing more is said: the beginning, how many bytes there were, and the file with all of them, if that was more.
+    /// Ends the output. Returns its beginning, its length in bytes, and the file with all of it if it is longer than the beginning.
     pub fn finish(&self) -> io::Result<(String, u64, Option<PathBuf>)> {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.pass(true);
+        inner.flush(true);
         if let Some(file) = &mut inner.file {
             file.sync_all()?;
         }
-        if let Some(broken) = &inner.broken {
-            return Err(io::Error::other(broken.clone()));
+        if let Some(error) = &inner.file_error {
+            return Err(io::Error::other(error.clone()));
         }
-        let file = inner.whole.clone().filter(|_| inner.file.is_some());
-        Ok((String::from_utf8_lossy(&inner.kept).into_owned(), inner.bytes, file))
+        let file = inner.path.clone().filter(|_| inner.file.is_some());
+        Ok((String::from_utf8_lossy(&inner.head).into_owned(), inner.total_bytes, file))
     }
 }
 
 impl Inner {
-    fn pass(&mut self, end: bool) {
-        let mut waiting = std::mem::take(&mut self.waiting);
-        let passed = self.secrets.pass(&mut waiting, end);
-        self.waiting = waiting;
-        let room = KEPT.saturating_sub(self.kept.len()).min(passed.len());
-        if room < passed.len() && self.broken.is_none() && self.file.is_none() {
-            let begun = self.whole.as_ref().map(|path| {
+    fn flush(&mut self, is_end: bool) {
+        let mut pending = std::mem::take(&mut self.pending);
+        let redacted = self.secrets.take_redacted(&mut pending, is_end);
+        self.pending = pending;
+        let head_len = MAX_HEAD_BYTES.saturating_sub(self.head.len()).min(redacted.len());
+        if head_len < redacted.len() && self.file_error.is_none() && self.file.is_none() {
+            let created = self.path.as_ref().map(|path| {
                 let mut file = File::create_new(path)?;
-                file.write_all(&self.kept).map(|()| file)
+                file.write_all(&self.head).map(|()| file)
             });
-            match begun.transpose() {
+            match created.transpose() {
                 Ok(file) => self.file = file,
-                Err(error) => self.broken = Some(error.to_string()),
+                Err(error) => self.file_error = Some(error.to_string()),
             }
         }
-        self.kept.extend_from_slice(passed.get(..room).unwrap_or_default());
-        self.new.extend_from_slice(&passed);
-        let over = self.new.len().saturating_sub(FOLLOWED);
-        self.new.drain(..over);
-        let room = usize::try_from(MOST.saturating_sub(self.bytes)).unwrap_or(usize::MAX).min(passed.len());
-        if let (Some(file), None) = (&mut self.file, &self.broken)
-            && let Err(error) = file.write_all(passed.get(..room).unwrap_or_default())
+        self.head.extend_from_slice(redacted.get(..head_len).unwrap_or_default());
+        self.unread.extend_from_slice(&redacted);
+        let excess = self.unread.len().saturating_sub(MAX_UNREAD_BYTES);
+        self.unread.drain(..excess);
+        let remaining = usize::try_from(MAX_FILE_BYTES.saturating_sub(self.total_bytes));
+        let file_len = remaining.unwrap_or(usize::MAX).min(redacted.len());
+        if let (Some(file), None) = (&mut self.file, &self.file_error)
+            && let Err(error) = file.write_all(redacted.get(..file_len).unwrap_or_default())
         {
-            self.broken = Some(error.to_string());
+            self.file_error = Some(error.to_string());
         }
-        self.bytes += passed.len() as u64;
+        self.total_bytes += redacted.len() as u64;
     }
 }
 
@@ -169,35 +173,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_hidden_wherever_they_are_cut() {
+    fn redacts_secrets_that_span_chunks() {
         let text = "a secret-one and secret-one-more, sec";
         let secrets = Secrets::new(["secret-one".to_owned(), "secret-one-more".to_owned(), String::new()]);
         for size in 1..text.len() {
             let output = Output::new(secrets.clone(), None);
-            text.as_bytes().chunks(size).for_each(|part| output.say(part));
-            let (kept, bytes, _) = output.finish().expect("no file");
-            assert_eq!(kept, "a *** and ***, sec");
-            assert_eq!(bytes, kept.len() as u64);
+            text.as_bytes().chunks(size).for_each(|chunk| output.say(chunk));
+            let (head, total_bytes, _) = output.finish().expect("no file");
+            assert_eq!(head, "a *** and ***, sec");
+            assert_eq!(total_bytes, head.len() as u64);
         }
         assert_eq!(secrets.hide(text), "a *** and ***, sec");
     }
 
     #[test]
-    fn what_is_too_long_is_cut_and_counted() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("whole");
+    fn keeps_head_in_memory_and_everything_in_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("output");
         let output = Output::new(Secrets::default(), Some(&path));
         for _ in 0..3 {
-            output.say(&[b'x'; KEPT]);
+            output.say(&[b'x'; MAX_HEAD_BYTES]);
         }
-        let (kept, bytes, _) = output.finish().expect("written");
-        assert_eq!((kept.len(), bytes), (KEPT, 3 * KEPT as u64));
-        assert_eq!(std::fs::metadata(&path).expect("there").len(), bytes);
-        let another = Output::new(Secrets::default(), Some(&path));
-        another.say(&[b'y'; KEPT + 1]);
-        assert!(another.finish().is_err(), "nothing is written over");
-        let short = Output::new(Secrets::default(), Some(&folder.path().join("short")));
+        let (head, total_bytes, _) = output.finish().expect("written");
+        assert_eq!((head.len(), total_bytes), (MAX_HEAD_BYTES, 3 * MAX_HEAD_BYTES as u64));
+        assert_eq!(std::fs::metadata(&path).expect("exists").len(), total_bytes);
+        let same_path = Output::new(Secrets::default(), Some(&path));
+        same_path.say(&[b'y'; MAX_HEAD_BYTES + 1]);
+        assert!(same_path.finish().is_err(), "an existing file is not overwritten");
+        let short = Output::new(Secrets::default(), Some(&dir.path().join("short")));
         short.say(b"short");
-        assert_eq!(short.finish().expect("kept"), ("short".to_owned(), 5, None));
+        assert_eq!(short.finish().expect("no file"), ("short".to_owned(), 5, None));
     }
 }

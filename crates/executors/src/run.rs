@@ -1,4 +1,4 @@
-//! One run of one attempt: what is carried out, until when, what it says, and the signal that ends it early.
+//! One run of one attempt: its parameters, its output, and the signal that stops it early.
 
 use std::time::Duration;
 
@@ -7,105 +7,109 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{Output, Parameters};
 
-/// Why a run is to end early.
+/// Why a run must stop early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Halt {
-    /// It takes longer than it may.
+    /// The timeout of the task has passed.
     TimedOut,
-    /// An administrator wants it to end.
+    /// An administrator stopped the task.
     Stopped,
-    /// Its lease or its locks are gone: somebody else may be at it.
+    /// The lease or the locks are lost. Another worker may already hold them.
     Lost,
 }
 
-/// One run.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// Which task.
     pub task_id: String,
-    /// Which attempt of it: the one whose effects are meant.
+    /// The attempt whose effects are meant.
     pub attempt: u64,
-    /// What is to be done.
     pub parameters: Parameters,
-    /// The fingerprint of the preview that was approved.
+    /// The fingerprint of the approved preview.
     pub approved: Option<String>,
-    /// The locks that are held for it, with their tokens.
+    /// The locks that are held for this run, each with its fencing token.
     pub tokens: Vec<(String, u64)>,
-    /// What it says.
     pub output: Output,
-    /// When it is to end.
     pub halted: Halted,
 }
 
-/// The signal that ends a run early. It knows until when the run holds what it needs: whoever was stopped for longer than that
-/// finds out as soon as it goes on, before anybody could tell it.
+/// The signal that stops a run early. It also knows how long the lease and the locks are valid, so that a process that was
+/// suspended for longer notices this itself as soon as it continues.
 #[derive(Debug, Clone)]
 pub struct Halted {
-    told: watch::Receiver<Option<Halt>>,
-    good_until: Option<watch::Receiver<Instant>>,
+    reason: watch::Receiver<Option<Halt>>,
+    lease_valid_until: Option<watch::Receiver<Instant>>,
 }
 
 impl Halted {
-    /// A signal, and who gives it.
+    /// A signal that is not bound to a lease, and its sender.
     #[must_use]
     pub fn new() -> (watch::Sender<Option<Halt>>, Self) {
-        let (give, told) = watch::channel(None);
-        (give, Self { told, good_until: None })
+        Self::with_lease(None)
     }
 
-    /// The same for a run whose lease and locks are good until a moment, which moves on while they are renewed.
+    /// A signal for a run whose lease and locks are valid until a time that moves on with each renewal.
     #[must_use]
-    pub fn within(good_until: watch::Receiver<Instant>) -> (watch::Sender<Option<Halt>>, Self) {
-        let (give, told) = watch::channel(None);
-        (give, Self { told, good_until: Some(good_until) })
+    pub fn within(lease_valid_until: watch::Receiver<Instant>) -> (watch::Sender<Option<Halt>>, Self) {
+        Self::with_lease(Some(lease_valid_until))
     }
 
-    /// Another signal for something else that is done under the same lease and locks.
+    /// Another signal for another operation under the same lease and locks.
     #[must_use]
     pub fn another(&self) -> (watch::Sender<Option<Halt>>, Self) {
-        let (give, told) = watch::channel(None);
-        (give, Self { told, good_until: self.good_until.clone() })
+        Self::with_lease(self.lease_valid_until.clone())
     }
 
-    /// Whether the run is to end.
+    fn with_lease(
+        lease_valid_until: Option<watch::Receiver<Instant>>,
+    ) -> (watch::Sender<Option<Halt>>, Self) {
+        let (sender, reason) = watch::channel(None);
+        (sender, Self { reason, lease_valid_until })
+    }
+
+    /// Why the run must stop, if it must.
     #[must_use]
     pub fn now(&self) -> Option<Halt> {
-        let is_over = self.good_until.as_ref().is_some_and(|until| *until.borrow() <= Instant::now());
-        if is_over { Some(Halt::Lost) } else { *self.told.borrow() }
+        let is_expired =
+            self.lease_valid_until.as_ref().is_some_and(|until| *until.borrow() <= Instant::now());
+        if is_expired { Some(Halt::Lost) } else { *self.reason.borrow() }
     }
 
-    /// Waits until the run is to end. If nobody is left who could say so, its worker is gone.
+    /// Waits until the run must stop. A dropped sender counts as a lost lease, because its worker is gone.
     pub async fn wait(&self) -> Halt {
-        let mut told = self.told.clone();
+        let mut reason = self.reason.clone();
         tokio::select! {
             biased;
-            () = self.is_over() => Halt::Lost,
-            halt = told.wait_for(Option::is_some) => halt.ok().and_then(|halt| *halt).unwrap_or(Halt::Lost),
+            () = self.lease_expired() => Halt::Lost,
+            received = reason.wait_for(Option::is_some) => {
+                received.ok().and_then(|received| *received).unwrap_or(Halt::Lost)
+            }
         }
     }
 
-    /// Waits until lease or locks are lost, or nobody is left who could say so.
+    /// Waits until the lease or the locks are lost, or the sender is dropped.
     pub async fn lost(&self) {
-        let mut told = self.told.clone();
+        let mut reason = self.reason.clone();
         tokio::select! {
             biased;
-            () = self.is_over() => {}
-            // An error says that nobody is left.
-            _ = told.wait_for(|now| *now == Some(Halt::Lost)) => {}
+            () = self.lease_expired() => {}
+            // An error means that the sender was dropped.
+            _ = reason.wait_for(|reason| *reason == Some(Halt::Lost)) => {}
         }
     }
 
-    /// Waits until lease or locks are not good any more by our own clock.
-    async fn is_over(&self) {
-        let Some(mut good_until) = self.good_until.clone() else { return std::future::pending().await };
+    /// Waits until the lease or the locks have expired by the local clock.
+    async fn lease_expired(&self) {
+        let Some(mut valid_until) = self.lease_valid_until.clone() else {
+            return std::future::pending().await;
+        };
         loop {
-            let until = *good_until.borrow_and_update();
+            let until = *valid_until.borrow_and_update();
             if until <= Instant::now() {
                 return;
             }
             tokio::select! {
                 () = sleep_until(until) => {}
-                changed = good_until.changed() => {
+                changed = valid_until.changed() => {
                     if changed.is_err() {
                         // Nobody renews them any more.
                         return sleep_until(until).await;
@@ -115,30 +119,30 @@ impl Halted {
         }
     }
 
-    /// Until when lease and locks are good, if they end at all.
-    pub(crate) fn good_until(&self) -> Option<watch::Receiver<Instant>> {
-        self.good_until.clone()
+    /// When the lease and the locks expire, if they do at all.
+    pub(crate) fn lease_valid_until(&self) -> Option<watch::Receiver<Instant>> {
+        self.lease_valid_until.clone()
     }
 
-    /// Does something unless the run is to end before that.
+    /// Completes `work` unless the run must stop before that.
     pub async fn or<T>(&self, work: impl Future<Output = T>) -> Result<T, Halt> {
         tokio::select! {
             biased;
-            halt = self.wait() => Err(halt),
-            done = work => Ok(done),
+            reason = self.wait() => Err(reason),
+            result = work => Ok(result),
         }
     }
 }
 
 impl Halt {
-    /// For people.
+    /// A message for people. `timeout` is named if the run has exceeded it.
     #[must_use]
-    pub fn message(self, after: Option<Duration>) -> String {
-        match (self, after) {
-            (Self::TimedOut, Some(after)) => format!("it took longer than {} s", after.as_secs()),
-            (Self::TimedOut, None) => "it took longer than it may".to_owned(),
-            (Self::Stopped, _) => "an administrator stopped it".to_owned(),
-            (Self::Lost, _) => "its lease or its locks were lost".to_owned(),
+    pub fn message(self, timeout: Option<Duration>) -> String {
+        match (self, timeout) {
+            (Self::TimedOut, Some(timeout)) => format!("exceeded the timeout of {} s", timeout.as_secs()),
+            (Self::TimedOut, None) => "exceeded its timeout".to_owned(),
+            (Self::Stopped, _) => "stopped by an administrator".to_owned(),
+            (Self::Lost, _) => "the lease or a lock was lost".to_owned(),
         }
     }
 }
@@ -148,28 +152,28 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_run_ends_with_what_it_holds_whether_it_is_told_or_not() {
-        let (far, over) = (Instant::now() + Duration::from_secs(3_600), Instant::now());
-        let (renew, good_until) = watch::channel(far);
-        let (halt, halted) = Halted::within(good_until);
-        assert_eq!(halted.now(), None);
-        halt.send_replace(Some(Halt::Stopped));
-        assert_eq!((halted.now(), halted.wait().await), (Some(Halt::Stopped), Halt::Stopped));
-        let (_other, undoing) = halted.another();
-        assert_eq!(undoing.now(), None, "what else is done is not stopped by that");
+    async fn stops_when_lease_expires_without_notification() {
+        let (later, now) = (Instant::now() + Duration::from_secs(3_600), Instant::now());
+        let (renew, valid_until) = watch::channel(later);
+        let (sender, applying) = Halted::within(valid_until);
+        assert_eq!(applying.now(), None);
+        sender.send_replace(Some(Halt::Stopped));
+        assert_eq!((applying.now(), applying.wait().await), (Some(Halt::Stopped), Halt::Stopped));
+        let (_other_sender, rolling_back) = applying.another();
+        assert_eq!(rolling_back.now(), None, "other operations are not stopped");
         let waiting = tokio::spawn({
-            let undoing = undoing.clone();
-            async move { undoing.wait().await }
+            let rolling_back = rolling_back.clone();
+            async move { rolling_back.wait().await }
         });
-        renew.send_replace(over);
-        assert_eq!(waiting.await.expect("ends"), Halt::Lost, "but ends with the lease");
-        assert_eq!((halted.now(), undoing.now()), (Some(Halt::Lost), Some(Halt::Lost)));
-        halted.lost().await;
-        assert_eq!(undoing.or(async { "done" }).await, Err(Halt::Lost), "nothing is begun any more");
-        renew.send_replace(far);
-        assert_eq!(undoing.now(), None);
-        drop((renew, halt));
-        assert_eq!(halted.wait().await, Halt::Stopped);
-        halted.lost().await;
+        renew.send_replace(now);
+        assert_eq!(waiting.await.expect("joined"), Halt::Lost, "but they stop when the lease expires");
+        assert_eq!((applying.now(), rolling_back.now()), (Some(Halt::Lost), Some(Halt::Lost)));
+        applying.lost().await;
+        assert_eq!(rolling_back.or(async { "done" }).await, Err(Halt::Lost), "no new work is started");
+        renew.send_replace(later);
+        assert_eq!(rolling_back.now(), None);
+        drop((renew, sender));
+        assert_eq!(applying.wait().await, Halt::Stopped);
+        applying.lost().await;
     }
 }

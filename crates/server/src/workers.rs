@@ -10,7 +10,7 @@ use ade_app::demo::CHECK;
 use ade_app::tasks::Previews;
 use ade_app::{LockMaintenance, LockService, LogNotices, TaskService, Worker, Working};
 use ade_domain::Clock;
-use ade_executors::guard::Guard;
+use ade_executors::egress::Guard;
 use ade_executors::watchdog::Program;
 use ade_executors::{Command, CommandLimits, Executor, Executors, Files, Http, Noop, Secrets, Sql, Template};
 use ade_store::database::BlobStore;

@@ -68,7 +68,7 @@ async fn a_commit_whose_answer_is_lost_is_known_by_its_mark() {
     let id = pat.submitted(worth_more()).await;
     let done = office.wait_for("it is done", &id, is_over).await;
     assert_eq!((text(&done, "state").as_str(), &done["execution"]["attempt"]), ("COMPLETED", &json!(1)));
-    assert!(text(&done["execution"], "output").contains("the answer to COMMIT was lost"), "{done}");
+    assert!(text(&done["execution"], "output").contains("the response to COMMIT was lost"), "{done}");
     assert_eq!(shop.worth(), "11");
     whoever_finds_out_may_be_killed_as_well(&shop, &house, &office, &pat).await;
 }

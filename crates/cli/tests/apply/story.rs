@@ -172,7 +172,7 @@ async fn a_change_that_is_not_verified_is_undone(cast: &Cast, site: &Site) {
     cast.rex.says(&["approval", "approve", &request]).await;
     let ended = waiting.ends().await;
     assert_eq!(ended.code, Some(4), "{} {}", ended.out, ended.err);
-    for words in ["the task is FAILED", "exit status: 4", "a line is broken", "everything was changed back"] {
+    for words in ["the task is FAILED", "exit status: 4", "a line is broken", "everything was rolled back"] {
         assert!(ended.err.contains(words), "{words} is missing in {}", ended.err);
     }
     // Content, permissions, names: also nothing of the worker's own is left.

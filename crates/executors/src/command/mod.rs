@@ -1,15 +1,15 @@
 //! Commands that an operator has allowed as templates: previewed, applied and rolled back by processes without a shell.
 //!
-//! There is no fence: what a command does is known to nobody but the command. It gets the fencing tokens of its locks in its
-//! environment, and nothing of ours besides. When a run ends, or its worker is gone, nothing of its process group is left.
+//! Commands are not fenced, because their effects are unknown to us. A command gets the fencing tokens of its locks in its
+//! environment, and nothing else of ours. When a run ends, or its worker dies, no process of its group is left.
 
+mod preview_output;
 mod process;
-mod said;
 mod template;
 #[cfg(test)]
 pub(crate) mod tests;
 #[cfg(test)]
-mod watched;
+mod watchdog_tests;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,33 +17,31 @@ use std::time::Duration;
 use ade_domain::Invalid;
 use ade_domain::task::Preview;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::parameters::{check_fields, invalid_parameters};
 use crate::watchdog::Program;
-use crate::{Changed, Executor, Failure, Fence, Halt, Parameters, Run, Settled, Work, unfit};
-use process::{Ended, RunError, Start, Stream};
-use said::Listener;
-use template::{Arguments, Words, arguments};
-pub use template::{BadTemplate, Template};
+use crate::{BoxFuture, Changed, Executor, Failure, Halt, Parameters, Run};
+use preview_output::PreviewOutput;
+use process::{ProcessExit, ProcessSpec, RunError, Stream};
+use template::{Arguments, Argv, parse_arguments};
+pub use template::{InvalidTemplate, Template};
 
-/// Bytes of the end of what a command says to be quoted when it fails.
-const QUOTED: usize = 2_048;
-/// What a watchdog leaves a preview beyond its limit and the grace.
-const OVERTIME: Duration = Duration::from_secs(2);
-/// Lines of them.
-const QUOTED_LINES: usize = 10;
-/// What whoever wonders about a process that is gone finds in the output.
-const LEFT_SOME: &[u8] =
-    b"(processes that the command left behind were ended; one that is to stay needs a session of its own)\n";
+/// Bytes of stderr that are quoted when a command fails.
+const MAX_QUOTED_BYTES: usize = 2_048;
+const MAX_QUOTED_LINES: usize = 10;
+/// How long after the preview timeout and the grace the watchdog waits before it kills a preview.
+const PREVIEW_WATCHDOG_SLACK: Duration = Duration::from_secs(2);
+const LEFTOVERS_KILLED: &[u8] =
+    b"(processes that the command left behind were killed; one that must keep running needs its own session)\n";
 
-/// How long things may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandLimits {
-    /// Between the request to end (SIGTERM) and the end (SIGKILL).
+    /// Between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// A preview.
+    /// The timeout of a preview.
     pub preview: Duration,
 }
 
@@ -57,157 +55,161 @@ impl Default for CommandLimits {
 #[derive(Debug, Clone)]
 pub struct Command {
     name: String,
-    apply: Words,
-    preview: Option<Words>,
-    roll_back: Option<Words>,
+    apply: Argv,
+    preview: Option<Argv>,
+    roll_back: Option<Argv>,
     limits: CommandLimits,
     watchdog: Program,
 }
 
-/// What is kept before a command is run.
 #[derive(Debug, Serialize, Deserialize)]
-struct Stash {
+struct RollbackData {
     version: u32,
     template: String,
     arguments: Arguments,
 }
 
 impl Command {
-    /// A template under its name, and the program that ends its commands if we cannot.
+    /// `watchdog` kills the commands if this process cannot.
     pub fn new(
         name: impl Into<String>,
         template: &Template,
         limits: CommandLimits,
         watchdog: Program,
-    ) -> Result<Self, BadTemplate> {
+    ) -> Result<Self, InvalidTemplate> {
         let name = name.into();
-        let words = |field, argv: &[String]| {
-            Words::parse(argv).map_err(|why| BadTemplate { template: name.clone(), field, why })
+        let parse = |field, argv: &[String]| {
+            Argv::parse(argv).map_err(|reason| InvalidTemplate { template: name.clone(), field, reason })
         };
-        let maybe =
-            |field, argv: &Option<Vec<String>>| argv.as_deref().map(|argv| words(field, argv)).transpose();
-        let apply = words("argv", &template.argv)?;
-        let preview = maybe("preview_argv", &template.preview_argv)?;
-        let roll_back = maybe("rollback_argv", &template.rollback_argv)?;
+        let parse_optional =
+            |field, argv: &Option<Vec<String>>| argv.as_deref().map(|argv| parse(field, argv)).transpose();
+        let apply = parse("argv", &template.argv)?;
+        let preview = parse_optional("preview_argv", &template.preview_argv)?;
+        let roll_back = parse_optional("rollback_argv", &template.rollback_argv)?;
         Ok(Self { name, apply, preview, roll_back, limits, watchdog })
     }
 
-    /// Where its tasks are carried out.
     #[must_use]
     pub fn place(&self) -> String {
         format!("command:{}", self.name)
     }
 
-    /// Everything about arguments that cannot be, if only what carries it out is run, to verify something else. Pointers begin
-    /// at the arguments' object.
-    pub fn check_to_verify(&self, arguments: Option<&Value>) -> Result<(), Vec<Invalid>> {
-        self.to_verify(arguments).map(drop)
+    /// Validates arguments for [`Self::verify`]. The pointers of violations are relative to the object with the arguments.
+    pub fn check_verification(&self, arguments: Option<&Value>) -> Result<(), Vec<Invalid>> {
+        parse_arguments(&[&self.apply], arguments).map(drop)
     }
 
-    /// Runs what carries it out, to verify what another executor has changed.
+    /// Runs the apply command of the template to verify the changes of another executor.
     pub async fn verify(&self, arguments: Option<&Value>, run: &Run) -> Result<(), Failure> {
-        let arguments = self.to_verify(arguments).map_err(|faults| unfit(&faults))?;
-        self.change(&fill(&self.apply, &arguments)?, run).await
-    }
-
-    fn to_verify(&self, arguments: Option<&Value>) -> Result<Arguments, Vec<Invalid>> {
-        let mut parameters = Map::from_iter([("template".to_owned(), Value::from(self.name.as_str()))]);
-        parameters.extend(arguments.map(|arguments| ("arguments".to_owned(), arguments.clone())));
-        template::arguments(&self.name, &[&self.apply], &parameters)
+        let arguments = parse_arguments(&[&self.apply], arguments).map_err(invalid_parameters)?;
+        self.run_command(&fill(&self.apply, &arguments)?, run).await
     }
 
     fn arguments(&self, parameters: &Parameters) -> Result<Arguments, Vec<Invalid>> {
-        let commands: Vec<&Words> = [Some(&self.apply), self.preview.as_ref(), self.roll_back.as_ref()]
+        let commands: Vec<&Argv> = [Some(&self.apply), self.preview.as_ref(), self.roll_back.as_ref()]
             .into_iter()
             .flatten()
             .collect();
-        arguments(&self.name, &commands, parameters)
+        let mut violations = check_fields(parameters, &["template", "arguments", "worker"]);
+        if parameters.get("template").and_then(Value::as_str) != Some(&self.name) {
+            violations.push(Invalid::at("/template", format!("must be {:?}", self.name)));
+        }
+        match parse_arguments(&commands, parameters.get("arguments")) {
+            Ok(arguments) if violations.is_empty() => Ok(arguments),
+            result => Err(violations.into_iter().chain(result.err().into_iter().flatten()).collect()),
+        }
     }
 
-    fn filled(&self, words: &Words, parameters: &Parameters) -> Result<Vec<String>, Failure> {
-        fill(words, &self.arguments(parameters).map_err(|faults| unfit(&faults))?)
+    fn filled_argv(&self, argv: &Argv, parameters: &Parameters) -> Result<Vec<String>, Failure> {
+        fill(argv, &self.arguments(parameters).map_err(invalid_parameters)?)
     }
 
     /// Runs a command that may change something.
-    async fn change(&self, argv: &[String], run: &Run) -> Result<(), Failure> {
-        if let Some(halt) = run.halted.now() {
-            return Err(crate::halt_failure(halt));
+    async fn run_command(&self, argv: &[String], run: &Run) -> Result<(), Failure> {
+        if let Some(reason) = run.halted.now() {
+            return Err(Failure::stopped(reason, Changed::Nothing));
         }
-        let mut end = End::default();
-        let start = Start {
+        let mut stderr = OutputTail::default();
+        let spec = ProcessSpec {
             argv,
             environment: environment(run),
             grace: self.limits.grace,
             watchdog: &self.watchdog,
-            good_until: run.halted.good_until(),
+            valid_until: run.halted.lease_valid_until(),
         };
-        let lost = async {
+        let lease_lost = async {
             run.halted.lost().await;
             Halt::Lost
         };
-        let ended = process::run(start, run.halted.wait(), lost, |stream, bytes| {
+        let exit = process::run(spec, run.halted.wait(), lease_lost, |stream, bytes| {
             run.output.say(bytes);
-            if stream == Stream::Err {
-                end.hear(bytes);
+            if stream == Stream::Stderr {
+                stderr.push(bytes);
             }
         });
-        let Ended { status, halted, begun, left_some, out_of_time, unwatched } =
-            ended.await.map_err(|error| not_run(argv, &error))?;
-        // If we stood still for too long, the watchdog has ended it before we could. Whatever else fails then is taken for that.
-        let by_watchdog = out_of_time && !status.is_some_and(|status| status.success());
-        let halted = halted.or_else(|| by_watchdog.then_some(Halt::Lost));
-        if let Some(halt) = halted.filter(|_| !begun) {
-            return Err(crate::halt_failure(halt));
+        let ProcessExit { status, stop_reason, has_started, left_processes, deadline_passed, watchdog_died } =
+            exit.await.map_err(|error| run_failure(argv, &error))?;
+        // If this process was suspended for too long, the watchdog has killed the command first. Any failure after the deadline is
+        // attributed to that.
+        let killed_by_watchdog = deadline_passed && !status.is_some_and(|status| status.success());
+        let stop_reason = stop_reason.or_else(|| killed_by_watchdog.then_some(Halt::Lost));
+        if let Some(reason) = stop_reason.filter(|_| !has_started) {
+            return Err(Failure::stopped(reason, Changed::Nothing));
         }
-        if left_some {
-            run.output.say(LEFT_SOME);
+        if left_processes {
+            run.output.say(LEFTOVERS_KILLED);
         }
-        // What was ended in the middle may have done anything. Where there is a way back, that is what it is for.
-        let cut_short = if self.roll_back.is_some() { Changed::Something } else { Changed::Unknown };
-        if let Some(halt) = halted {
-            let message = format!("{}; the command was ended", halt.message(None));
-            return Err(Failure { halted: Some(halt), ..Failure::after(cut_short, message) });
+        // A killed command may have changed anything. If the template has a rollback command, that one handles it.
+        let effects_if_killed = if self.roll_back.is_some() { Changed::Something } else { Changed::Unknown };
+        if let Some(reason) = stop_reason {
+            let message = format!("{}; the command was terminated", reason.message(None));
+            return Err(Failure { halted: Some(reason), ..Failure::after(effects_if_killed, message) });
         }
         match status {
             Some(status) if status.success() => Ok(()),
-            Some(_) if unwatched => {
-                let message = "somebody ended the watchdog of the command, and so it was ended too";
-                Err(Failure::after(cut_short, message))
+            Some(_) if watchdog_died => {
+                let message = "the watchdog of the command was killed, so the command was killed too";
+                Err(Failure::after(effects_if_killed, message))
             }
             Some(status) => {
-                let changed = if status.code().is_some() { Changed::Something } else { cut_short };
-                Err(Failure::after(changed, end.quoted(&format!("the command failed ({status})"))))
+                let side_effects =
+                    if status.code().is_some() { Changed::Something } else { effects_if_killed };
+                Err(Failure::after(side_effects, stderr.append_to(&format!("the command failed ({status})"))))
             }
-            None => Err(Failure::after(Changed::Unknown, "the command did not end")),
+            None => Err(Failure::after(Changed::Unknown, "the command did not exit after SIGKILL")),
         }
     }
 
-    async fn look(&self, argv: &[String]) -> Result<Preview, Failure> {
-        let (mut heard, mut end) = (Listener::default(), End::default());
-        let CommandLimits { grace, preview } = self.limits;
-        // If we stand still, it is not looked at for ever.
-        let (_, good_until) = watch::channel(Instant::now() + preview + grace * 2 + OVERTIME);
-        let start = Start {
+    async fn run_preview(&self, argv: &[String]) -> Result<Preview, Failure> {
+        let (mut stdout, mut stderr) = (PreviewOutput::default(), OutputTail::default());
+        let CommandLimits { grace, preview: timeout } = self.limits;
+        // The watchdog kills the preview if this process is suspended.
+        let (_, valid_until) = watch::channel(Instant::now() + timeout + grace * 2 + PREVIEW_WATCHDOG_SLACK);
+        let spec = ProcessSpec {
             argv,
             environment: Vec::new(),
             grace,
             watchdog: &self.watchdog,
-            good_until: Some(good_until),
+            valid_until: Some(valid_until),
         };
-        let late = tokio::time::sleep(preview);
-        let ended = process::run(start, late, std::future::pending(), |stream, bytes| match stream {
-            Stream::Out => heard.hear(bytes),
-            Stream::Err => end.hear(bytes),
+        let timed_out = tokio::time::sleep(timeout);
+        let exit = process::run(spec, timed_out, std::future::pending(), |stream, bytes| match stream {
+            Stream::Stdout => stdout.push(bytes),
+            Stream::Stderr => stderr.push(bytes),
         });
-        let Ended { status, halted, .. } = ended.await.map_err(|error| not_run(argv, &error))?;
-        if halted.is_some() {
-            let seconds = self.limits.preview.as_secs_f32();
-            return Err(Failure::not_now(end.quoted(&format!("the preview took longer than {seconds} s"))));
+        let ProcessExit { status, stop_reason, .. } =
+            exit.await.map_err(|error| run_failure(argv, &error))?;
+        if stop_reason.is_some() {
+            let seconds = timeout.as_secs_f32();
+            let message = format!("the preview exceeded its timeout of {seconds} s");
+            return Err(Failure::not_now(stderr.append_to(&message)));
         }
         match status {
-            Some(status) if status.success() => heard.preview(&self.place()).map_err(Failure::refused),
-            Some(status) => Err(Failure::not_now(end.quoted(&format!("the preview failed ({status})")))),
-            None => Err(Failure::not_now("the preview did not end")),
+            Some(status) if status.success() => stdout.into_preview(&self.place()).map_err(Failure::refused),
+            Some(status) => {
+                Err(Failure::not_now(stderr.append_to(&format!("the preview command failed ({status})"))))
+            }
+            None => Err(Failure::not_now("the preview command did not exit after SIGKILL")),
         }
     }
 }
@@ -217,58 +219,47 @@ impl Executor for Command {
         self.arguments(parameters).map(drop)
     }
 
-    fn preview<'a>(&'a self, parameters: &'a Parameters) -> Work<'a, Result<Preview, Failure>> {
+    fn preview<'a>(&'a self, parameters: &'a Parameters) -> BoxFuture<'a, Result<Preview, Failure>> {
         Box::pin(async {
             let Some(preview) = &self.preview else { return Ok(Preview::none()) };
-            self.look(&self.filled(preview, parameters)?).await
+            self.run_preview(&self.filled_argv(preview, parameters)?).await
         })
     }
 
-    fn stash<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Vec<u8>, Failure>> {
+    fn stash<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
         Box::pin(async {
-            // Also without anything to put back: what there is tells that there is a way.
-            self.filled(&self.apply, &run.parameters)?;
+            let arguments = self.arguments(&run.parameters).map_err(invalid_parameters)?;
             if self.roll_back.is_none() {
                 return Ok(Vec::new());
             }
-            let arguments = self.arguments(&run.parameters).unwrap_or_default();
-            let stash = Stash { version: 1, template: self.name.clone(), arguments };
-            serde_json::to_vec(&stash).map_err(|error| Failure::refused(error.to_string()))
+            let data = RollbackData { version: 1, template: self.name.clone(), arguments };
+            serde_json::to_vec(&data).map_err(|error| Failure::refused(error.to_string()))
         })
     }
 
-    fn apply<'a>(&'a self, run: &'a Run, _: &'a [u8]) -> Work<'a, Result<(), Failure>> {
-        Box::pin(async { self.change(&self.filled(&self.apply, &run.parameters)?, run).await })
+    fn apply<'a>(&'a self, run: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(async { self.run_command(&self.filled_argv(&self.apply, &run.parameters)?, run).await })
     }
 
-    fn roll_back<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<(), Failure>> {
+    fn roll_back<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async {
-            let stays = |failure| Failure { changed: Changed::Something, ..failure };
             let Some(roll_back) = &self.roll_back else {
-                return Err(stays(Failure::refused(
-                    "the template has no rollback_argv; change it back by hand",
-                )));
+                let message = "cannot roll back: the template has no rollback_argv; undo the change by hand";
+                return Err(Failure::after(Changed::Something, message));
             };
-            let kept: Stash = serde_json::from_slice(stash).map_err(|error| {
-                stays(Failure::refused(format!(
-                    "what was kept before the command was run cannot be read: {error}"
-                )))
+            let data: RollbackData = serde_json::from_slice(rollback_data).map_err(|error| {
+                Failure::after(Changed::Something, format!("cannot read the rollback data: {error}"))
             })?;
-            if kept.version != 1 || kept.template != self.name {
-                return Err(stays(Failure::refused("what was kept belongs to another template")));
+            if data.version != 1 || data.template != self.name {
+                let message = "the rollback data belongs to another template";
+                return Err(Failure::after(Changed::Something, message));
             }
-            self.change(&fill(roll_back, &kept.arguments).map_err(stays)?, run)
-                .await
-                .map_err(|failure| if failure.changed == Changed::Nothing { stays(failure) } else { failure })
+            let argv = fill(roll_back, &data.arguments).map_err(Failure::not_rolled_back)?;
+            self.run_command(&argv, run).await.map_err(|failure| match failure.changed {
+                Changed::Nothing => failure.not_rolled_back(),
+                _ => failure,
+            })
         })
-    }
-
-    fn settle<'a>(&'a self, _: &'a Run, _: &'a [u8]) -> Work<'a, Result<Settled, Failure>> {
-        Box::pin(async { Err(Failure::after(Changed::Unknown, "nobody knows what a command has done")) })
-    }
-
-    fn fence(&self) -> Fence {
-        Fence::Open
     }
 
     fn can_roll_back(&self, _: &Parameters) -> bool {
@@ -276,22 +267,21 @@ impl Executor for Command {
     }
 }
 
-fn fill(words: &Words, arguments: &Arguments) -> Result<Vec<String>, Failure> {
-    words
-        .fill(arguments)
-        .map_err(|name| Failure::refused(format!("the argument {name:?} would be an option")))
+fn fill(argv: &Argv, arguments: &Arguments) -> Result<Vec<String>, Failure> {
+    argv.fill(arguments)
+        .map_err(|name| Failure::refused(format!("the argument {name:?} would be read as an option")))
 }
 
-fn not_run(argv: &[String], error: &RunError) -> Failure {
+fn run_failure(argv: &[String], error: &RunError) -> Failure {
     let program = argv.first().map(String::as_str).unwrap_or_default();
-    let message = format!("{program:?} was not run: {error}");
+    let message = format!("cannot run {program:?}: {error}");
     match error {
-        RunError::NotStarted(_) | RunError::NotWatched(_) => Failure::not_now(message),
+        RunError::Spawn(_) | RunError::Watchdog(_) => Failure::not_now(message),
         RunError::Lost(_) => Failure::after(Changed::Unknown, message),
     }
 }
 
-/// What a command is told besides its arguments.
+/// The variables that are added to the environment of a command.
 fn environment(run: &Run) -> Vec<(&'static str, String)> {
     let tokens: Vec<_> =
         run.tokens.iter().map(|(lock, token)| json!({ "lock": lock, "token": token })).collect();
@@ -306,27 +296,27 @@ fn environment(run: &Run) -> Vec<(&'static str, String)> {
     environment
 }
 
-/// The end of what a command says about what went wrong, in whole lines: half of a secret would not be recognised.
+/// The last complete lines of a stream. Incomplete lines are left out, because a part of a secret would not be redacted.
 #[derive(Debug, Default)]
-struct End {
-    last: VecDeque<u8>,
-    is_cut: bool,
+struct OutputTail {
+    bytes: VecDeque<u8>,
+    is_truncated: bool,
 }
 
-impl End {
-    fn hear(&mut self, bytes: &[u8]) {
-        self.last.extend(bytes);
-        let over = self.last.len().saturating_sub(QUOTED);
-        self.last.drain(..over);
-        self.is_cut |= over > 0;
+impl OutputTail {
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+        let excess = self.bytes.len().saturating_sub(MAX_QUOTED_BYTES);
+        self.bytes.drain(..excess);
+        self.is_truncated |= excess > 0;
     }
 
-    fn quoted(&self, what: &str) -> String {
-        let whole =
-            self.last.iter().copied().skip_while(|byte| self.is_cut && *byte != b'\n').collect::<Vec<u8>>();
-        let text = String::from_utf8_lossy(&whole);
+    fn append_to(&self, message: &str) -> String {
+        let complete = self.bytes.iter().copied().skip_while(|byte| self.is_truncated && *byte != b'\n');
+        let complete = complete.collect::<Vec<u8>>();
+        let text = String::from_utf8_lossy(&complete);
         let lines: Vec<&str> = text.trim().lines().collect();
-        let last = lines.get(lines.len().saturating_sub(QUOTED_LINES)..).unwrap_or_default().join("\n");
-        if last.is_empty() { what.to_owned() } else { format!("{what}: {last}") }
+        let tail = lines.get(lines.len().saturating_sub(MAX_QUOTED_LINES)..).unwrap_or_default().join("\n");
+        if tail.is_empty() { message.to_owned() } else { format!("{message}: {tail}") }
     }
 }

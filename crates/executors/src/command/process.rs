@@ -1,8 +1,8 @@
-//! One process with all that it starts: run without a shell, listened to until its end, and ended as a group.
+//! Runs one process without a shell, reads its output until it exits, and kills its process group.
 //!
-//! When this returns, or whoever asked for it is gone, nothing of its process group is left: a watchdog sees to that. What wants
-//! to outlive its command takes a session of its own. Whatever is written is read and passed on, so that nobody waits for room
-//! in a pipe, and nothing piles up here.
+//! When [`run`] returns, or its future is dropped, no process of the group is left; a watchdog ensures this even if this process
+//! dies. A process that must outlive its command has to create its own session. All output is read and passed on at once, so that
+//! no writer blocks on a full pipe and nothing accumulates here.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -16,223 +16,222 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
-use crate::watchdog::{Program, Terms, Watchdog, number, send_to_leaver};
+use crate::watchdog::{Program, Terms, Watchdog, pid_of, signal_outside_group};
 
-/// Where programs are looked for.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// How long pipes are read that others hold open after the process has ended.
-const DRAIN: Duration = Duration::from_secs(1);
-/// How long the end is waited for after what cannot be ignored: what does not end then hangs in the kernel.
-const KILLED: Duration = Duration::from_secs(5);
-/// The most that a watchdog is early.
-const LONGEST_MARGIN: Duration = Duration::from_secs(1);
-/// A line is passed on whole up to this length, so that nothing of the other stream gets between.
-const LONGEST_LINE: usize = 8_192;
+/// How long pipes are read that other processes hold open after the command has exited.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long to wait for the exit after SIGKILL. A process that takes longer hangs in the kernel.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_WATCHDOG_MARGIN: Duration = Duration::from_secs(1);
+/// Lines up to this length are passed on whole, so that the streams are not mixed within a line.
+const MAX_LINE_BYTES: usize = 8_192;
 
-/// Which of the two streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stream {
-    Out,
-    Err,
+    Stdout,
+    Stderr,
 }
 
-/// Why nothing is known of a process.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RunError {
-    #[error("it cannot be started: {0}")]
-    NotStarted(io::Error),
-    #[error("its watchdog cannot be started: {0}")]
-    NotWatched(io::Error),
-    #[error("it was started and then lost: {0}")]
+    #[error("cannot start it: {0}")]
+    Spawn(io::Error),
+    #[error("cannot start its watchdog: {0}")]
+    Watchdog(io::Error),
+    #[error("it was started, but its exit is unknown: {0}")]
     Lost(#[from] io::Error),
 }
 
-/// How a process ended.
+/// How a process ended. `R` says why it was stopped.
 #[derive(Debug)]
-pub(super) struct Ended<H> {
-    /// Nothing: it did not end even when it was killed.
+pub(super) struct ProcessExit<R> {
+    /// None if it did not exit even after SIGKILL.
     pub(super) status: Option<ExitStatus>,
-    /// It was told to end, and why.
-    pub(super) halted: Option<H>,
-    /// Whether it began at all: it may have been told to end before.
-    pub(super) begun: bool,
-    /// Others held its pipes open after its end.
-    pub(super) left_some: bool,
-    /// It ended when its watchdog did not let it go on any more.
-    pub(super) out_of_time: bool,
-    /// Somebody ended its watchdog, and so it was ended too.
-    pub(super) unwatched: bool,
+    pub(super) stop_reason: Option<R>,
+    /// False if it was stopped before it was started.
+    pub(super) has_started: bool,
+    /// Other processes held its pipes open after its exit.
+    pub(super) left_processes: bool,
+    /// The deadline of its watchdog had passed when it exited.
+    pub(super) deadline_passed: bool,
+    /// Its watchdog was killed from outside, and therefore so was it.
+    pub(super) watchdog_died: bool,
 }
 
-impl<H> Ended<H> {
-    const fn before(why: H) -> Self {
+impl<R> ProcessExit<R> {
+    const fn before_start(reason: R) -> Self {
         Self {
             status: None,
-            halted: Some(why),
-            begun: false,
-            left_some: false,
-            out_of_time: false,
-            unwatched: false,
+            stop_reason: Some(reason),
+            has_started: false,
+            left_processes: false,
+            deadline_passed: false,
+            watchdog_died: false,
         }
     }
 }
 
-/// What is run, and with which environment besides the usual.
 #[derive(Debug)]
-pub(super) struct Start<'a> {
+pub(super) struct ProcessSpec<'a> {
     pub(super) argv: &'a [String],
+    /// Variables besides PATH and LANG.
     pub(super) environment: Vec<(&'static str, String)>,
-    /// Between the request to end and the end.
+    /// Between SIGTERM and SIGKILL.
     pub(super) grace: Duration,
-    /// What ends it if we cannot.
     pub(super) watchdog: &'a Program,
-    /// Until when it may go on without us, which may be put off; nothing: as long as we live.
-    pub(super) good_until: Option<watch::Receiver<Instant>>,
+    /// How long it may run without a renewal. Without this it may run as long as this process lives.
+    pub(super) valid_until: Option<watch::Receiver<Instant>>,
 }
 
-/// Runs it until its end, or until `halt` says why it is to end. Once it is `lost`, which `halt` says as well, it is killed at
-/// once: somebody else may be at the same.
-pub(super) async fn run<H>(
-    start: Start<'_>,
-    halt: impl Future<Output = H>,
-    lost: impl Future<Output = H>,
-    mut hear: impl FnMut(Stream, &[u8]),
-) -> Result<Ended<H>, RunError> {
-    let Start { argv, environment, grace, watchdog, mut good_until } = start;
-    tokio::pin!(halt, lost);
+/// Runs the process until it exits. Once `stop` completes, the group gets SIGTERM and, after the grace, SIGKILL. Once `lease_lost`
+/// completes, it gets SIGKILL at once, because another worker may already apply the same task; `stop` must complete then as well.
+pub(super) async fn run<R>(
+    spec: ProcessSpec<'_>,
+    stop: impl Future<Output = R>,
+    lease_lost: impl Future<Output = R>,
+    mut on_output: impl FnMut(Stream, &[u8]),
+) -> Result<ProcessExit<R>, RunError> {
+    let ProcessSpec { argv, environment, grace, watchdog, mut valid_until } = spec;
+    tokio::pin!(stop, lease_lost);
     let mut group = tokio::select! {
         biased;
-        why = &mut halt => return Ok(Ended::before(why)),
-        group = Group::new(watchdog, grace, good_until.as_mut()) => group.map_err(RunError::NotWatched)?,
+        reason = &mut stop => return Ok(ProcessExit::before_start(reason)),
+        group = ProcessGroup::new(watchdog, grace, valid_until.as_mut()) => group.map_err(RunError::Watchdog)?,
     };
     tokio::select! {
         biased;
-        // That took a while, in which everything may have changed.
-        why = &mut halt => return Ok(Ended::before(why)),
+        // The stop signal may have arrived while the watchdog was started.
+        reason = &mut stop => return Ok(ProcessExit::before_start(reason)),
         () = std::future::ready(()) => {}
     }
-    let (mut out, mut err, mut ended) = group.spawn(argv, environment).await?;
-    let (mut at, mut halted) = (At::Running, None);
-    let (mut out_of_time, mut unwatched) = (false, false);
+    let (mut stdout, mut stderr, mut exited) = group.spawn(argv, environment).await?;
+    let (mut phase, mut stop_reason) = (Phase::Running, None);
+    let (mut deadline_passed, mut watchdog_died) = (false, false);
     loop {
-        if matches!(at, At::Ended { .. }) && out.is_at_end() && err.is_at_end() {
+        if matches!(phase, Phase::Exited { .. }) && stdout.is_at_end() && stderr.is_at_end() {
             break;
         }
-        let may_go_on = matches!(at, At::Running | At::Asked { .. });
+        let is_running = matches!(phase, Phase::Running | Phase::Terminating { .. });
         tokio::select! {
-            why = &mut lost, if may_go_on => {
-                group.watchdog.pass_on(Signal::KILL);
-                halted.get_or_insert(why);
-                at = At::Killed { until: Instant::now() + KILLED };
+            reason = &mut lease_lost, if is_running => {
+                stop_reason.get_or_insert(reason);
+                phase = group.start_kill();
             }
-            why = &mut halt, if matches!(at, At::Running) => {
-                halted = Some(why);
+            reason = &mut stop, if matches!(phase, Phase::Running) => {
+                stop_reason = Some(reason);
                 group.watchdog.pass_on(Signal::TERM);
-                at = At::Asked { until: Instant::now() + grace };
+                phase = Phase::Terminating { until: Instant::now() + grace };
             }
-            () = at.passed() => match at {
-                At::Asked { .. } => {
-                    group.watchdog.pass_on(Signal::KILL);
-                    at = At::Killed { until: Instant::now() + KILLED };
-                }
+            () = phase.elapsed() => match phase {
+                Phase::Terminating { .. } => phase = group.start_kill(),
                 _ => break,
             },
-            () = group.watchdog.gone(), if may_go_on => {
-                group.watchdog.pass_on(Signal::KILL);
-                unwatched = true;
-                at = At::Killed { until: Instant::now() + KILLED };
+            () = group.watchdog.gone(), if is_running => {
+                watchdog_died = true;
+                phase = group.start_kill();
             }
-            is_over = &mut ended, if !matches!(at, At::Ended { .. }) => {
-                is_over.map_err(io::Error::other)??;
-                out_of_time = group.is_out_of_time();
-                // The grace is for all of the group.
-                let drained = Instant::now() + DRAIN;
-                let until = if let At::Asked { until } = at { until.max(drained) } else { drained };
-                at = At::Ended { until };
+            result = &mut exited, if !matches!(phase, Phase::Exited { .. }) => {
+                result.map_err(io::Error::other)??;
+                deadline_passed = group.is_past_deadline();
+                // The grace is for the whole group.
+                let drained = Instant::now() + DRAIN_TIMEOUT;
+                let until = if let Phase::Terminating { until } = phase { until.max(drained) } else { drained };
+                phase = Phase::Exited { until };
             }
-            until = renewed(good_until.as_mut()) => group.trust_until(until).await,
-            () = out.read(), if !out.is_at_end() => out.pass(|bytes| hear(Stream::Out, bytes)),
-            () = err.read(), if !err.is_at_end() => err.pass(|bytes| hear(Stream::Err, bytes)),
+            deadline = renewed_deadline(valid_until.as_mut()) => group.extend_deadline(deadline).await,
+            () = stdout.read(), if !stdout.is_at_end() => {
+                stdout.pass_lines(|bytes| on_output(Stream::Stdout, bytes));
+            }
+            () = stderr.read(), if !stderr.is_at_end() => {
+                stderr.pass_lines(|bytes| on_output(Stream::Stderr, bytes));
+            }
         }
     }
-    let has_ended = matches!(at, At::Ended { .. });
-    let left_some = has_ended && !(out.is_at_end() && err.is_at_end());
-    out.rest(|bytes| hear(Stream::Out, bytes));
-    err.rest(|bytes| hear(Stream::Err, bytes));
-    let status = group.end(has_ended).await?;
-    Ok(Ended { status, halted, begun: true, left_some, out_of_time, unwatched })
+    let has_exited = matches!(phase, Phase::Exited { .. });
+    let left_processes = has_exited && !(stdout.is_at_end() && stderr.is_at_end());
+    stdout.pass_rest(|bytes| on_output(Stream::Stdout, bytes));
+    stderr.pass_rest(|bytes| on_output(Stream::Stderr, bytes));
+    let status = group.end(has_exited).await?;
+    Ok(ProcessExit { status, stop_reason, has_started: true, left_processes, deadline_passed, watchdog_died })
 }
 
-/// How far it has come.
 #[derive(Debug, Clone, Copy)]
-enum At {
+enum Phase {
     Running,
-    Asked { until: Instant },
-    Killed { until: Instant },
-    Ended { until: Instant },
+    /// SIGTERM was sent.
+    Terminating {
+        until: Instant,
+    },
+    /// SIGKILL was sent.
+    Killed {
+        until: Instant,
+    },
+    /// The command has exited; its pipes may still be open.
+    Exited {
+        until: Instant,
+    },
 }
 
-impl At {
-    /// Waits until the time for this has passed.
-    async fn passed(self) {
+impl Phase {
+    /// Waits until the time for this phase has passed.
+    async fn elapsed(self) {
         match self {
             Self::Running => std::future::pending().await,
-            Self::Asked { until } | Self::Killed { until } | Self::Ended { until } => {
+            Self::Terminating { until } | Self::Killed { until } | Self::Exited { until } => {
                 tokio::time::sleep_until(until).await;
             }
         }
     }
 }
 
-/// Waits until it may go on for longer, and says until when.
-async fn renewed(good_until: Option<&mut watch::Receiver<Instant>>) -> Instant {
-    if let Some(good_until) = good_until
-        && good_until.changed().await.is_ok()
+/// Waits for a renewal, and returns the new deadline of the watchdog.
+async fn renewed_deadline(valid_until: Option<&mut watch::Receiver<Instant>>) -> Instant {
+    if let Some(valid_until) = valid_until
+        && valid_until.changed().await.is_ok()
     {
-        return trusted_until(good_until);
+        return watchdog_deadline(valid_until);
     }
     std::future::pending().await
 }
 
-/// Until when the watchdog lets it go on: a little less than it may, because being woken and killing take time.
-fn trusted_until(good_until: &mut watch::Receiver<Instant>) -> Instant {
-    let good_until = *good_until.borrow_and_update();
-    let left = good_until.saturating_duration_since(Instant::now());
-    good_until.checked_sub((left / 10).min(LONGEST_MARGIN)).unwrap_or(good_until)
+/// The deadline of the watchdog is a little before `valid_until`, because waking up and killing take time.
+fn watchdog_deadline(valid_until: &mut watch::Receiver<Instant>) -> Instant {
+    let valid_until = *valid_until.borrow_and_update();
+    let left = valid_until.saturating_duration_since(Instant::now());
+    valid_until.checked_sub((left / 10).min(MAX_WATCHDOG_MARGIN)).unwrap_or(valid_until)
 }
 
-/// A process group with its watchdog and its command, which end with this: also when nobody waits for them any more.
-struct Group {
+/// A process group with its watchdog and its command. Both are killed when it is dropped.
+struct ProcessGroup {
     watchdog: Watchdog,
-    /// Not collected before all of it was ended: until then its number is its own.
+    /// Reaped only after the whole group was killed, so that its pid is not reused before.
     command: Option<Child>,
-    /// Until when the watchdog lets it go on without another word.
-    trusted_until: Option<Instant>,
-    /// That has passed once, whatever came after it.
-    was_out_of_time: bool,
+    deadline: Option<Instant>,
+    /// A deadline has passed at least once, even if it was extended afterwards.
+    was_past_deadline: bool,
 }
 
-impl Group {
+impl ProcessGroup {
     async fn new(
         program: &Program,
         grace: Duration,
-        good_until: Option<&mut watch::Receiver<Instant>>,
+        valid_until: Option<&mut watch::Receiver<Instant>>,
     ) -> io::Result<Self> {
-        let trust_until = good_until.map(trusted_until);
-        let terms = Terms { grace, trust_until, within_trust: true, terminal_to: None };
-        let watchdog = Watchdog::start(program, terms).await?;
-        Ok(Self { watchdog, command: None, trusted_until: trust_until, was_out_of_time: false })
+        let deadline = valid_until.map(watchdog_deadline);
+        let config = Terms { grace, trust_until: deadline, within_trust: true, terminal_to: None };
+        let watchdog = Watchdog::start(program, config).await?;
+        Ok(Self { watchdog, command: None, deadline, was_past_deadline: false })
     }
 
-    /// Begins the command: what it says on both streams, and its end, which does not collect it.
+    /// Starts the command. Returns its streams and a handle that completes when it exits, without reaping it.
     async fn spawn(
         &mut self,
         argv: &[String],
         environment: Vec<(&'static str, String)>,
-    ) -> Result<(Pipe<ChildStdout>, Pipe<ChildStderr>, JoinHandle<io::Result<()>>), RunError> {
-        let (program, arguments) = argv
-            .split_first()
-            .ok_or_else(|| RunError::NotStarted(io::Error::other("there is no program to run")))?;
+    ) -> Result<(LinePipe<ChildStdout>, LinePipe<ChildStderr>, JoinHandle<io::Result<()>>), RunError> {
+        let (program, arguments) =
+            argv.split_first().ok_or_else(|| RunError::Spawn(io::Error::other("the command is empty")))?;
         let command = Command::new(program)
             .args(arguments)
             .env_clear()
@@ -246,94 +245,99 @@ impl Group {
             .process_group(Pid::as_raw(Some(self.watchdog.group())))
             .kill_on_drop(true)
             .spawn();
-        let command = self.command.insert(command.map_err(RunError::NotStarted)?);
-        let (out, err) = (Pipe::new(command.stdout.take()), Pipe::new(command.stderr.take()));
-        let pid = number(command).ok_or_else(|| io::Error::other("the process has no number"))?;
+        let command = self.command.insert(command.map_err(RunError::Spawn)?);
+        let (stdout, stderr) = (LinePipe::new(command.stdout.take()), LinePipe::new(command.stderr.take()));
+        let pid = pid_of(command).ok_or_else(|| io::Error::other("the process has no pid"))?;
         self.watchdog.watch(command).await;
-        // A thread that waits is what there is for this without unsafe code. It ends with the process, and that with this group.
+        // Without unsafe code, waiting without reaping needs a blocked thread. It ends with the process, which ends with this group.
         let process = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from)?;
-        let ended = spawn_blocking(move || {
-            let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            waitid(WaitId::PidFd(process.as_fd()), how).map(drop).map_err(io::Error::from)
+        let exited = spawn_blocking(move || {
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            waitid(WaitId::PidFd(process.as_fd()), options).map(drop).map_err(io::Error::from)
         });
-        Ok((out, err, ended))
+        Ok((stdout, stderr, exited))
     }
 
-    async fn trust_until(&mut self, until: Instant) {
-        self.was_out_of_time = self.is_out_of_time();
-        self.trusted_until = Some(until);
-        self.watchdog.trust_until(until).await;
+    async fn extend_deadline(&mut self, deadline: Instant) {
+        self.was_past_deadline = self.is_past_deadline();
+        self.deadline = Some(deadline);
+        self.watchdog.trust_until(deadline).await;
     }
 
-    fn is_out_of_time(&self) -> bool {
-        self.was_out_of_time || self.trusted_until.is_some_and(|until| until <= Instant::now())
+    fn is_past_deadline(&self) -> bool {
+        self.was_past_deadline || self.deadline.is_some_and(|deadline| deadline <= Instant::now())
     }
 
-    /// Kills all that is left, also what the command left behind in a group of its own.
+    fn start_kill(&self) -> Phase {
+        self.watchdog.pass_on(Signal::KILL);
+        Phase::Killed { until: Instant::now() + KILL_TIMEOUT }
+    }
+
+    /// Kills the whole group, and the group of the command if it has left this one.
     fn kill(&self) {
-        if let Some(command) = self.command.as_ref().and_then(number) {
-            send_to_leaver(command, self.watchdog.group(), Signal::KILL);
+        if let Some(command) = self.command.as_ref().and_then(pid_of) {
+            signal_outside_group(command, self.watchdog.group(), Signal::KILL);
         }
         self.watchdog.pass_on(Signal::KILL);
     }
 
-    /// Ends what is left, and collects the command, if it has ended.
-    async fn end(mut self, has_ended: bool) -> io::Result<Option<ExitStatus>> {
+    /// Kills what is left, and reaps the command if it has exited.
+    async fn end(mut self, has_exited: bool) -> io::Result<Option<ExitStatus>> {
         self.kill();
         self.watchdog.kill().await;
-        match self.command.as_mut().filter(|_| has_ended) {
+        match self.command.as_mut().filter(|_| has_exited) {
             Some(command) => command.wait().await.map(Some),
             None => Ok(None),
         }
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // The watchdog goes with it; both are collected later.
+        // This kills the watchdog as well. The runtime reaps both later.
         self.kill();
     }
 }
 
-/// One stream, passed on by whole lines.
-struct Pipe<R> {
-    from: Option<R>,
-    waiting: Vec<u8>,
+/// One output stream, passed on by complete lines.
+struct LinePipe<R> {
+    source: Option<R>,
+    buffer: Vec<u8>,
 }
 
-impl<R: AsyncRead + Unpin> Pipe<R> {
-    const fn new(from: Option<R>) -> Self {
-        Self { from, waiting: Vec::new() }
+impl<R: AsyncRead + Unpin> LinePipe<R> {
+    const fn new(source: Option<R>) -> Self {
+        Self { source, buffer: Vec::new() }
     }
 
     const fn is_at_end(&self) -> bool {
-        self.from.is_none()
+        self.source.is_none()
     }
 
-    /// Reads some more. What is read is there also if this is given up.
+    /// Reads into the buffer. Cancel safe.
     async fn read(&mut self) {
-        if let Some(from) = &mut self.from {
-            let room = LONGEST_LINE.saturating_mul(2).saturating_sub(self.waiting.len()).max(1) as u64;
-            let read = from.take(room).read_buf(&mut self.waiting).await;
-            // A pipe that cannot be read has nothing more to say.
+        if let Some(source) = &mut self.source {
+            let limit = MAX_LINE_BYTES.saturating_mul(2).saturating_sub(self.buffer.len()).max(1) as u64;
+            let read = source.take(limit).read_buf(&mut self.buffer).await;
+            // A read error counts as the end.
             if read.unwrap_or(0) == 0 {
-                self.from = None;
+                self.source = None;
             }
         }
     }
 
-    fn pass(&mut self, mut hear: impl FnMut(&[u8])) {
-        let line = self.waiting.iter().rposition(|byte| *byte == b'\n').map(|end| end + 1);
-        let long = (self.waiting.len() >= LONGEST_LINE).then_some(self.waiting.len());
-        if let Some(end) = line.or(long) {
-            hear(self.waiting.get(..end).unwrap_or_default());
-            self.waiting.drain(..end);
+    fn pass_lines(&mut self, mut on_output: impl FnMut(&[u8])) {
+        let lines_end = self.buffer.iter().rposition(|byte| *byte == b'\n').map(|end| end + 1);
+        let long_line_end = (self.buffer.len() >= MAX_LINE_BYTES).then_some(self.buffer.len());
+        if let Some(end) = lines_end.or(long_line_end) {
+            on_output(self.buffer.get(..end).unwrap_or_default());
+            self.buffer.drain(..end);
         }
     }
 
-    fn rest(&mut self, mut hear: impl FnMut(&[u8])) {
-        if !self.waiting.is_empty() {
-            hear(&std::mem::take(&mut self.waiting));
+    fn pass_rest(&mut self, mut on_output: impl FnMut(&[u8])) {
+        if !self.buffer.is_empty() {
+            on_output(&std::mem::take(&mut self.buffer));
         }
     }
 }

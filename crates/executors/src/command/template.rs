@@ -1,84 +1,83 @@
-//! Templates of commands: an operator says what is run, a task fills in words. A word stays one word: it is never split, never
-//! read by a shell, and never becomes an option.
+//! Command templates: the operator defines the command, a task fills in arguments. An argument stays within its word: it is never
+//! split, never interpreted by a shell, and never becomes an option.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ade_domain::Invalid;
 use serde_json::Value;
 
-use crate::Parameters;
+use crate::parameters::pointer;
 
-/// Bytes of one argument.
-const LONGEST_ARGUMENT: usize = 4_096;
+const MAX_ARGUMENT_BYTES: usize = 4_096;
 
-/// What an operator allows to be run. Each element is one word of the command; `{name}` in it is replaced by the task's argument
-/// of that name, `{{` and `}}` stand for braces. A word that begins with an argument cannot begin with a dash; where that is
-/// wanted, as for negative numbers, the operator writes the option: `--offset={offset}`. Programs that read other words as orders
-/// (`@file`, `key=value`) are for the operator to know; `--` before arguments helps with many.
+/// A command that an operator allows. Each element is one word of the command; `{name}` in it is replaced by the argument of that
+/// name, `{{` and `}}` are literal braces. The value of a placeholder at the beginning of a word must not start with a dash. If it
+/// may, as for negative numbers, the operator writes the option: `--offset={offset}`. The operator must know whether a program
+/// interprets other words (`@file`, `key=value`); `--` before arguments helps with many programs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Template {
-    /// Carries it out. The first word is the program; it is looked for in the usual folders unless it is a path.
+    /// Applies the task. The first word is the program, which is searched in the usual directories unless it is a path.
     pub argv: Vec<String>,
-    /// Says what would change, and changes nothing.
+    /// Prints what would change, and changes nothing.
     pub preview_argv: Option<Vec<String>>,
-    /// Changes it back.
+    /// Undoes what `argv` has changed.
     pub rollback_argv: Option<Vec<String>>,
 }
 
-/// A template that cannot be one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field} of the command template {template:?} {why}")]
-pub struct BadTemplate {
+#[error("{field} of the command template {template:?} {reason}")]
+pub struct InvalidTemplate {
     pub(super) template: String,
     pub(super) field: &'static str,
-    pub(super) why: String,
+    pub(super) reason: String,
 }
 
-/// The arguments of a task, as text.
+/// The arguments of a task by name.
 pub(super) type Arguments = BTreeMap<String, String>;
 
-/// A word of a command, in parts.
+/// A part of a word.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
-    Text(String),
-    Argument(String),
+enum Segment {
+    Literal(String),
+    /// Replaced by the argument of this name.
+    Placeholder(String),
 }
 
-/// A command whose words may have places for arguments.
+/// A command whose words may contain placeholders.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Words(Vec<Vec<Part>>);
+pub(super) struct Argv(Vec<Vec<Segment>>);
 
-impl Words {
+impl Argv {
     pub(super) fn parse(argv: &[String]) -> Result<Self, String> {
-        let words: Vec<Vec<Part>> = argv.iter().map(|word| parts(word)).collect::<Result<_, _>>()?;
+        let words: Vec<Vec<Segment>> = argv.iter().map(|word| parse_word(word)).collect::<Result<_, _>>()?;
         match words.first().map(Vec::as_slice) {
-            Some([Part::Text(program)]) if !program.is_empty() => Ok(Self(words)),
-            _ => Err("must begin with a program, which no argument can choose".to_owned()),
+            Some([Segment::Literal(program)]) if !program.is_empty() => Ok(Self(words)),
+            _ => Err("must begin with a program name without placeholders".to_owned()),
         }
     }
 
-    /// The arguments that it needs.
+    /// The names of its placeholders.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().flatten().filter_map(|part| match part {
-            Part::Argument(name) => Some(name.as_str()),
-            Part::Text(_) => None,
+        self.0.iter().flatten().filter_map(|segment| match segment {
+            Segment::Placeholder(name) => Some(name.as_str()),
+            Segment::Literal(_) => None,
         })
     }
 
-    /// The command with these arguments. One that would turn a word into an option is named instead.
+    /// Fills in the arguments. The error is the name of an argument that would turn its word into an option.
     pub(super) fn fill(&self, arguments: &Arguments) -> Result<Vec<String>, String> {
-        self.0.iter().map(|word| fill(word, arguments)).collect()
+        self.0.iter().map(|word| fill_word(word, arguments)).collect()
     }
 }
 
-fn fill(word: &[Part], arguments: &Arguments) -> Result<String, String> {
+fn fill_word(word: &[Segment], arguments: &Arguments) -> Result<String, String> {
     let mut filled = String::new();
-    for part in word {
-        match part {
-            Part::Text(text) => filled.push_str(text),
-            Part::Argument(name) => {
+    for segment in word {
+        match segment {
+            Segment::Literal(text) => filled.push_str(text),
+            Segment::Placeholder(name) => {
                 let value = arguments.get(name).map(String::as_str).unwrap_or_default();
-                // An operator who wants options writes the dash, as in `--name={name}`.
+                // Where options are intended, the template contains the dash, as in `--name={name}`.
                 if filled.is_empty() && value.starts_with('-') {
                     return Err(name.clone());
                 }
@@ -89,40 +88,40 @@ fn fill(word: &[Part], arguments: &Arguments) -> Result<String, String> {
     Ok(filled)
 }
 
-fn parts(word: &str) -> Result<Vec<Part>, String> {
+fn parse_word(word: &str) -> Result<Vec<Segment>, String> {
     if word.contains('\0') {
         return Err("must not contain NUL".to_owned());
     }
-    let broken = || format!("has {word:?}: a brace must be part of {{name}}, or be written twice");
-    let (mut parts, mut text) = (Vec::new(), String::new());
+    let invalid = || format!("has {word:?}: a brace must be part of {{name}}, or be doubled");
+    let (mut segments, mut literal) = (Vec::new(), String::new());
     let mut rest = word;
-    while let Some(at) = rest.find(['{', '}']) {
-        let (before, from) = rest.split_at(at);
-        text.push_str(before);
-        if let Some(after) = from.strip_prefix("{{") {
-            text.push('{');
+    while let Some(position) = rest.find(['{', '}']) {
+        let (before, brace) = rest.split_at(position);
+        literal.push_str(before);
+        if let Some(after) = brace.strip_prefix("{{") {
+            literal.push('{');
             rest = after;
-        } else if let Some(after) = from.strip_prefix("}}") {
-            text.push('}');
+        } else if let Some(after) = brace.strip_prefix("}}") {
+            literal.push('}');
             rest = after;
         } else {
             let (name, after) =
-                from.strip_prefix('{').and_then(|from| from.split_once('}')).ok_or_else(broken)?;
+                brace.strip_prefix('{').and_then(|name| name.split_once('}')).ok_or_else(invalid)?;
             if !is_name(name) {
-                return Err(broken());
+                return Err(invalid());
             }
-            if !text.is_empty() {
-                parts.push(Part::Text(std::mem::take(&mut text)));
+            if !literal.is_empty() {
+                segments.push(Segment::Literal(std::mem::take(&mut literal)));
             }
-            parts.push(Part::Argument(name.to_owned()));
+            segments.push(Segment::Placeholder(name.to_owned()));
             rest = after;
         }
     }
-    text.push_str(rest);
-    if !text.is_empty() || parts.is_empty() {
-        parts.push(Part::Text(text));
+    literal.push_str(rest);
+    if !literal.is_empty() || segments.is_empty() {
+        segments.push(Segment::Literal(literal));
     }
-    Ok(parts)
+    Ok(segments)
 }
 
 fn is_name(name: &str) -> bool {
@@ -130,68 +129,53 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
 }
 
-/// The arguments of a task for commands that need these names, all of them and no others.
-pub(super) fn arguments(
-    template: &str,
-    commands: &[&Words],
-    parameters: &Parameters,
+/// Reads the arguments of a task. All placeholders of the commands must have one, and no others are accepted.
+pub(super) fn parse_arguments(
+    commands: &[&Argv],
+    arguments: Option<&Value>,
 ) -> Result<Arguments, Vec<Invalid>> {
-    let mut faults = Vec::new();
-    for name in parameters.keys().filter(|name| !["template", "arguments", "worker"].contains(&name.as_str()))
-    {
-        faults.push(Invalid::at(pointer("", name), "is not known; known are template, arguments, worker"));
-    }
-    if parameters.get("template").and_then(Value::as_str) != Some(template) {
-        faults.push(Invalid::at("/template", format!("must be {template:?}")));
-    }
-    if parameters.get("worker").is_some_and(|label| !label.is_string()) {
-        faults.push(Invalid::at("/worker", "must be the label of workers"));
-    }
-    let given = match parameters.get("arguments") {
+    let given = match arguments {
         None => None,
         Some(Value::Object(given)) => Some(given),
         Some(_) => {
-            faults.push(Invalid::at("/arguments", "must be an object of names and values"));
-            return Err(faults);
+            return Err(vec![Invalid::at("/arguments", "must be an object with the arguments by name")]);
         }
     };
-    let needed: BTreeSet<&str> = commands.iter().flat_map(|words| words.names()).collect();
+    let mut violations = Vec::new();
+    let required: BTreeSet<&str> = commands.iter().flat_map(|argv| argv.names()).collect();
     let mut arguments = Arguments::new();
     for (name, value) in given.into_iter().flatten() {
         let at = pointer("/arguments", name);
-        if !needed.contains(name.as_str()) {
-            faults.push(Invalid::at(at, "is not an argument of this template"));
+        if !required.contains(name.as_str()) {
+            violations.push(Invalid::at(at, "is not an argument of this template"));
             continue;
         }
         let text = match value {
             Value::String(text) => text.clone(),
             Value::Number(number) => number.to_string(),
-            Value::Bool(yes) => yes.to_string(),
+            Value::Bool(value) => value.to_string(),
             Value::Null | Value::Array(_) | Value::Object(_) => {
-                faults.push(Invalid::at(at, "must be a text, a number, true or false"));
+                violations.push(Invalid::at(at, "must be text, a number, true or false"));
                 continue;
             }
         };
-        if text.len() > LONGEST_ARGUMENT || text.contains('\0') {
-            faults.push(Invalid::at(at, format!("must have at most {LONGEST_ARGUMENT} bytes, and no NUL")));
+        if text.len() > MAX_ARGUMENT_BYTES || text.contains('\0') {
+            let detail = format!("must have at most {MAX_ARGUMENT_BYTES} bytes and no NUL");
+            violations.push(Invalid::at(at, detail));
         }
         arguments.insert(name.clone(), text);
     }
-    for name in needed.iter().filter(|name| !given.is_some_and(|given| given.contains_key(**name))) {
-        faults.push(Invalid::at(pointer("/arguments", name), "is missing"));
+    for name in required.iter().filter(|name| !given.is_some_and(|given| given.contains_key(**name))) {
+        violations.push(Invalid::at(pointer("/arguments", name), "is missing"));
     }
-    let dashed: BTreeSet<String> = commands.iter().filter_map(|words| words.fill(&arguments).err()).collect();
-    for name in dashed {
-        faults.push(Invalid::at(
+    let options: BTreeSet<String> = commands.iter().filter_map(|argv| argv.fill(&arguments).err()).collect();
+    for name in options {
+        violations.push(Invalid::at(
             pointer("/arguments", &name),
             "must not begin with \"-\": it would be read as an option",
         ));
     }
-    if faults.is_empty() { Ok(arguments) } else { Err(faults) }
-}
-
-fn pointer(at: &str, name: &str) -> String {
-    format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"))
+    if violations.is_empty() { Ok(arguments) } else { Err(violations) }
 }
 
 #[cfg(test)]
@@ -200,23 +184,23 @@ mod tests {
 
     use super::*;
 
-    fn words(argv: &[&str]) -> Result<Words, String> {
-        Words::parse(&argv.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+    fn parse(argv: &[&str]) -> Result<Argv, String> {
+        Argv::parse(&argv.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
     }
 
-    fn faults(parameters: &Value) -> Vec<String> {
-        let command = words(&["run", "{a}", "--b={b}", "{c}.txt"]).expect("fits");
-        let found = arguments("t", &[&command], parameters.as_object().expect("an object"));
-        found.err().unwrap_or_default().into_iter().map(|fault| fault.pointer).collect()
+    fn violations(arguments: &Value) -> Vec<String> {
+        let command = parse(&["run", "{a}", "--b={b}", "{c}.txt"]).expect("valid");
+        let result = parse_arguments(&[&command], Some(arguments));
+        result.err().unwrap_or_default().into_iter().map(|violation| violation.pointer).collect()
     }
 
     #[test]
-    fn words_stay_words() {
-        let command = words(&["run", "{a}", "x {a}{{{b}}} y", ""]).expect("fits");
+    fn fills_placeholders_within_words() {
+        let command = parse(&["run", "{a}", "x {a}{{{b}}} y", ""]).expect("valid");
         let arguments =
             Arguments::from([("a".to_owned(), "1 2; $(x)".to_owned()), ("b".to_owned(), "{a}".to_owned())]);
         assert_eq!(command.fill(&arguments).expect("filled"), ["run", "1 2; $(x)", "x 1 2; $(x){{a}} y", ""]);
-        for broken in [
+        for invalid in [
             &[][..],
             &[""],
             &["{a}"],
@@ -227,26 +211,22 @@ mod tests {
             &["run", "{}"],
             &["run", "a\0"],
         ] {
-            assert!(words(broken).is_err(), "{broken:?}");
+            assert!(parse(invalid).is_err(), "{invalid:?}");
         }
     }
 
     #[test]
-    fn arguments_are_all_there_and_no_options() {
-        let with = |arguments: Value| json!({ "template": "t", "arguments": arguments });
-        assert_eq!(faults(&with(json!({ "a": "x", "b": -1, "c": true }))), [""; 0]);
-        assert_eq!(faults(&with(json!({ "a": "-x", "b": "-y", "c": "-z" }))), ["/arguments/a"]);
-        assert_eq!(faults(&with(json!({ "a": "", "b": "", "c": "-z" }))), ["/arguments/c"]);
-        assert_eq!(faults(&with(json!({ "a": -1, "b": "", "c": "" }))), ["/arguments/a"]);
+    fn requires_all_arguments_and_rejects_options() {
+        assert_eq!(violations(&json!({ "a": "x", "b": -1, "c": true })), [""; 0]);
+        assert_eq!(violations(&json!({ "a": "-x", "b": "-y", "c": "-z" })), ["/arguments/a"]);
+        assert_eq!(violations(&json!({ "a": "", "b": "", "c": "-z" })), ["/arguments/c"]);
+        assert_eq!(violations(&json!({ "a": -1, "b": "", "c": "" })), ["/arguments/a"]);
         assert_eq!(
-            faults(&with(json!({ "a": "\0", "b": [], "d/e": 1 }))),
+            violations(&json!({ "a": "\0", "b": [], "d/e": 1 })),
             ["/arguments/a", "/arguments/b", "/arguments/d~1e", "/arguments/c"]
         );
-        assert_eq!(faults(&with(json!({ "a": "x".repeat(4_097), "b": "", "c": "" }))), ["/arguments/a"]);
-        assert_eq!(
-            faults(&json!({ "template": "u", "x": 1, "arguments": [] })),
-            ["/x", "/template", "/arguments"]
-        );
-        assert_eq!(faults(&json!({ "template": "t" })), ["/arguments/a", "/arguments/b", "/arguments/c"]);
+        assert_eq!(violations(&json!({ "a": "x".repeat(4_097), "b": "", "c": "" })), ["/arguments/a"]);
+        assert_eq!(violations(&json!([])), ["/arguments"]);
+        assert_eq!(violations(&json!({})), ["/arguments/a", "/arguments/b", "/arguments/c"]);
     }
 }

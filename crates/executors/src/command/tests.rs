@@ -1,4 +1,4 @@
-//! Commands get their words and tokens and nothing else, are heard to their end, and leave no process behind.
+//! A command gets its words and tokens and nothing else, its output is read to the end, and it leaves no process behind.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -12,24 +12,20 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use super::*;
-use crate::{Halt, Halted, MOST_CHANGES, Output, Secrets};
+use crate::{Fence, Halt, Halted, MAX_PREVIEW_CHANGES, Output, Secrets};
 
-pub(super) type Stop = watch::Sender<Option<Halt>>;
+pub(super) type StopSender = watch::Sender<Option<Halt>>;
 
-pub(super) fn quick() -> CommandLimits {
+pub(super) fn short_limits() -> CommandLimits {
     CommandLimits { grace: Duration::from_millis(100), preview: Duration::from_secs(10) }
 }
 
-/// Built with the tests; they have no `ade` beside them.
+/// The example program `watchdog`, which cargo builds with the tests.
 pub(crate) fn watchdog() -> Program {
-    let own = std::env::current_exe().expect("a program");
-    let built = own.parent().and_then(Path::parent).expect("a folder").join("examples/watchdog");
-    assert!(
-        built.exists(),
-        "{} is missing: cargo build -p ade-executors --example watchdog",
-        built.display()
-    );
-    Program::at(built)
+    let test_exe = std::env::current_exe().expect("a program");
+    let path = test_exe.parent().and_then(Path::parent).expect("a directory").join("examples/watchdog");
+    assert!(path.exists(), "{} is missing: cargo build -p ade-executors --example watchdog", path.display());
+    Program::at(path)
 }
 
 pub(super) fn owned(words: &[&str]) -> Vec<String> {
@@ -37,100 +33,116 @@ pub(super) fn owned(words: &[&str]) -> Vec<String> {
 }
 
 pub(super) fn command(argv: &[&str]) -> Command {
-    let template = Template { argv: owned(argv), ..Template::default() };
-    Command::new("t", &template, quick(), watchdog()).expect("a template")
+    build(Template { argv: owned(argv), ..Template::default() })
 }
 
-fn with_way_back(argv: &[&str], back: &[&str]) -> Command {
-    let template = Template { argv: owned(argv), rollback_argv: Some(owned(back)), ..Template::default() };
-    Command::new("t", &template, quick(), watchdog()).expect("a template")
+fn with_rollback(argv: &[&str], rollback: &[&str]) -> Command {
+    build(Template { argv: owned(argv), rollback_argv: Some(owned(rollback)), preview_argv: None })
 }
 
-fn previewing(argv: &[&str]) -> Command {
-    let template =
-        Template { argv: owned(&["true"]), preview_argv: Some(owned(argv)), ..Template::default() };
-    Command::new("t", &template, quick(), watchdog()).expect("a template")
+fn with_preview(preview: &[&str]) -> Command {
+    build(Template { argv: owned(&["true"]), preview_argv: Some(owned(preview)), rollback_argv: None })
 }
 
-fn run(arguments: &Value, secrets: Secrets) -> (Stop, Run) {
+#[expect(clippy::needless_pass_by_value, reason = "shorter for the callers")]
+fn build(template: Template) -> Command {
+    Command::new("t", &template, short_limits(), watchdog()).expect("a template")
+}
+
+/// Applies a command, and stops it once it has written a pid.
+pub(super) async fn stop_once_started(
+    command: &Command,
+    fifo: &PidFifo,
+    reason: Halt,
+) -> (Failure, ProcessHandle, Run) {
+    let (stop, run) = run_without_arguments();
+    let (result, process) = tokio::join!(command.apply(&run, b""), async {
+        let process = fifo.read_pid().await;
+        stop.send_replace(Some(reason));
+        process
+    });
+    (result.expect_err("stopped"), process, run)
+}
+
+fn run(arguments: &Value, secrets: Secrets) -> (StopSender, Run) {
     let parameters =
         json!({ "template": "t", "arguments": arguments }).as_object().expect("an object").clone();
-    let (halt, halted) = Halted::new();
+    let (stop_sender, stop) = Halted::new();
     let output = Output::new(secrets, None);
     let tokens = vec![("resource:a:b".to_owned(), 41), ("resource:c:d".to_owned(), 7)];
-    (halt, Run { task_id: "task".to_owned(), attempt: 3, parameters, approved: None, tokens, output, halted })
+    let task_id = "task".to_owned();
+    let run = Run { task_id, attempt: 3, parameters, approved: None, tokens, output, halted: stop };
+    (stop_sender, run)
 }
 
-pub(super) fn plain() -> (Stop, Run) {
+pub(super) fn run_without_arguments() -> (StopSender, Run) {
     run(&json!({}), Secrets::default())
 }
 
-fn said(run: &Run) -> String {
+fn output_of(run: &Run) -> String {
     run.output.finish().expect("no file").0
 }
 
-/// A place where a process says its number, which is how a test knows that it has come that far.
-pub(super) struct Meeting {
-    _folder: TempDir,
+/// A FIFO into which a process writes its pid, so that the test knows that it runs.
+pub(super) struct PidFifo {
+    _dir: TempDir,
     fifo: PathBuf,
 }
 
-impl Meeting {
+impl PidFifo {
     pub(super) fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let fifo = folder.path().join("fifo");
+        let dir = tempfile::tempdir().expect("a directory");
+        let fifo = dir.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0)
-            .expect("made");
-        Self { _folder: folder, fifo }
+            .expect("created");
+        Self { _dir: dir, fifo }
     }
 
     pub(super) fn path(&self) -> &str {
         self.fifo.to_str().expect("text")
     }
 
-    pub(super) async fn meet(&self) -> Watched {
+    pub(super) async fn read_pid(&self) -> ProcessHandle {
         let fifo = self.fifo.clone();
-        let number =
-            spawn_blocking(move || std::fs::read_to_string(fifo).expect("read")).await.expect("read");
-        let pid = Pid::from_raw(number.trim().parse().expect("a number")).expect("a process");
-        Watched { pid, itself: pidfd_open(pid, PidfdFlags::empty()).ok() }
+        let text = spawn_blocking(move || std::fs::read_to_string(fifo).expect("read")).await.expect("read");
+        let pid = Pid::from_raw(text.trim().parse().expect("a number")).expect("a pid");
+        ProcessHandle { pid, fd: pidfd_open(pid, PidfdFlags::empty()).ok() }
     }
 }
 
-/// A process; nothing if it is gone already.
-pub(super) struct Watched {
+pub(super) struct ProcessHandle {
     pub(super) pid: Pid,
-    itself: Option<OwnedFd>,
+    /// None if it has already exited.
+    fd: Option<OwnedFd>,
 }
 
-impl Watched {
-    /// Waits until it has ended, which it has been made to.
-    pub(super) async fn ends(self) {
-        let Some(process) = self.itself else { return };
-        let ended = spawn_blocking(move || {
-            let wait = Timespec { tv_sec: 20, tv_nsec: 0 };
-            poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&wait))
+impl ProcessHandle {
+    pub(super) async fn assert_exits(self) {
+        let Some(fd) = self.fd else { return };
+        let exited = spawn_blocking(move || {
+            let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+            poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout))
         });
-        assert_eq!(ended.await.expect("asked"), Ok(1), "it still runs");
+        assert_eq!(exited.await.expect("polled"), Ok(1), "it still runs");
     }
 }
 
 #[tokio::test]
-async fn words_arrive_as_they_are() {
+async fn passes_words_unchanged() {
     let command = command(&["printf", "<%s>", "{a}", "x={b}=y", "{{a}}", "{c}"]);
     let odd = "two words; $(touch /tmp/x) `y` \"quoted\" 'too' *\nnext\\n {b}";
-    let (_halt, run) = run(&json!({ "a": odd, "b": "-1", "c": 2.5 }), Secrets::default());
-    command.check(&run.parameters).expect("fits");
-    command.apply(&run, &command.stash(&run).await.expect("kept")).await.expect("done");
-    assert_eq!(said(&run), format!("<{odd}><x=-1=y><{{a}}><2.5>"));
+    let (_stop, run) = run(&json!({ "a": odd, "b": "-1", "c": 2.5 }), Secrets::default());
+    command.check(&run.parameters).expect("valid");
+    command.apply(&run, &command.stash(&run).await.expect("collected")).await.expect("applied");
+    assert_eq!(output_of(&run), format!("<{odd}><x=-1=y><{{a}}><2.5>"));
 }
 
 #[tokio::test]
-async fn nothing_of_ours_is_in_its_environment() {
-    assert!(std::env::vars().count() > 4, "there is something to be hidden");
-    let (_halt, run) = plain();
-    command(&["env"]).apply(&run, b"").await.expect("done");
-    let text = said(&run);
+async fn hides_own_environment_from_command() {
+    assert!(std::env::vars().count() > 4, "there are variables to hide");
+    let (_stop, run) = run_without_arguments();
+    command(&["env"]).apply(&run, b"").await.expect("applied");
+    let text = output_of(&run);
     let mut lines: Vec<&str> = text.lines().collect();
     lines.sort_unstable();
     let expected = [
@@ -142,212 +154,202 @@ async fn nothing_of_ours_is_in_its_environment() {
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     ];
     assert_eq!(lines, expected);
-    let (_halt, run) = plain();
-    command(&["sh", "-c", "pwd; wc -c"]).apply(&run, b"").await.expect("done");
-    assert_eq!(said(&run), "/\n0\n");
+    let (_stop, run) = run_without_arguments();
+    command(&["sh", "-c", "pwd; wc -c"]).apply(&run, b"").await.expect("applied");
+    assert_eq!(output_of(&run), "/\n0\n");
 }
 
 #[tokio::test]
-async fn failures_say_why_and_what_was_changed() {
-    let fails = &["sh", "-c", "echo fine; echo one >&2; echo two >&2; exit 3"];
-    for command in [command(fails), with_way_back(fails, &["true"])] {
-        let (_halt, run) = plain();
+async fn reports_cause_and_effects_of_failure() {
+    let failing = &["sh", "-c", "echo fine; echo one >&2; echo two >&2; exit 3"];
+    for command in [command(failing), with_rollback(failing, &["true"])] {
+        let (_stop, run) = run_without_arguments();
         let failure = command.apply(&run, b"").await.expect_err("failed");
         assert_eq!((failure.changed, failure.again, failure.halted), (Changed::Something, false, None));
         assert_eq!(failure.message, "the command failed (exit status: 3): one\ntwo");
-        assert_eq!(said(&run).len(), "fine\none\ntwo\n".len());
+        assert_eq!(output_of(&run).len(), "fine\none\ntwo\n".len());
     }
     let killed = &["sh", "-c", "kill -9 $$"];
-    for (command, changed) in
-        [(command(killed), Changed::Unknown), (with_way_back(killed, &["true"]), Changed::Something)]
+    for (command, side_effects) in
+        [(command(killed), Changed::Unknown), (with_rollback(killed, &["true"]), Changed::Something)]
     {
-        assert_eq!(command.apply(&plain().1, b"").await.expect_err("failed").changed, changed);
+        assert_eq!(
+            command.apply(&run_without_arguments().1, b"").await.expect_err("failed").changed,
+            side_effects
+        );
     }
-    let failure = command(&["/nowhere/at/all"]).apply(&plain().1, b"").await.expect_err("failed");
+    let failure =
+        command(&["/nowhere/at/all"]).apply(&run_without_arguments().1, b"").await.expect_err("failed");
     assert_eq!((failure.changed, failure.again), (Changed::Nothing, true), "{failure}");
-    let (halt, run) = plain();
-    halt.send_replace(Some(Halt::Stopped));
-    let failure = command(&["true"]).apply(&run, b"").await.expect_err("halted before");
+    let (stop, run) = run_without_arguments();
+    stop.send_replace(Some(Halt::Stopped));
+    let failure = command(&["true"]).apply(&run, b"").await.expect_err("stopped before");
     assert_eq!((failure.changed, failure.halted), (Changed::Nothing, Some(Halt::Stopped)));
 }
 
 #[test]
-fn only_whole_lines_are_quoted() {
-    let mut end = End::default();
-    (0..QUOTED).for_each(|number| end.hear(format!("line {number}\n").as_bytes()));
-    let quoted = end.quoted("it failed");
-    assert!(quoted.starts_with("it failed: line 2038\n") && quoted.ends_with("line 2047"), "{quoted}");
-    let mut end = End::default();
-    end.hear(&[b'x'; 2 * QUOTED]);
-    assert_eq!(end.quoted("it failed"), "it failed");
+fn quotes_only_complete_lines() {
+    let mut tail = OutputTail::default();
+    (0..MAX_QUOTED_BYTES).for_each(|number| tail.push(format!("line {number}\n").as_bytes()));
+    let message = tail.append_to("it failed");
+    assert!(message.starts_with("it failed: line 2038\n") && message.ends_with("line 2047"), "{message}");
+    let mut tail = OutputTail::default();
+    tail.push(&[b'x'; 2 * MAX_QUOTED_BYTES]);
+    assert_eq!(tail.append_to("it failed"), "it failed");
 }
 
 #[tokio::test]
-async fn secrets_are_not_in_what_it_says() {
+async fn redacts_secrets_in_output() {
     let secrets = Secrets::new(["hunter2".to_owned()]);
-    let (_halt, run) = run(&json!({}), secrets);
+    let (_stop, run) = run(&json!({}), secrets);
     command(&["sh", "-c", "printf 'hun'; printf 'err\n' >&2; printf 'ter2\n'"])
         .apply(&run, b"")
         .await
-        .expect("done");
-    let said = said(&run);
-    assert!(said.contains("***\n") && !said.contains("hun") && said.contains("err\n"), "{said}");
+        .expect("applied");
+    let output = output_of(&run);
+    assert!(output.contains("***\n") && !output.contains("hun") && output.contains("err\n"), "{output}");
 }
 
 #[tokio::test]
-async fn whoever_does_not_want_to_end_is_ended() {
-    let meeting = Meeting::new();
-    // The one that it starts does not want to either.
-    let script = format!("trap '' TERM; sleep 1000 & echo $! > {}; wait; wait", meeting.path());
+async fn kills_group_that_ignores_sigterm() {
+    let fifo = PidFifo::new();
+    // The child ignores SIGTERM as well.
+    let script = format!("trap '' TERM; sleep 1000 & echo $! > {}; wait; wait", fifo.path());
     let command = command(&["sh", "-c", &script]);
-    let (halt, run) = plain();
-    let (ended, child) = tokio::join!(command.apply(&run, b""), async {
-        let child = meeting.meet().await;
-        halt.send_replace(Some(Halt::TimedOut));
-        child
-    });
-    let failure = ended.expect_err("ended");
+    let (failure, child, _) = stop_once_started(&command, &fifo, Halt::TimedOut).await;
     assert_eq!((failure.changed, failure.halted), (Changed::Unknown, Some(Halt::TimedOut)));
-    child.ends().await;
+    child.assert_exits().await;
 }
 
 #[tokio::test]
-async fn whoever_is_asked_to_end_has_time_for_it() {
-    let meeting = Meeting::new();
+async fn grants_grace_after_sigterm() {
+    let fifo = PidFifo::new();
     let script = format!(
-        "exec 2> /dev/null; trap 'echo tidy; exit 0' TERM; echo $$ > {}; while :; do sleep 0.01; done",
-        meeting.path()
+        "exec 2> /dev/null; trap 'echo cleanup; exit 0' TERM; echo $$ > {}; while :; do sleep 0.01; done",
+        fifo.path()
     );
-    let template = Template { argv: owned(&["sh", "-c", &script]), ..Template::default() };
-    let command = Command::new("t", &template, CommandLimits::default(), watchdog()).expect("a template");
-    let (halt, run) = plain();
-    let (ended, ()) = tokio::join!(command.apply(&run, b""), async {
-        meeting.meet().await;
-        halt.send_replace(Some(Halt::Stopped));
-    });
-    // It ended well, but because it was asked to: nobody knows whether that was all.
-    assert_eq!(ended.expect_err("ended").halted, Some(Halt::Stopped));
-    assert_eq!(said(&run), "tidy\n");
+    let command = Command { limits: CommandLimits::default(), ..command(&["sh", "-c", &script]) };
+    let (failure, _, run) = stop_once_started(&command, &fifo, Halt::Stopped).await;
+    // It exited with 0, but because of SIGTERM, so that it may not have completed.
+    assert_eq!(failure.halted, Some(Halt::Stopped));
+    assert_eq!(output_of(&run), "cleanup\n");
 }
 
-/// Somebody else may be at the same: nobody is asked, and a grace that was given ends.
+/// Another worker may already apply the same task, so there is no SIGTERM, and a grace that has begun ends.
 #[tokio::test]
-async fn whoever_lost_its_locks_has_no_time() {
-    for asked_before in [false, true] {
-        let meeting = Meeting::new();
-        let script = format!("trap '' TERM; echo $$ > {}; while :; do sleep 0.01; done", meeting.path());
-        let template = Template { argv: owned(&["sh", "-c", &script]), ..Template::default() };
-        let limits = CommandLimits { grace: Duration::from_secs(3_600), ..quick() };
-        let command = Command::new("t", &template, limits, watchdog()).expect("a template");
-        let (halt, run) = plain();
-        let (ended, child) = tokio::join!(command.apply(&run, b""), async {
-            let child = meeting.meet().await;
-            if asked_before {
-                halt.send_replace(Some(Halt::Stopped));
+async fn kills_at_once_when_lease_is_lost() {
+    for terminated_before in [false, true] {
+        let fifo = PidFifo::new();
+        let script = format!("trap '' TERM; echo $$ > {}; while :; do sleep 0.01; done", fifo.path());
+        let limits = CommandLimits { grace: Duration::from_secs(3_600), ..short_limits() };
+        let command = Command { limits, ..command(&["sh", "-c", &script]) };
+        let (stop, run) = run_without_arguments();
+        let (result, child) = tokio::join!(command.apply(&run, b""), async {
+            let child = fifo.read_pid().await;
+            if terminated_before {
+                stop.send_replace(Some(Halt::Stopped));
                 tokio::task::yield_now().await;
             }
-            halt.send_replace(Some(Halt::Lost));
+            stop.send_replace(Some(Halt::Lost));
             child
         });
-        let failure = ended.expect_err("ended");
+        let failure = result.expect_err("stopped");
         assert_eq!(failure.changed, Changed::Unknown, "{failure}");
-        child.ends().await;
+        child.assert_exits().await;
     }
 }
 
-/// Whoever was stopped for longer than its lease finds out before it begins, although nobody could tell it.
+/// A process that was suspended for longer than its lease notices this itself.
 #[tokio::test]
-async fn nothing_is_begun_after_the_lease() {
-    let (_halt, run) = plain();
-    let (_renew, good_until) = watch::channel(Instant::now());
-    let (_give, halted) = Halted::within(good_until);
-    let run = Run { halted, ..run };
+async fn starts_nothing_after_lease_expiry() {
+    let (_stop, run) = run_without_arguments();
+    let (_renew, valid_until) = watch::channel(Instant::now());
+    let (_sender, stop) = Halted::within(valid_until);
+    let run = Run { halted: stop, ..run };
     let failure = command(&["true"]).apply(&run, b"").await.expect_err("too late");
     assert_eq!((failure.changed, failure.halted), (Changed::Nothing, Some(Halt::Lost)), "{failure}");
 }
 
 #[tokio::test]
-async fn much_is_heard_to_its_end_and_endless_until_it_is_ended() {
-    let (_halt, much) = plain();
-    command(&["head", "-c", "20000000", "/dev/zero"]).apply(&much, b"").await.expect("done");
-    assert_eq!(much.output.finish().expect("no file").1, 20_000_000);
+async fn reads_long_and_endless_output() {
+    let (_stop, long) = run_without_arguments();
+    command(&["head", "-c", "20000000", "/dev/zero"]).apply(&long, b"").await.expect("applied");
+    assert_eq!(long.output.finish().expect("no file").1, 20_000_000);
 
-    let meeting = Meeting::new();
-    let script = format!("yes & echo $! > {}; wait", meeting.path());
-    let (halt, endless) = plain();
+    let fifo = PidFifo::new();
+    let script = format!("yes & echo $! > {}; wait", fifo.path());
     let command = command(&["sh", "-c", &script]);
-    let (ended, child) = tokio::join!(command.apply(&endless, b""), async {
-        let child = meeting.meet().await;
-        halt.send_replace(Some(Halt::TimedOut));
-        child
-    });
-    assert_eq!(ended.expect_err("ended").halted, Some(Halt::TimedOut));
-    child.ends().await;
+    let (failure, child, _) = stop_once_started(&command, &fifo, Halt::TimedOut).await;
+    assert_eq!(failure.halted, Some(Halt::TimedOut));
+    child.assert_exits().await;
 }
 
 #[tokio::test]
-async fn whoever_is_left_behind_is_ended() {
-    for (what, says_so) in [("sleep 1000", true), ("yes", true), ("sleep 1000 > /dev/null 2>&1", false)] {
-        let meeting = Meeting::new();
-        let command = command(&["sh", "-c", &format!("{what} & echo $! > {}; echo done", meeting.path())]);
-        let (_halt, run) = plain();
-        let (ended, child) = tokio::join!(command.apply(&run, b""), meeting.meet());
-        ended.expect("done");
-        child.ends().await;
-        let new = run.output.take_new();
-        assert_eq!(new.contains("were ended"), says_so, "{what}");
-        assert!(new.contains("done\n") || what == "yes");
+async fn kills_processes_that_command_left_behind() {
+    for (background, is_reported) in
+        [("sleep 1000", true), ("yes", true), ("sleep 1000 > /dev/null 2>&1", false)]
+    {
+        let fifo = PidFifo::new();
+        let command = command(&["sh", "-c", &format!("{background} & echo $! > {}; echo done", fifo.path())]);
+        let (_stop, run) = run_without_arguments();
+        let (result, child) = tokio::join!(command.apply(&run, b""), fifo.read_pid());
+        result.expect("applied");
+        child.assert_exits().await;
+        let output = run.output.take_new();
+        assert_eq!(output.contains("were killed"), is_reported, "{background}");
+        assert!(output.contains("done\n") || background == "yes");
     }
 }
 
 #[tokio::test]
-async fn whoever_is_not_waited_for_any_more_is_ended() {
-    let meeting = Meeting::new();
-    let command = command(&["sh", "-c", &format!("sleep 1000 & echo $! > {}; wait", meeting.path())]);
-    let (_halt, run) = plain();
+async fn kills_group_when_future_is_dropped() {
+    let fifo = PidFifo::new();
+    let command = command(&["sh", "-c", &format!("sleep 1000 & echo $! > {}; wait", fifo.path())]);
+    let (_stop, run) = run_without_arguments();
     let child = tokio::select! {
-        ended = command.apply(&run, b"") => panic!("{ended:?}"),
-        child = meeting.meet() => child,
+        result = command.apply(&run, b"") => panic!("{result:?}"),
+        child = fifo.read_pid() => child,
     };
-    child.ends().await;
+    child.assert_exits().await;
 }
 
 #[tokio::test]
-async fn there_is_a_way_back_if_the_template_has_one() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("it's here");
-    let command = with_way_back(&["touch", "{file}"], &["rm", "{file}"]);
-    let (_halt, run) = run(&json!({ "file": file.to_str() }), Secrets::default());
+async fn rolls_back_if_template_has_rollback() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("it's here");
+    let command = with_rollback(&["touch", "{file}"], &["rm", "{file}"]);
+    let (_stop, run) = run(&json!({ "file": file.to_str() }), Secrets::default());
     assert!(command.can_roll_back(&run.parameters));
-    let stash = command.stash(&run).await.expect("kept");
-    assert!(!stash.is_empty());
-    command.apply(&run, &stash).await.expect("done");
+    let rollback_data = command.stash(&run).await.expect("collected");
+    assert!(!rollback_data.is_empty());
+    command.apply(&run, &rollback_data).await.expect("applied");
     assert!(Path::new(&file).exists());
-    command.roll_back(&run, &stash).await.expect("undone");
+    command.roll_back(&run, &rollback_data).await.expect("rolled back");
     assert!(!Path::new(&file).exists());
-    let failure = command.roll_back(&run, &stash).await.expect_err("it is not there");
+    let failure = command.roll_back(&run, &rollback_data).await.expect_err("the file is missing");
     assert!(failure.changed == Changed::Something && failure.message.contains("exit status: 1"), "{failure}");
     let other = json!({ "version": 1, "template": "other", "arguments": {} }).to_string();
-    for broken in [&b""[..], other.as_bytes()] {
-        assert_eq!(command.roll_back(&run, broken).await.expect_err("refused").changed, Changed::Something);
+    for invalid in [&b""[..], other.as_bytes()] {
+        assert_eq!(command.roll_back(&run, invalid).await.expect_err("refused").changed, Changed::Something);
     }
 
-    let one_way = tests::command(&["true"]);
-    let (_halt, run) = plain();
-    assert!(!one_way.can_roll_back(&run.parameters));
-    assert_eq!(one_way.stash(&run).await, Ok(Vec::new()));
-    assert!(one_way.roll_back(&run, b"").await.is_err());
-    assert!(one_way.settle(&run, b"").await.is_err());
-    assert_eq!(one_way.fence(), Fence::Open);
+    let irreversible = tests::command(&["true"]);
+    let (_stop, run) = run_without_arguments();
+    assert!(!irreversible.can_roll_back(&run.parameters));
+    assert_eq!(irreversible.stash(&run).await, Ok(Vec::new()));
+    assert!(irreversible.roll_back(&run, b"").await.is_err());
+    assert!(irreversible.settle(&run, b"").await.is_err());
+    assert_eq!(irreversible.fence(), Fence::Open);
 }
 
 #[tokio::test]
-async fn previews_are_what_the_command_says() {
-    let (_halt, run) = plain();
+async fn builds_preview_from_command_output() {
+    let (_stop, run) = run_without_arguments();
     let none = command(&["true"]).preview(&run.parameters).await.expect("none");
     assert_eq!(none.status, PreviewStatus::None);
 
-    let text = previewing(&["printf", "two lines\nof text\n"]).preview(&run.parameters).await.expect("made");
+    let text =
+        with_preview(&["printf", "two lines\nof text\n"]).preview(&run.parameters).await.expect("previewed");
     let digest = ade_domain::task::Digest::of_bytes(b"two lines\nof text\n").to_string();
     let change = &text.changes[0];
     assert_eq!((change.kind, change.what.as_str()), (ChangeKind::Update, "command:t"));
@@ -360,55 +362,70 @@ async fn previews_are_what_the_command_says() {
         json!({ "changes": [{ "kind": "delete", "what": "table", "diff": diff }], "warnings": ["big"] })
             .to_string()
     };
-    let said = previewing(&["echo", &json("-1").replace('{', "{{").replace('}', "}}")]);
-    let said = said.preview(&run.parameters).await.expect("made");
+    let first = with_preview(&["echo", &json("-1").replace('{', "{{").replace('}', "}}")]);
+    let first = first.preview(&run.parameters).await.expect("previewed");
     assert_eq!(
-        (said.changes[0].kind, said.warnings.as_slice()),
+        (first.changes[0].kind, first.warnings.as_slice()),
         (ChangeKind::Delete, &["big".to_owned()][..])
     );
-    let other = previewing(&["echo", &json("-2").replace('{', "{{").replace('}', "}}")]);
-    let other = other.preview(&run.parameters).await.expect("made");
-    assert_ne!(said.fingerprint, other.fingerprint, "another diff is another change");
+    let other = with_preview(&["echo", &json("-2").replace('{', "{{").replace('}', "}}")]);
+    let other = other.preview(&run.parameters).await.expect("previewed");
+    assert_ne!(first.fingerprint, other.fingerprint, "the diff is covered");
 
-    let long =
-        previewing(&["head", "-c", "100000", "/dev/zero"]).preview(&run.parameters).await.expect("made");
+    let long = with_preview(&["head", "-c", "100000", "/dev/zero"])
+        .preview(&run.parameters)
+        .await
+        .expect("previewed");
     let shown = long.changes[0].diff.as_deref().unwrap_or_default();
-    assert!(shown.ends_with("(the preview is too long: 34464 bytes are left out)\n"));
-    let longer =
-        previewing(&["head", "-c", "100001", "/dev/zero"]).preview(&run.parameters).await.expect("made");
-    assert_ne!(long.fingerprint, longer.fingerprint, "also what is not shown counts");
+    assert!(shown.ends_with("(the preview is too long: 34464 bytes omitted)\n"));
+    let longer = with_preview(&["head", "-c", "100001", "/dev/zero"])
+        .preview(&run.parameters)
+        .await
+        .expect("previewed");
+    assert_ne!(long.fingerprint, longer.fingerprint, "omitted output is covered");
 }
 
 #[tokio::test]
-async fn previews_that_cannot_be_had_say_why() {
-    let (_halt, run) = plain();
-    let failed =
-        previewing(&["sh", "-c", "echo why >&2; exit 1"]).preview(&run.parameters).await.expect_err("failed");
-    assert_eq!((failed.message.as_str(), failed.again), ("the preview failed (exit status: 1): why", true));
-    let template = Template {
-        argv: owned(&["true"]),
-        preview_argv: Some(owned(&["sh", "-c", "echo waits >&2; sleep 1000"])),
-        rollback_argv: None,
-    };
-    let limits = CommandLimits { preview: Duration::from_millis(300), ..quick() };
-    let slow = Command::new("t", &template, limits, watchdog()).expect("a template");
+async fn reports_why_preview_failed() {
+    let (_stop, run) = run_without_arguments();
+    let failed = with_preview(&["sh", "-c", "echo why >&2; exit 1"])
+        .preview(&run.parameters)
+        .await
+        .expect_err("failed");
+    assert_eq!(
+        (failed.message.as_str(), failed.again),
+        ("the preview command failed (exit status: 1): why", true)
+    );
+    let limits = CommandLimits { preview: Duration::from_millis(300), ..short_limits() };
+    let slow = Command { limits, ..with_preview(&["sh", "-c", "echo waits >&2; sleep 1000"]) };
     let failed = slow.preview(&run.parameters).await.expect_err("too slow");
-    assert!(failed.message.starts_with("the preview took longer than 0.3 s") && failed.again, "{failed}");
-    let broken = r#"{{"changes": [{{"kind": "explode", "what": "x"}}]}}"#;
-    let failed = previewing(&["echo", broken]).preview(&run.parameters).await.expect_err("unreadable");
-    assert!(failed.message.contains("cannot be read") && !failed.again, "{failed}");
-    let mut listener = Listener::default();
+    assert!(
+        failed.message.starts_with("the preview exceeded its timeout of 0.3 s") && failed.again,
+        "{failed}"
+    );
+    let invalid = r#"{{"changes": [{{"kind": "explode", "what": "x"}}]}}"#;
+    let failed = with_preview(&["echo", invalid]).preview(&run.parameters).await.expect_err("unreadable");
+    assert!(failed.message.contains("cannot read the changes") && !failed.again, "{failed}");
+    let mut output = PreviewOutput::default();
     let change = json!({ "kind": "create", "what": "x" });
-    listener.hear(json!({ "changes": vec![change; MOST_CHANGES + 1] }).to_string().as_bytes());
-    assert!(listener.preview("t").expect_err("too many").contains("more than 1000"));
+    output.push(json!({ "changes": vec![change; MAX_PREVIEW_CHANGES + 1] }).to_string().as_bytes());
+    assert!(output.into_preview("t").expect_err("too many").contains("more than 1000"));
 }
 
 #[test]
-fn templates_that_are_none_are_named() {
+fn reports_every_violation() {
+    let parameters = json!({ "template": "u", "x": 1, "arguments": [] });
+    let result = command(&["true"]).check(parameters.as_object().expect("an object"));
+    let pointers: Vec<_> = result.expect_err("invalid").into_iter().map(|invalid| invalid.pointer).collect();
+    assert_eq!(pointers, ["/x", "/template", "/arguments"]);
+}
+
+#[test]
+fn rejects_template_without_program() {
     let template = Template { argv: owned(&["run"]), preview_argv: Some(vec![]), rollback_argv: None };
-    let error = Command::new("t", &template, quick(), watchdog()).expect_err("no program").to_string();
+    let error = Command::new("t", &template, short_limits(), watchdog()).expect_err("no program").to_string();
     let expected =
-        "preview_argv of the command template \"t\" must begin with a program, which no argument can choose";
+        "preview_argv of the command template \"t\" must begin with a program name without placeholders";
     assert_eq!(error, expected);
     assert_eq!(command(&["true"]).place(), "command:t");
 }

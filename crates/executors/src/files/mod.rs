@@ -1,66 +1,66 @@
-//! Files below one root that an operator allows: previewed as diffs, changed all or none, and changed back.
+//! Files below one root that an operator allows: previewed as diffs, changed all or none, and restored by a rollback.
 //!
-//! Nothing outside the root is ever read or written, whatever links there are. The fence is an exclusive lock on the root
-//! (flock on the folder itself), which is also taken to find out what a worker left. A worker that was stopped before it took
-//! the lock, and goes on after it was given up, is shut out by a note: each attempt is noted in the folder `.ade` of the root
-//! when its stash is made, changes nothing unless its note is there, and loses it when it is settled. A note is marked before the
-//! first change: whoever gets the lock and finds a marked note knows that its worker is gone, and waits until that is settled, so
-//! that nothing is built on half a set. After every attempt that has ended, the folder is gone.
+//! Nothing outside the root is ever read or written, whatever symbolic links exist. The fence is an exclusive lock on the root
+//! (flock on the directory itself), which recovery takes as well. A worker that was suspended before it took the lock could
+//! continue after its attempt was recovered. Therefore each attempt is registered by a file in the directory `.ade` of the root
+//! before its rollback data is stored. An attempt changes nothing unless it is registered, and recovery unregisters it. Before the
+//! first change it is marked as in progress. A worker that holds the lock and finds another attempt in progress knows that its
+//! worker is lost, and waits for its recovery instead of building on incomplete changes. The directory is removed with the last
+//! attempt.
 //!
-//! A task may name a command template that decides in the end, still under the lock, whether the files stay: if it does not end
-//! well, all of them are changed back at once.
+//! A task may name a command template that verifies the files at the end, still under the lock. If that command fails, all files
+//! are restored at once.
 
-mod change;
+mod change_set;
 mod parameters;
 mod preview;
-mod stash;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod tree;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ade_domain::Invalid;
 use ade_domain::task::{Digest, Preview};
 use tokio::task::spawn_blocking;
 
-use crate::{
-    Changed, Command, Executor, Failure, Fence, Halt, Halted, Parameters, Run, Settled, Work, halt_failure,
-    unfit,
-};
-use change::Change;
-use parameters::{NOTES, Verify, Wanted, parse};
-use stash::Stash;
-use tree::{Lock, Tree, TreeError};
+use crate::parameters::invalid_parameters;
+use crate::{BoxFuture, Changed, Command, Executor, Failure, Fence, Halt, Halted, Parameters, Run, Settled};
+use change_set::ChangeSet;
+use parameters::{ATTEMPTS_DIR, FileSpec, VerifySpec};
+use snapshot::Snapshot;
+use tree::{LockMode, Tree};
 
-/// How long others at the same root are waited for, before anything is changed.
-const WAIT: Duration = Duration::from_secs(30);
-/// The same before a preview, which has little time as a whole.
-const WAIT_TO_LOOK: Duration = Duration::from_secs(10);
-/// The same before settling, which is tried again anyway.
-const WAIT_TO_SETTLE: Duration = Duration::from_secs(3);
-/// A lock on a folder tells nobody when it is free.
-const ASK_EVERY: Duration = Duration::from_millis(20);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+/// Shorter, because the whole preview has little time.
+const PREVIEW_LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Shorter, because recovery is repeated anyway.
+const RECOVERY_LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+/// flock has no asynchronous notification.
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A root that cannot be one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} cannot be a root of files: it must be an absolute path without control characters, \".\" or \"..\", and not end with a slash"
+    "{0:?} cannot be a root of files: it must be an absolute path without control characters, \".\", \"..\" or a slash at the end"
 )]
-pub struct BadRoot(String);
+pub struct InvalidRoot(String);
 
 type Hook = Arc<dyn Fn(usize) + Send + Sync>;
+/// The command that verifies the changes of a task.
+type Verifier<'a> = (VerifySpec, &'a Arc<Command>);
 
 /// Changes files below one root.
 #[derive(Clone)]
 pub struct Files {
     root: String,
     verifiers: BTreeMap<String, Arc<Command>>,
-    wait_to_settle: Duration,
-    pause: Option<Hook>,
+    recovery_lock_timeout: Duration,
+    /// Tests set this to interrupt an attempt before a step; it gets the number of the step.
+    step_hook: Option<Hook>,
 }
 
 impl fmt::Debug for Files {
@@ -70,268 +70,243 @@ impl fmt::Debug for Files {
 }
 
 impl Files {
-    /// Below this root, which tasks name exactly like this. It may come to be later; it must not be a symbolic link.
-    pub fn new(root: impl Into<String>) -> Result<Self, BadRoot> {
+    /// Tasks must name the root exactly like this. It may be created later. It must not be a symbolic link.
+    pub fn new(root: impl Into<String>) -> Result<Self, InvalidRoot> {
         let root = root.into();
-        let plain = root.strip_prefix('/').is_some_and(|rest| {
+        let is_valid = root.strip_prefix('/').is_some_and(|rest| {
             !rest.chars().any(char::is_control)
                 && rest.split('/').all(|name| !name.is_empty() && name != "." && name != "..")
         });
-        if !plain {
-            return Err(BadRoot(root));
+        if !is_valid {
+            return Err(InvalidRoot(root));
         }
-        Ok(Self { root, verifiers: BTreeMap::new(), wait_to_settle: WAIT_TO_SETTLE, pause: None })
+        let recovery_lock_timeout = RECOVERY_LOCK_TIMEOUT;
+        Ok(Self { root, verifiers: BTreeMap::new(), recovery_lock_timeout, step_hook: None })
     }
 
-    /// With the command templates, by their names, that tasks may choose to verify what was changed.
+    /// Sets the command templates that tasks may name to verify their changes.
     #[must_use]
     pub fn with_verifiers(mut self, verifiers: BTreeMap<String, Arc<Command>>) -> Self {
         self.verifiers = verifiers;
         self
     }
 
-    /// Where its tasks are carried out.
     #[must_use]
     pub fn place(&self) -> String {
         format!("files:{}", self.root)
     }
 
-    /// For tests: called before each step, with its number.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_pause(mut self, pause: Arc<dyn Fn(usize) + Send + Sync>) -> Self {
-        self.pause = Some(pause);
-        self
-    }
-
-    /// For tests: how long settling waits for the lock.
-    #[doc(hidden)]
-    #[must_use]
-    pub const fn with_wait_to_settle(mut self, wait: Duration) -> Self {
-        self.wait_to_settle = wait;
-        self
-    }
-
-    /// The tree, once nobody else is at it.
-    async fn lock(&self, lock: Lock, wait: Duration, halted: Option<&Halted>) -> Result<Tree, Failure> {
-        self.lock_unless(lock, wait, halted, |_| Ok(None)).await
-    }
-
-    /// The same, once nothing is left that has to be settled first; what the task itself left is not in its way.
-    async fn lock_settled(
+    /// Locks the root. With `task`, also waits until no attempt of another task is in progress; the empty task owns no attempt.
+    async fn lock(
         &self,
-        lock: Lock,
-        wait: Duration,
+        mode: LockMode,
+        timeout: Duration,
         task: Option<&str>,
-        halted: Option<&Halted>,
+        stop: Option<&Halted>,
     ) -> Result<Tree, Failure> {
-        let task = task.unwrap_or_default().to_owned();
-        self.lock_unless(lock, wait, halted, move |tree| {
-            tree.under_way(NOTES, |noted| Key::attempt_at(&task, noted).is_some())
-        })
-        .await
-    }
-
-    async fn lock_unless<F>(
-        &self,
-        lock: Lock,
-        wait: Duration,
-        halted: Option<&Halted>,
-        in_the_way: F,
-    ) -> Result<Tree, Failure>
-    where
-        F: Fn(&Tree) -> Result<Option<String>, TreeError> + Clone + Send + 'static,
-    {
-        let found = std::sync::Mutex::new(None);
-        let ask = async {
-            loop {
-                let (root, in_the_way) = (self.root.clone(), in_the_way.clone());
-                let asked = blocking(Changed::Nothing, move || {
-                    let Some(tree) = Tree::try_lock(&root, lock)? else { return Ok(Err(None)) };
-                    Ok(in_the_way(&tree)?.map_or(Ok(tree), |noted| Err(Some(noted))))
-                });
-                match asked.await? {
-                    Ok(tree) => return Ok(tree),
-                    Err(noted) => *found.lock().unwrap_or_else(PoisonError::into_inner) = noted,
-                }
-                tokio::time::sleep(ASK_EVERY).await;
-            }
-        };
         let bounded = async {
-            tokio::time::timeout(wait, ask).await.unwrap_or_else(|_| {
-                let (root, seconds) = (&self.root, wait.as_secs_f32());
-                let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
-                Err(Failure::not_now(found.map_or_else(
-                    || format!("others were at {root:?} for {seconds} s; try again later"),
-                    |noted| {
-                        format!(
-                            "a worker that is gone left changes in {root:?} that are not settled; they will be by a worker \
-                             with this root, unless its task is over: then remove {NOTES}/{noted} there"
-                        )
-                    },
-                )))
-            })
+            let mut blocker = None;
+            let poll = async {
+                loop {
+                    let (root, task) = (self.root.clone(), task.map(str::to_owned));
+                    let locked = blocking(Changed::Nothing, move || {
+                        let Some(tree) = Tree::try_lock(&root, mode)? else { return Ok(Err(None)) };
+                        let Some(task) = task else { return Ok(Ok(tree)) };
+                        let is_own = |key: &str| AttemptKey::attempt_of(&task, key).is_some();
+                        Ok(tree.find_in_progress(is_own)?.map_or(Ok(tree), |blocker| Err(Some(blocker))))
+                    });
+                    match locked.await? {
+                        Ok(tree) => return Ok(tree),
+                        Err(found) => blocker = found,
+                    }
+                    tokio::time::sleep(LOCK_POLL_INTERVAL).await;
+                }
+            };
+            if let Ok(result) = tokio::time::timeout(timeout, poll).await {
+                return result;
+            }
+            let (root, seconds) = (&self.root, timeout.as_secs_f32());
+            Err(Failure::not_now(match blocker {
+                None => format!("{root:?} was locked by others for {seconds} s; try again later"),
+                Some(blocker) => format!(
+                    "a lost worker left incomplete changes in {root:?}; wait until a worker with this root has recovered \
+                     its task, or, if that task has ended, remove {ATTEMPTS_DIR}/{blocker} there"
+                ),
+            }))
         };
-        match halted {
+        match stop {
             None => bounded.await,
-            Some(halted) => halted.or(bounded).await.unwrap_or_else(|halt| Err(halt_failure(halt))),
-        }
-    }
-
-    fn fits(&self, parameters: &Parameters) -> Result<(Vec<Wanted>, Option<Verifier<'_>>), Vec<Invalid>> {
-        match (parse(&self.root, parameters), self.verifier(parameters)) {
-            (Ok(wanted), Ok(verifier)) => Ok((wanted, verifier)),
-            (wanted, verifier) => {
-                let (files, verify) = (wanted.err(), verifier.err());
-                Err(files.into_iter().chain(verify).flatten().collect())
+            Some(stop) => {
+                let stopped = |reason| Err(Failure::stopped(reason, Changed::Nothing));
+                stop.or(bounded).await.unwrap_or_else(stopped)
             }
         }
     }
 
-    /// What decides in the end, with arguments that it can be run with.
+    /// Locks the root exclusively for an attempt.
+    async fn lock_for(&self, run: &Run) -> Result<Tree, Failure> {
+        let key = AttemptKey::of(run);
+        self.lock(LockMode::Exclusive, LOCK_TIMEOUT, Some(&key.task), Some(&run.halted)).await
+    }
+
+    fn parse(&self, parameters: &Parameters) -> Result<(Vec<FileSpec>, Option<Verifier<'_>>), Vec<Invalid>> {
+        match (parameters::parse(&self.root, parameters), self.verifier(parameters)) {
+            (Ok(specs), Ok(verifier)) => Ok((specs, verifier)),
+            (specs, verifier) => Err(specs.err().into_iter().chain(verifier.err()).flatten().collect()),
+        }
+    }
+
     fn verifier(&self, parameters: &Parameters) -> Result<Option<Verifier<'_>>, Vec<Invalid>> {
-        let Some(Verify { template, arguments }) = parameters::verify(parameters)? else { return Ok(None) };
-        let Some(command) = self.verifiers.get(&template) else {
+        let Some(spec) = parameters::verify_spec(parameters)? else { return Ok(None) };
+        let Some(command) = self.verifiers.get(&spec.template) else {
             let known: Vec<&str> = self.verifiers.keys().map(String::as_str).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            let why = format!("must be one of the command templates that an operator allows: {known}");
-            return Err(vec![Invalid::at("/verify/template", why)]);
+            let detail = format!("must be a command template that the operator allows: {known}");
+            return Err(vec![Invalid::at("/verify/template", detail)]);
         };
-        let below = |fault: Invalid| Invalid::at(format!("/verify{}", fault.pointer), fault.detail);
-        let faults = |faults: Vec<Invalid>| faults.into_iter().map(below).collect::<Vec<_>>();
-        command.check_to_verify(arguments.as_ref()).map_err(faults)?;
-        Ok(Some(Verifier { template, arguments, command }))
+        let in_verify =
+            |violation: Invalid| Invalid::at(format!("/verify{}", violation.pointer), violation.detail);
+        command
+            .check_verification(spec.arguments.as_ref())
+            .map_err(|violations| violations.into_iter().map(in_verify).collect::<Vec<_>>())?;
+        Ok(Some((spec, command)))
     }
 
-    fn wanted(&self, parameters: &Parameters) -> Result<(Vec<Wanted>, Option<Verifier<'_>>), Failure> {
-        self.fits(parameters).map_err(|faults| unfit(&faults))
+    /// Parses parameters that were valid when the task was proposed.
+    fn parse_again(&self, parameters: &Parameters) -> Result<(Vec<FileSpec>, Option<Verifier<'_>>), Failure> {
+        self.parse(parameters).map_err(invalid_parameters)
     }
 
-    fn pause(&self) -> Pause {
-        Pause { hook: self.pause.clone(), steps: 0.into() }
+    fn steps(&self) -> Steps {
+        Steps { hook: self.step_hook.clone(), count: 0.into() }
     }
 }
 
 impl Executor for Files {
     fn check(&self, parameters: &Parameters) -> Result<(), Vec<Invalid>> {
-        self.fits(parameters).map(drop)
+        self.parse(parameters).map(drop)
     }
 
-    fn preview<'a>(&'a self, parameters: &'a Parameters) -> Work<'a, Result<Preview, Failure>> {
+    fn preview<'a>(&'a self, parameters: &'a Parameters) -> BoxFuture<'a, Result<Preview, Failure>> {
         Box::pin(async {
-            let (wanted, verifier) = self.wanted(parameters)?;
-            let notes = verifier.map(|by| format!("verified by the template {}", by.template));
+            let (specs, verifier) = self.parse_again(parameters)?;
+            let notes = verifier.map(|(spec, _)| format!("verified by the template {}", spec.template));
             let notes = notes.into_iter().collect();
-            let tree = self.lock_settled(Lock::Shared, WAIT_TO_LOOK, None, None).await?;
-            blocking(Changed::Nothing, move || Ok(preview::preview(&tree, &wanted, notes))).await
+            let tree = self.lock(LockMode::Shared, PREVIEW_LOCK_TIMEOUT, Some(""), None).await?;
+            blocking(Changed::Nothing, move || Ok(preview::preview(&tree, &specs, notes))).await
         })
     }
 
-    fn stash<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Vec<u8>, Failure>> {
+    fn stash<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
         Box::pin(async {
-            let ((wanted, _), key) = (self.wanted(&run.parameters)?, Key::of(run));
+            let ((specs, _), key) = (self.parse_again(&run.parameters)?, AttemptKey::of(run));
             let approved = run.approved.clone();
-            let tree = self.lock_settled(Lock::Exclusive, WAIT, Some(&key.task), Some(&run.halted)).await?;
+            let tree = self.lock_for(run).await?;
             blocking(Changed::Nothing, move || {
-                let stash = Stash::make(&tree, &wanted).map_err(Failure::not_now)?;
-                // Between the worker's last look and this lock somebody else may have been at the files.
-                let now = preview::fingerprint(&stash.entries).map(|now| now.to_string());
-                if approved.is_some() && approved != now {
+                let snapshot = Snapshot::take(&tree, &specs).map_err(Failure::not_now)?;
+                // The files may have changed between the worker's last preview and this lock.
+                let current = preview::fingerprint(&snapshot.entries).map(|current| current.to_string());
+                if approved.is_some() && approved != current {
                     return Err(Failure::not_now(
-                        "the files are not as they were when this was approved; nothing was changed",
+                        "the files have changed since the approval of this task; nothing was changed",
                     ));
                 }
-                let bytes = stash.to_bytes().map_err(|error| Failure::refused(error.to_string()))?;
-                // Earlier attempts at the same task are over; some had no chance to strike themselves out. Later ones are not:
-                // whoever was stopped for long is in nobody's way when it goes on.
-                let earlier =
-                    |other: &str| Key::attempt_at(&key.task, other).is_some_and(|one| one < key.attempt);
-                tree.note(NOTES, &key.to_string(), earlier)?;
+                let bytes = snapshot.to_bytes().map_err(|error| Failure::refused(error.to_string()))?;
+                // Earlier attempts of this task have ended, some of them without unregistering. Later ones are kept: this worker
+                // may have been suspended, and must not interfere with its successor.
+                let is_earlier = |other: &str| {
+                    AttemptKey::attempt_of(&key.task, other).is_some_and(|attempt| attempt < key.attempt)
+                };
+                tree.register(&key.to_string(), is_earlier)?;
                 Ok(bytes)
             })
             .await
         })
     }
 
-    fn apply<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<(), Failure>> {
+    fn apply<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async {
-            let key = Key::of(run);
-            let ready = async {
-                let fit = (self.wanted(&run.parameters)?, read(stash).await?);
-                let tree = self.lock_settled(Lock::Exclusive, WAIT, Some(&key.task), Some(&run.halted));
-                Ok::<_, Failure>((fit, tree.await?))
+            let prepare = async {
+                let parsed = (self.parse_again(&run.parameters)?, read_snapshot(rollback_data).await?);
+                Ok::<_, Failure>((parsed, self.lock_for(run).await?))
             };
-            let (((wanted, verifier), stash), tree) = match ready.await {
-                Ok(ready) => ready,
+            let (((specs, verifier), snapshot), tree) = match prepare.await {
+                Ok(prepared) => prepared,
                 Err(failure) => {
-                    // Nothing comes of it; where it is not this one's any more, whoever took over decides.
+                    // After a lost lease the next owner of the attempt decides.
                     if run.halted.now() != Some(Halt::Lost) {
                         self.forget(&run.task_id, run.attempt).await;
                     }
                     return Err(failure);
                 }
             };
-            let change = Change::new(tree, key, stash, run.halted.clone(), self.pause());
-            let goes_on = verifier.is_some();
-            // Whoever does not wait for this any more does not end it: it ends by itself, under its lock.
-            let (change, done) = blocking(Changed::Something, move || {
-                let done = change.apply(&wanted);
-                if done.is_err() || !goes_on {
-                    change.end();
+            let changes = ChangeSet::new(tree, run, snapshot, self.steps());
+            let has_verifier = verifier.is_some();
+            // If this future is dropped, the blocking task completes by itself, under its lock.
+            let (changes, result) = blocking(Changed::Something, move || {
+                let result = changes.apply(&specs);
+                if result.is_err() || !has_verifier {
+                    changes.finish();
                 }
-                Ok((change, done))
+                Ok((changes, result))
             })
             .await?;
-            done?;
-            let Some(verifier) = verifier else { return Ok(()) };
-            // A worker that is gone in here is as one that is gone before it could say that it is done.
-            let verified = verifier.command.verify(verifier.arguments.as_ref(), run).await;
+            result?;
+            let Some((spec, command)) = verifier else { return Ok(()) };
+            // If the worker dies here, recovery finds that everything was applied.
+            let verified = command.verify(spec.arguments.as_ref(), run).await;
             let failed = verified.err().map(|failure| {
-                let message = format!("the template {:?} did not verify it: {failure}", verifier.template);
+                let message = format!("verification by the template {:?} failed: {failure}", spec.template);
                 Failure { message, changed: Changed::Nothing, again: false, ..failure }
             });
             blocking(Changed::Something, move || {
-                let done = failed.map_or(Ok(()), |failure| Err(change.undo(failure)));
-                change.end();
-                done
+                let result = failed.map_or(Ok(()), |failure| Err(changes.revert_after(failure)));
+                changes.finish();
+                result
             })
             .await
         })
     }
 
-    fn roll_back<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<(), Failure>> {
+    fn roll_back<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async {
-            let stays = |failure| Failure { changed: Changed::Something, ..failure };
-            let stash = read(stash).await.map_err(stays)?;
-            let tree = self.lock(Lock::Exclusive, WAIT, Some(&run.halted)).await.map_err(stays)?;
-            let change = Change::new(tree, Key::of(run), stash, run.halted.clone(), self.pause());
-            blocking(Changed::Something, move || change.roll_back()).await
+            let snapshot = read_snapshot(rollback_data).await.map_err(Failure::not_rolled_back)?;
+            let tree = self.lock(LockMode::Exclusive, LOCK_TIMEOUT, None, Some(&run.halted)).await;
+            let tree = tree.map_err(Failure::not_rolled_back)?;
+            let changes = ChangeSet::new(tree, run, snapshot, self.steps());
+            blocking(Changed::Something, move || changes.roll_back()).await
         })
     }
 
-    fn settle<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<Settled, Failure>> {
+    fn settle<'a>(
+        &'a self,
+        run: &'a Run,
+        rollback_data: &'a [u8],
+    ) -> BoxFuture<'a, Result<Settled, Failure>> {
         Box::pin(async {
-            let stash = read(stash).await?;
-            let tree = self.lock(Lock::Exclusive, self.wait_to_settle, Some(&run.halted)).await?;
-            let change = Change::new(tree, Key::of(run), stash, run.halted.clone(), self.pause());
-            blocking(Changed::Unknown, move || change.settle()).await
+            let snapshot = read_snapshot(rollback_data).await?;
+            let timeout = self.recovery_lock_timeout;
+            let tree = self.lock(LockMode::Exclusive, timeout, None, Some(&run.halted)).await?;
+            let changes = ChangeSet::new(tree, run, snapshot, self.steps());
+            blocking(Changed::Unknown, move || changes.resolve_outcome()).await
         })
     }
 
-    fn forget<'a>(&'a self, task_id: &'a str, attempt: u64) -> Work<'a, ()> {
+    fn forget<'a>(&'a self, task_id: &'a str, attempt: u64) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let (root, key) = (self.root.clone(), Key::new(task_id, attempt));
-            // At once, whoever is at the root: somebody who waits for nothing else must not wait for it.
-            let struck =
-                blocking(Changed::Nothing, move || Ok(Tree::strike_at(&root, NOTES, &key.to_string())?));
-            if let Err(error) = struck.await {
-                tracing::warn!(task_id, attempt, root = self.root, %error, "the note of an attempt is left over");
+            let (root, key) = (self.root.clone(), AttemptKey::new(task_id, attempt));
+            // At once and without the lock, because others may wait for this while they hold it.
+            let unregistered = blocking(Changed::Nothing, move || {
+                Ok(Tree::unregister_without_lock(&root, &key.to_string())?)
+            });
+            if let Err(error) = unregistered.await {
+                tracing::warn!(task_id, attempt, root = self.root, %error, "cannot unregister attempt at files");
             }
-            // The folder goes with its last note, which takes the lock; nothing depends on when.
+            // Removing the empty directory takes the lock; nothing depends on when this happens.
             let files = self.clone();
             tokio::spawn(async move {
-                if let Ok(tree) = files.lock(Lock::Exclusive, WAIT, None).await {
-                    let _ = blocking(Changed::Nothing, move || Ok(tree.remove_folder(NOTES)?)).await;
+                if let Ok(tree) = files.lock(LockMode::Exclusive, LOCK_TIMEOUT, None, None).await {
+                    let _ = blocking(Changed::Nothing, move || Ok(tree.remove_dir(ATTEMPTS_DIR)?)).await;
                 }
             });
         })
@@ -346,76 +321,65 @@ impl Executor for Files {
     }
 }
 
-/// What decides in the end whether files stay.
-struct Verifier<'a> {
-    template: String,
-    arguments: Option<serde_json::Value>,
-    command: &'a Arc<Command>,
-}
-
-async fn read(stash: &[u8]) -> Result<Stash, Failure> {
-    let bytes = stash.to_vec();
-    let read = move || Stash::from_bytes(&bytes).map_err(|error| Failure::refused(error.to_string()));
+async fn read_snapshot(rollback_data: &[u8]) -> Result<Snapshot, Failure> {
+    let bytes = rollback_data.to_vec();
+    let read = move || Snapshot::from_bytes(&bytes).map_err(|error| Failure::refused(error.to_string()));
     blocking(Changed::Nothing, read).await
 }
 
-/// On a thread that may block. If it ends in the middle, this is what it has changed.
+/// Runs `work` on a thread that may block. `side_effects` are reported if it panics.
 async fn blocking<T: Send + 'static>(
-    changed: Changed,
+    side_effects: Changed,
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
-    let ended = spawn_blocking(work).await;
-    ended.unwrap_or_else(|error| Err(Failure::after(changed, format!("it ended in the middle: {error}"))))
+    let result = spawn_blocking(work).await;
+    result.unwrap_or_else(|error| Err(Failure::after(side_effects, format!("aborted: {error}"))))
 }
 
-/// What an attempt is called in names of files.
+/// An attempt, as a part of file names.
 #[derive(Debug, Clone)]
-struct Key {
+struct AttemptKey {
     task: String,
     attempt: u64,
 }
 
-impl Key {
+impl AttemptKey {
     fn of(run: &Run) -> Self {
         Self::new(&run.task_id, run.attempt)
     }
 
+    /// A task id that is not a plain file name is replaced by its digest.
     fn new(task_id: &str, attempt: u64) -> Self {
-        let plain = |id: &str| {
-            (1..=64).contains(&id.len())
-                && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-        };
-        let task = if plain(task_id) {
-            task_id.to_owned()
-        } else {
-            Digest::of_bytes(task_id.as_bytes()).to_string()
-        };
+        let is_plain = (1..=64).contains(&task_id.len())
+            && task_id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        let task =
+            if is_plain { task_id.to_owned() } else { Digest::of_bytes(task_id.as_bytes()).to_string() };
         Self { task, attempt }
     }
 
-    /// Which attempt a key is, if it is one at this task.
-    fn attempt_at(task: &str, key: &str) -> Option<u64> {
-        let (of, attempt) = key.rsplit_once('-')?;
-        attempt.parse().ok().filter(|_| of == task)
+    /// The number of the attempt, if `key` belongs to this task.
+    fn attempt_of(task: &str, key: &str) -> Option<u64> {
+        let (key_task, attempt) = key.rsplit_once('-')?;
+        attempt.parse().ok().filter(|_| key_task == task)
     }
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for AttemptKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.task, self.attempt)
     }
 }
 
-/// Where tests stop.
-struct Pause {
+/// Calls the hook of a test before each step.
+struct Steps {
     hook: Option<Hook>,
-    steps: std::cell::Cell<usize>,
+    count: std::cell::Cell<usize>,
 }
 
-impl Pause {
-    fn step(&self) {
+impl Steps {
+    fn next(&self) {
         if let Some(hook) = &self.hook {
-            hook(self.steps.replace(self.steps.get() + 1));
+            hook(self.count.replace(self.count.get() + 1));
         }
     }
 }

@@ -1,30 +1,31 @@
-//! What would change about files: a diff for people, hashes and permissions for the fingerprint. Bounded in size and time.
+//! Previews changes of files: a diff for people, hashes and permissions for the fingerprint. Bounded in size and time.
 
 use std::time::Duration;
 
 use ade_domain::task::{ChangeKind, Digest, Preview, PreviewChange};
 use similar::TextDiff;
 
-use super::parameters::Wanted;
-use super::stash::{Entry, Room};
-use super::tree::{Present, Tree};
-use crate::{LONGEST_PREVIEW, preview_of};
+use super::parameters::FileSpec;
+use super::snapshot::{Entry, ReadBudget};
+use super::tree::{ExistingFile, Tree};
+use crate::{MAX_DIFF_BYTES, preview_of};
 
-/// How long comparing two texts may look for the shortest diff; after that it is longer, and still right.
-const DIFF_WITHIN: Duration = Duration::from_millis(100);
-/// Bytes of a file that are compared; a diff of more is nothing that anybody reads.
-const LONGEST_COMPARED: usize = 1_048_576;
+/// How long to search for the shortest diff of one file. After that the diff is longer, but still correct.
+const DIFF_TIMEOUT: Duration = Duration::from_millis(100);
+/// Larger files get no diff.
+const MAX_COMPARED_BYTES: usize = 1_048_576;
 
-/// `notes` are for people only, like all warnings: no part of the fingerprint.
-pub(super) fn preview(tree: &Tree, wanted: &[Wanted], notes: Vec<String>) -> Preview {
+/// `notes` become warnings. Like all warnings they are only for people and not covered by the fingerprint.
+pub(super) fn preview(tree: &Tree, specs: &[FileSpec], notes: Vec<String>) -> Preview {
     let (mut changes, mut warnings, mut errors) = (Vec::new(), notes, Vec::new());
-    let (mut room, mut left) = (Room::default(), LONGEST_PREVIEW);
-    for file in wanted {
-        match Entry::plan(tree, file, &mut room) {
+    let (mut budget, mut diff_budget) = (ReadBudget::default(), MAX_DIFF_BYTES);
+    for spec in specs {
+        match Entry::plan(tree, spec, &mut budget) {
             Err(error) => errors.push(error),
-            Ok((entry, present)) if entry.is_change() => {
-                warnings.extend(present.iter().flat_map(|present| worth_a_look(file, present)));
-                changes.push(change(&entry, file.content.as_deref().unwrap_or_default(), &mut left));
+            Ok(entry) if entry.is_change() => {
+                warnings.extend(entry.before.iter().flat_map(|before| file_warnings(spec, before)));
+                let new_content = spec.content.as_deref().unwrap_or_default();
+                changes.push(change(&entry, new_content, &mut diff_budget));
             }
             Ok(_) => {}
         }
@@ -32,75 +33,77 @@ pub(super) fn preview(tree: &Tree, wanted: &[Wanted], notes: Vec<String>) -> Pre
     preview_of(changes, warnings, errors)
 }
 
-/// The fingerprint of a preview of these.
+/// The fingerprint that a preview of these entries has.
 pub(super) fn fingerprint<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Option<Digest> {
     let changes: Vec<PreviewChange> =
-        entries.into_iter().filter(|entry| entry.is_change()).map(bare).collect();
+        entries.into_iter().filter(|entry| entry.is_change()).map(change_without_diff).collect();
     Preview::fingerprint_of(&changes)
 }
 
-fn worth_a_look(file: &Wanted, present: &Present) -> Vec<String> {
-    let mut found = Vec::new();
-    if present.has_other_names {
-        found.push(format!("{:?} has other names (hard links), which keep what it contains now", file.path));
+fn file_warnings(spec: &FileSpec, existing: &ExistingFile) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if existing.has_hard_links {
+        warnings.push(format!("{:?} has other hard links, which keep the present content", spec.path));
     }
-    let us = rustix::process::geteuid();
-    if file.content.is_some() && !us.is_root() && present.owner != us.as_raw() {
-        found.push(format!("{:?} belongs to another user, and will belong to the worker's", file.path));
+    let user = rustix::process::geteuid();
+    if spec.content.is_some() && !user.is_root() && existing.owner != user.as_raw() {
+        warnings.push(format!(
+            "{:?} belongs to another user, and will belong to the user of the worker",
+            spec.path
+        ));
     }
-    found
+    warnings
 }
 
-fn change(entry: &Entry, new: &str, left: &mut usize) -> PreviewChange {
-    let old = entry.before.as_ref().map_or(&[][..], |was| &was.content);
-    let diff = diff(entry, old, new).map(|diff| cut(diff, left));
-    PreviewChange { diff, ..bare(entry) }
+fn change(entry: &Entry, new_content: &str, diff_budget: &mut usize) -> PreviewChange {
+    let old_content = entry.before.as_ref().map_or(&[][..], |before| &before.content);
+    let diff = diff(entry, old_content, new_content).map(|diff| truncate(diff, diff_budget));
+    PreviewChange { diff, ..change_without_diff(entry) }
 }
 
-/// What a change does, without what it looks like.
-fn bare(entry: &Entry) -> PreviewChange {
+fn change_without_diff(entry: &Entry) -> PreviewChange {
     let kind = match (&entry.before, entry.after) {
         (None, _) => ChangeKind::Create,
         (Some(_), Some(_)) => ChangeKind::Update,
         (Some(_), None) => ChangeKind::Delete,
     };
-    let said = |hash: Digest, mode: u32| format!("{hash} {mode:04o}");
-    let before = entry.before.as_ref().map(|was| said(was.hash, was.mode));
-    let after = entry.after.map(|after| said(after.hash, after.mode));
+    let describe = |hash: Digest, mode: u32| format!("{hash} {mode:04o}");
+    let before = entry.before.as_ref().map(|before| describe(before.hash, before.mode));
+    let after = entry.after.map(|after| describe(after.hash, after.mode));
     PreviewChange { kind, what: entry.path.clone(), before, after, diff: None }
 }
 
-/// What people see; nothing for what is no text.
-fn diff(entry: &Entry, old: &[u8], new: &str) -> Option<String> {
+/// None if the old content is not text.
+fn diff(entry: &Entry, old_content: &[u8], new_content: &str) -> Option<String> {
     let modes = match (&entry.before, entry.after) {
-        (Some(was), Some(after)) if was.mode != after.mode => {
-            format!("old mode {:04o}\nnew mode {:04o}\n", was.mode, after.mode)
+        (Some(before), Some(after)) if before.mode != after.mode => {
+            format!("old mode {:04o}\nnew mode {:04o}\n", before.mode, after.mode)
         }
         _ => String::new(),
     };
-    let old = std::str::from_utf8(old).ok()?;
-    if old.len().max(new.len()) > LONGEST_COMPARED {
-        return Some(format!("{modes}(it has more than {LONGEST_COMPARED} bytes: no diff)\n"));
+    let old_content = std::str::from_utf8(old_content).ok()?;
+    if old_content.len().max(new_content.len()) > MAX_COMPARED_BYTES {
+        return Some(format!("{modes}(no diff: the file has more than {MAX_COMPARED_BYTES} bytes)\n"));
     }
     let name =
-        |side: &str, there: bool| if there { format!("{side}/{}", entry.path) } else { "/dev/null".into() };
+        |side: &str, exists: bool| if exists { format!("{side}/{}", entry.path) } else { "/dev/null".into() };
     let (from, to) = (name("a", entry.before.is_some()), name("b", entry.after.is_some()));
-    let compared = TextDiff::configure().timeout(DIFF_WITHIN).diff_lines(old, new);
+    let compared = TextDiff::configure().timeout(DIFF_TIMEOUT).diff_lines(old_content, new_content);
     let text = compared.unified_diff().context_radius(3).header(&from, &to).to_string();
     Some(modes + &text)
 }
 
-/// As much of a diff as there is room for in the preview.
-fn cut(diff: String, left: &mut usize) -> String {
-    if diff.len() <= *left {
-        *left -= diff.len();
+/// Keeps as many lines of a diff as `budget` allows, and takes them from it.
+fn truncate(diff: String, budget: &mut usize) -> String {
+    if diff.len() <= *budget {
+        *budget -= diff.len();
         return diff;
     }
-    let end = diff.floor_char_boundary(*left);
+    let end = diff.floor_char_boundary(*budget);
     let kept = diff.get(..end).unwrap_or_default();
-    let kept = kept.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    *left = 0;
-    let missing = diff.len() - kept.len();
-    let line = format!("(the preview is too long: {missing} bytes of this diff are left out)\n");
+    let kept = kept.rsplit_once('\n').map_or("", |(lines, _)| lines);
+    *budget = 0;
+    let omitted = diff.len() - kept.len();
+    let line = format!("(the preview is too long: {omitted} bytes of this diff omitted)\n");
     if kept.is_empty() { line } else { format!("{kept}\n{line}") }
 }

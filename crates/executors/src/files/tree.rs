@@ -1,8 +1,8 @@
-//! The tree below a root, reached by open folders only: one name at a time, never through a symbolic link. What is exchanged for
-//! a link between a look and a change cannot lead out of the root, because the folder that was looked into stays the one that is
-//! changed.
+//! The tree below a root, accessed only through open directories, one name at a time, and never through a symbolic link. A
+//! directory that is replaced by a link between a check and a change cannot lead out of the root, because the checked directory
+//! stays the one that is changed.
 //!
-//! Whoever has a [`Tree`] holds the lock of its root until it is dropped.
+//! A [`Tree`] holds the lock of its root until it is dropped.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -14,67 +14,63 @@ use rustix::fs::{
     fstat, fsync, mkdirat, open, openat, openat2, renameat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
-use super::parameters::folders;
+use super::parameters::{ATTEMPTS_DIR, parent_dirs};
 use crate::Failure;
 
-/// Bytes of one file that is there already.
-pub(super) const MOST_OF_ONE: u64 = 8 * 1_048_576;
-const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::RDONLY).union(OFlags::CLOEXEC);
+/// Bytes of one existing file.
+pub(super) const MAX_FILE_BYTES: u64 = 8 * 1_048_576;
+const OPEN_DIR: OFlags =
+    OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::RDONLY).union(OFlags::CLOEXEC);
 
-/// Why something in the tree cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TreeError {
-    #[error(
-        "{0:?} is a symbolic link, and links are never followed; name the place where it leads, if that is allowed"
-    )]
-    Link(String),
-    #[error("{0:?} is not a folder; move it away, or choose another path")]
-    NotFolder(String),
-    #[error("{0:?} is not a regular file; only those are changed")]
-    NotFile(String),
-    #[error("{0:?} has more than {MOST_OF_ONE} bytes, which is too much to keep for a way back")]
-    TooBig(String),
-    #[error("{path:?} cannot be used: {source}")]
+    #[error("{0:?} is a symbolic link, which is never followed; name its target instead, if that is allowed")]
+    Symlink(String),
+    #[error("{0:?} is not a directory; move it away, or choose another path")]
+    NotDirectory(String),
+    #[error("{0:?} is not a regular file; only regular files can be changed")]
+    NotRegular(String),
+    #[error("{0:?} has more than {MAX_FILE_BYTES} bytes, which is too large for the rollback data")]
+    TooLarge(String),
+    #[error("cannot access {path:?}: {source}")]
     Io { path: String, source: io::Error },
 }
 
 impl From<TreeError> for Failure {
     fn from(error: TreeError) -> Self {
         match error {
-            // Another time there may be room, or whatever is missing.
             TreeError::Io { .. } => Self::not_now(error.to_string()),
             _ => Self::refused(error.to_string()),
         }
     }
 }
 
-/// How the lock is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lock {
-    /// Others may look too.
+pub(super) enum LockMode {
     Shared,
-    /// Nobody else.
     Exclusive,
 }
 
-/// A file that is there.
-#[derive(Debug)]
-pub(super) struct Present {
-    pub(super) content: Vec<u8>,
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ExistingFile {
     pub(super) hash: Digest,
     pub(super) mode: u32,
     pub(super) owner: u32,
     pub(super) group: u32,
-    /// It has hard links.
-    pub(super) has_other_names: bool,
+    pub(super) bytes: usize,
+    #[serde(skip)]
+    pub(super) content: Vec<u8>,
+    #[serde(skip)]
+    pub(super) has_hard_links: bool,
 }
 
-/// How a file is written.
+/// The permissions of a file that is written.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Access {
     pub(super) mode: u32,
-    /// Its owner and group, as far as we may give it away.
+    /// User and group, set as far as this process may.
     pub(super) owner: Option<(u32, u32)>,
 }
 
@@ -84,25 +80,28 @@ pub(super) struct Tree {
     root: OwnedFd,
 }
 
-fn io_error(path: &str) -> impl Fn(Errno) -> TreeError {
-    move |errno| TreeError::Io { path: path.to_owned(), source: errno.into() }
+fn io_error<E: Into<io::Error>>(path: &str) -> impl Fn(E) -> TreeError {
+    move |error| TreeError::Io { path: path.to_owned(), source: error.into() }
+}
+
+fn not_directory(path: &str, is_symlink: bool) -> TreeError {
+    if is_symlink { TreeError::Symlink(path.to_owned()) } else { TreeError::NotDirectory(path.to_owned()) }
 }
 
 impl Tree {
-    /// The tree, if nobody holds its lock.
-    pub(super) fn try_lock(root: &str, lock: Lock) -> Result<Option<Self>, TreeError> {
-        let fd = match open(root, FOLDER, Mode::empty()) {
-            // What has both flags tells a link by either error.
+    /// None if others hold the lock.
+    pub(super) fn try_lock(root: &str, mode: LockMode) -> Result<Option<Self>, TreeError> {
+        let fd = match open(root, OPEN_DIR, Mode::empty()) {
+            // With DIRECTORY and NOFOLLOW a symbolic link causes either error.
             Err(Errno::LOOP | Errno::NOTDIR) => {
-                let is_link = std::fs::symlink_metadata(root).is_ok_and(|about| about.is_symlink());
-                let path = root.to_owned();
-                return Err(if is_link { TreeError::Link(path) } else { TreeError::NotFolder(path) });
+                let is_symlink = std::fs::symlink_metadata(root).is_ok_and(|metadata| metadata.is_symlink());
+                return Err(not_directory(root, is_symlink));
             }
             opened => opened.map_err(io_error(root))?,
         };
-        let operation = match lock {
-            Lock::Shared => FlockOperation::NonBlockingLockShared,
-            Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        let operation = match mode {
+            LockMode::Shared => FlockOperation::NonBlockingLockShared,
+            LockMode::Exclusive => FlockOperation::NonBlockingLockExclusive,
         };
         match flock(&fd, operation) {
             Ok(()) => Ok(Some(Self { root: fd })),
@@ -111,256 +110,247 @@ impl Tree {
         }
     }
 
-    /// One step down. A single name cannot lead elsewhere unless it is a link, and that is refused by all of these flags.
-    fn step(folder: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
+    /// Opens a direct subdirectory. A single name can lead elsewhere only as a symbolic link, which all of these flags reject.
+    fn open_subdir(dir: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        match openat2(folder, name, FOLDER, Mode::empty(), resolve) {
-            // Kernels and sandboxes that do not know it.
-            Err(Errno::NOSYS | Errno::PERM) => openat(folder, name, FOLDER, Mode::empty()),
+        match openat2(dir, name, OPEN_DIR, Mode::empty(), resolve) {
+            // Some kernels and sandboxes do not support openat2.
+            Err(Errno::NOSYS | Errno::PERM) => openat(dir, name, OPEN_DIR, Mode::empty()),
             opened => opened,
         }
     }
 
-    /// A folder, if it is there; the root itself has no name.
-    fn folder(&self, path: &str) -> Result<Option<OwnedFd>, TreeError> {
-        let mut here =
-            self.root.try_clone().map_err(|source| TreeError::Io { path: path.to_owned(), source })?;
-        let outer = folders(path).chain(Some(path).filter(|path| !path.is_empty()));
-        for (part, name) in outer.zip(path.split('/')) {
-            here = match Self::step(here.as_fd(), name) {
-                Ok(next) => next,
+    /// Opens a directory, if it exists. The empty path is the root.
+    fn open_dir(&self, path: &str) -> Result<Option<OwnedFd>, TreeError> {
+        let mut dir = self.root.try_clone().map_err(io_error(path))?;
+        let prefixes = parent_dirs(path).chain(Some(path).filter(|path| !path.is_empty()));
+        for (prefix, name) in prefixes.zip(path.split('/')) {
+            dir = match Self::open_subdir(dir.as_fd(), name) {
+                Ok(subdir) => subdir,
                 Err(Errno::NOENT) => return Ok(None),
                 Err(Errno::LOOP | Errno::NOTDIR) => {
-                    let about = statat(&here, name, AtFlags::SYMLINK_NOFOLLOW);
-                    let is_link = about.is_ok_and(|about| file_type(&about) == FileType::Symlink);
-                    let part = part.to_owned();
-                    return Err(if is_link { TreeError::Link(part) } else { TreeError::NotFolder(part) });
+                    let stat = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW);
+                    let is_symlink = stat.is_ok_and(|stat| file_type(&stat) == FileType::Symlink);
+                    return Err(not_directory(prefix, is_symlink));
                 }
-                Err(errno) => return Err(io_error(part)(errno)),
+                Err(errno) => return Err(io_error(prefix)(errno)),
             };
         }
-        Ok(Some(here))
+        Ok(Some(dir))
     }
 
-    /// The folder that a path lies in, which must be there.
-    fn folder_of(&self, path: &str) -> Result<OwnedFd, TreeError> {
-        self.folder(parent(path))?.ok_or_else(|| io_error(path)(Errno::NOENT))
+    /// Opens the directory that contains a path. It must exist.
+    fn open_parent(&self, path: &str) -> Result<OwnedFd, TreeError> {
+        self.open_dir(parent(path))?.ok_or_else(|| io_error(path)(Errno::NOENT))
     }
 
-    /// Whether there is a folder.
-    pub(super) fn has_folder(&self, path: &str) -> Result<bool, TreeError> {
-        self.folder(path).map(|folder| folder.is_some())
+    pub(super) fn has_dir(&self, path: &str) -> Result<bool, TreeError> {
+        self.open_dir(path).map(|dir| dir.is_some())
     }
 
-    /// A file as it is now, if it is there, and not longer than what may still be read.
-    pub(super) fn look(&self, path: &str) -> Result<Option<Present>, TreeError> {
-        let Some(folder) = self.folder(parent(path))? else { return Ok(None) };
-        let fail = io_error(path);
-        // Looked at before it is opened: opening a device may do something.
-        match statat(&folder, name(path), AtFlags::SYMLINK_NOFOLLOW) {
+    /// Reads a file, if it exists.
+    pub(super) fn read(&self, path: &str) -> Result<Option<ExistingFile>, TreeError> {
+        let Some(dir) = self.open_dir(parent(path))? else { return Ok(None) };
+        // The type is checked before opening, because opening a device may have effects.
+        match statat(&dir, name(path), AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(fail(errno)),
-            Ok(about) => regular(&about, path)?,
+            Err(errno) => return Err(io_error(path)(errno)),
+            Ok(stat) => check_regular(&stat, path)?,
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = match openat(&folder, name(path), flags, Mode::empty()) {
+        let file = match openat(&dir, name(path), flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
-            Err(Errno::LOOP) => return Err(TreeError::Link(path.to_owned())),
-            opened => opened.map_err(&fail)?,
+            Err(Errno::LOOP) => return Err(TreeError::Symlink(path.to_owned())),
+            opened => opened.map_err(io_error(path))?,
         };
-        let about = fstat(&file).map_err(&fail)?;
-        regular(&about, path)?;
+        let stat = fstat(&file).map_err(io_error(path))?;
+        check_regular(&stat, path)?;
         let mut content = Vec::new();
-        let read = File::from(file).take(MOST_OF_ONE + 1).read_to_end(&mut content);
-        if read.map_err(|source| TreeError::Io { path: path.to_owned(), source })? as u64 > MOST_OF_ONE {
-            return Err(TreeError::TooBig(path.to_owned()));
+        let read = File::from(file).take(MAX_FILE_BYTES + 1).read_to_end(&mut content);
+        if read.map_err(io_error(path))? as u64 > MAX_FILE_BYTES {
+            return Err(TreeError::TooLarge(path.to_owned()));
         }
-        Ok(Some(Present {
+        Ok(Some(ExistingFile {
             hash: Digest::of_bytes(&content),
+            mode: stat.st_mode & 0o7777,
+            owner: stat.st_uid,
+            group: stat.st_gid,
+            bytes: content.len(),
             content,
-            mode: about.st_mode & 0o7777,
-            owner: about.st_uid,
-            group: about.st_gid,
-            has_other_names: about.st_nlink > 1,
+            has_hard_links: stat.st_nlink > 1,
         }))
     }
 
-    /// Makes one folder, which must not be there.
-    pub(super) fn make_folder(&self, path: &str) -> Result<(), TreeError> {
-        let folder = self.folder_of(path)?;
-        mkdirat(&folder, name(path), Mode::from_raw_mode(0o755)).map_err(io_error(path))
+    /// Creates one directory, which must not exist.
+    pub(super) fn create_dir(&self, path: &str) -> Result<(), TreeError> {
+        let dir = self.open_parent(path)?;
+        mkdirat(&dir, name(path), Mode::from_raw_mode(0o755)).map_err(io_error(path))
     }
 
-    /// Removes a folder if it is there and empty.
-    pub(super) fn remove_folder(&self, path: &str) -> Result<(), TreeError> {
-        let Some(folder) = self.folder(parent(path))? else { return Ok(()) };
-        match unlinkat(&folder, name(path), AtFlags::REMOVEDIR) {
-            // Not empty: somebody else needs it. Not a folder: it is not the one that was made.
+    /// Removes a directory if it exists and is empty.
+    pub(super) fn remove_dir(&self, path: &str) -> Result<(), TreeError> {
+        let Some(dir) = self.open_dir(parent(path))? else { return Ok(()) };
+        match unlinkat(&dir, name(path), AtFlags::REMOVEDIR) {
+            // Others use it, or have replaced it.
             Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) | Ok(()) => Ok(()),
             Err(errno) => Err(io_error(path)(errno)),
         }
     }
 
-    /// Writes a file beside the place where it will be, whole and synced. One of the same name is a rest of ours.
-    pub(super) fn write(
+    /// Writes and syncs a temporary file in the directory of `path`. An existing file of this name is a leftover of ours.
+    pub(super) fn write_temp(
         &self,
         path: &str,
-        beside: &str,
+        temp_name: &str,
         content: &[u8],
         access: Access,
     ) -> Result<(), TreeError> {
-        let folder = self.folder_of(path)?;
-        let fail = io_error(path);
-        remove(&folder, beside).map_err(&fail)?;
+        let dir = self.open_parent(path)?;
+        unlink(&dir, temp_name).map_err(io_error(path))?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut file = File::from(openat(&folder, beside, flags, Mode::from_raw_mode(0o600)).map_err(&fail)?);
-        let source = |source| TreeError::Io { path: path.to_owned(), source };
-        file.write_all(content).map_err(source)?;
+        let file = openat(&dir, temp_name, flags, Mode::from_raw_mode(0o600)).map_err(io_error(path))?;
+        let mut file = File::from(file);
+        file.write_all(content).map_err(io_error(path))?;
         if let Some((owner, group)) = access.owner {
-            let about = fstat(&file).map_err(&fail)?;
-            if (about.st_uid, about.st_gid) != (owner, group) {
+            let stat = fstat(&file).map_err(io_error(path))?;
+            if (stat.st_uid, stat.st_gid) != (owner, group) {
                 let (owner, group) = (rustix::fs::Uid::from_raw(owner), rustix::fs::Gid::from_raw(group));
-                // Who may not give files away keeps them; the preview has said so.
+                // Without the permission to change it the owner stays; the preview has warned about that.
                 let _ = fchown(&file, Some(owner), Some(group));
             }
         }
-        fchmod(&file, Mode::from_raw_mode(access.mode)).map_err(&fail)?;
-        file.sync_all().map_err(source)
+        fchmod(&file, Mode::from_raw_mode(access.mode)).map_err(io_error(path))?;
+        file.sync_all().map_err(io_error(path))
     }
 
-    /// Puts a file that was written beside its place into it. Only a `new` one refuses to take the place of another.
-    pub(super) fn put(&self, path: &str, beside: &str, new: bool) -> Result<(), TreeError> {
-        let folder = self.folder_of(path)?;
-        let fail = io_error(path);
-        if new {
-            match renameat_with(&folder, beside, &folder, name(path), RenameFlags::NOREPLACE) {
-                // File systems that do not know it.
+    /// Renames a temporary file to its final name. If it `is_new`, it must not replace an existing file.
+    pub(super) fn rename_temp(&self, path: &str, temp_name: &str, is_new: bool) -> Result<(), TreeError> {
+        let dir = self.open_parent(path)?;
+        if is_new {
+            match renameat_with(&dir, temp_name, &dir, name(path), RenameFlags::NOREPLACE) {
+                // Some file systems do not support NOREPLACE.
                 Err(Errno::INVAL | Errno::NOSYS) => {}
-                renamed => return renamed.map_err(fail),
+                renamed => return renamed.map_err(io_error(path)),
             }
         }
-        renameat(&folder, beside, &folder, name(path)).map_err(fail)
+        renameat(&dir, temp_name, &dir, name(path)).map_err(io_error(path))
     }
 
-    /// Removes a file, if it is there.
-    pub(super) fn remove(&self, path: &str) -> Result<(), TreeError> {
-        let Some(folder) = self.folder(parent(path))? else { return Ok(()) };
-        remove(&folder, name(path)).map_err(io_error(path))
+    /// Removes a file, if it exists.
+    pub(super) fn remove_file(&self, path: &str) -> Result<(), TreeError> {
+        let Some(dir) = self.open_dir(parent(path))? else { return Ok(()) };
+        unlink(&dir, name(path)).map_err(io_error(path))
     }
 
-    /// Removes what was written beside a place, if it is there.
-    pub(super) fn remove_beside(&self, path: &str, beside: &str) -> Result<(), TreeError> {
-        match self.folder(parent(path)) {
-            Ok(Some(folder)) => remove(&folder, beside).map_err(io_error(path)),
-            // Behind something that is not our folder there is nothing of ours.
-            Ok(None) | Err(TreeError::Link(_) | TreeError::NotFolder(_)) => Ok(()),
+    /// Removes a temporary file in the directory of `path`, if it exists.
+    pub(super) fn remove_temp(&self, path: &str, temp_name: &str) -> Result<(), TreeError> {
+        match self.open_dir(parent(path)) {
+            Ok(Some(dir)) => unlink(&dir, temp_name).map_err(io_error(path)),
+            // A replaced directory contains no files of ours.
+            Ok(None) | Err(TreeError::Symlink(_) | TreeError::NotDirectory(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Makes the names in the folder of a path last, if it is there.
-    pub(super) fn sync_folder_of(&self, path: &str) -> Result<(), TreeError> {
-        let Some(folder) = self.folder(parent(path))? else { return Ok(()) };
-        fsync(&folder).map_err(io_error(path))
+    /// Makes the names in the directory of a path durable, if it exists.
+    pub(super) fn sync_parent(&self, path: &str) -> Result<(), TreeError> {
+        let Some(dir) = self.open_dir(parent(path))? else { return Ok(()) };
+        fsync(&dir).map_err(io_error(path))
     }
 
-    /// Every note, and whether it is marked.
-    fn notes(&self, notes: &str) -> Result<Vec<(String, bool)>, TreeError> {
-        let fail = io_error(notes);
-        let Some(folder) = self.folder(notes)? else { return Ok(Vec::new()) };
-        let mut found = Vec::new();
-        for entry in Dir::read_from(&folder).map_err(&fail)? {
-            let entry = entry.map_err(&fail)?;
+    /// Lists the registered attempts, and whether each is in progress.
+    fn attempts(&self) -> Result<Vec<(String, bool)>, TreeError> {
+        let Some(dir) = self.open_dir(ATTEMPTS_DIR)? else { return Ok(Vec::new()) };
+        let mut attempts = Vec::new();
+        for entry in Dir::read_from(&dir).map_err(io_error(ATTEMPTS_DIR))? {
+            let entry = entry.map_err(io_error(ATTEMPTS_DIR))?;
             let Ok(name) = entry.file_name().to_str() else { continue };
             if name == "." || name == ".." {
                 continue;
             }
-            match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(about) => found.push((name.to_owned(), about.st_size > 0)),
+            match statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => attempts.push((name.to_owned(), stat.st_size > 0)),
                 Err(Errno::NOENT) => {}
-                Err(errno) => return Err(fail(errno)),
+                Err(errno) => return Err(io_error(ATTEMPTS_DIR)(errno)),
             }
         }
-        Ok(found)
+        Ok(attempts)
     }
 
-    /// Notes a name in a folder of the root that is for notes only, and strikes out those that are over.
-    pub(super) fn note(&self, notes: &str, name: &str, over: impl Fn(&str) -> bool) -> Result<(), TreeError> {
-        for (noted, _) in self.notes(notes)?.iter().filter(|(noted, _)| over(noted)) {
-            let folder = self.folder(notes)?.ok_or_else(|| io_error(notes)(Errno::NOENT))?;
-            remove(&folder, noted).map_err(io_error(notes))?;
+    /// Registers an attempt, and unregisters those that are obsolete.
+    pub(super) fn register(&self, key: &str, is_obsolete: impl Fn(&str) -> bool) -> Result<(), TreeError> {
+        for (other, _) in self.attempts()?.iter().filter(|(other, _)| is_obsolete(other)) {
+            self.remove_attempt(other)?;
         }
-        self.write_note(notes, name, b"")
+        self.write_attempt(key, b"")
     }
 
-    /// Marks a note: what is noted is under way, and nothing else may be done before it is struck out.
-    pub(super) fn mark(&self, notes: &str, name: &str) -> Result<(), TreeError> {
-        self.write_note(notes, name, b"under way\n")
+    /// Marks an attempt as in progress. Other attempts must wait until it is unregistered.
+    pub(super) fn mark_in_progress(&self, key: &str) -> Result<(), TreeError> {
+        self.write_attempt(key, b"in progress\n")
     }
 
-    fn write_note(&self, notes: &str, name: &str, text: &[u8]) -> Result<(), TreeError> {
-        let fail = io_error(notes);
-        match mkdirat(&self.root, notes, Mode::from_raw_mode(0o700)) {
+    fn write_attempt(&self, key: &str, text: &[u8]) -> Result<(), TreeError> {
+        match mkdirat(&self.root, ATTEMPTS_DIR, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(fail(errno)),
+            Err(errno) => return Err(io_error(ATTEMPTS_DIR)(errno)),
         }
-        let folder = self.folder(notes)?.ok_or_else(|| fail(Errno::NOENT))?;
+        let dir = self.open_dir(ATTEMPTS_DIR)?.ok_or_else(|| io_error(ATTEMPTS_DIR)(Errno::NOENT))?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(&folder, name, flags, Mode::from_raw_mode(0o600)).map_err(&fail)?;
+        let file = openat(&dir, key, flags, Mode::from_raw_mode(0o600)).map_err(io_error(ATTEMPTS_DIR))?;
         if text.is_empty() {
             return Ok(());
         }
         let mut file = File::from(file);
-        let written = file.write_all(text).and_then(|()| file.sync_all());
-        written.map_err(|source| TreeError::Io { path: notes.to_owned(), source })
+        file.write_all(text).and_then(|()| file.sync_all()).map_err(io_error(ATTEMPTS_DIR))
     }
 
-    /// Whether a name is noted, and not marked.
-    pub(super) fn is_noted(&self, notes: &str, name: &str) -> Result<bool, TreeError> {
-        Ok(self.notes(notes)?.iter().any(|(noted, marked)| noted == name && !marked))
+    /// Whether an attempt is registered and not in progress.
+    pub(super) fn is_registered(&self, key: &str) -> Result<bool, TreeError> {
+        Ok(self.attempts()?.iter().any(|(other, is_in_progress)| other == key && !is_in_progress))
     }
 
-    /// A marked note that is none of these.
-    pub(super) fn under_way(
+    /// Finds an attempt in progress that is not one of the caller's own.
+    pub(super) fn find_in_progress(
         &self,
-        notes: &str,
-        own: impl Fn(&str) -> bool,
+        is_own: impl Fn(&str) -> bool,
     ) -> Result<Option<String>, TreeError> {
-        let all = self.notes(notes)?;
-        Ok(all.into_iter().find(|(noted, marked)| *marked && !own(noted)).map(|(noted, _)| noted))
+        let mut attempts = self.attempts()?.into_iter();
+        Ok(attempts.find(|(key, is_in_progress)| *is_in_progress && !is_own(key)).map(|(key, _)| key))
     }
 
-    /// Strikes out a name without the lock of the root: its folder stays.
-    pub(super) fn strike_at(root: &str, notes: &str, name: &str) -> Result<(), TreeError> {
-        let tree = Self { root: open(root, FOLDER, Mode::empty()).map_err(io_error(root))? };
-        let Some(folder) = tree.folder(notes)? else { return Ok(()) };
-        remove(&folder, name).map_err(io_error(notes))
+    /// Unregisters an attempt without the lock of the root, and therefore keeps the directory.
+    pub(super) fn unregister_without_lock(root: &str, key: &str) -> Result<(), TreeError> {
+        Self { root: open(root, OPEN_DIR, Mode::empty()).map_err(io_error(root))? }.remove_attempt(key)
     }
 
-    /// Strikes out a name, and the folder with the last one.
-    pub(super) fn strike(&self, notes: &str, name: &str) -> Result<(), TreeError> {
-        let Some(folder) = self.folder(notes)? else { return Ok(()) };
-        remove(&folder, name).map_err(io_error(notes))?;
-        self.remove_folder(notes)
+    /// Unregisters an attempt, and removes the directory with the last one.
+    pub(super) fn unregister(&self, key: &str) -> Result<(), TreeError> {
+        self.remove_attempt(key)?;
+        self.remove_dir(ATTEMPTS_DIR)
+    }
+
+    fn remove_attempt(&self, key: &str) -> Result<(), TreeError> {
+        self.remove_file(&format!("{ATTEMPTS_DIR}/{key}"))
     }
 }
 
-fn remove(folder: &OwnedFd, name: &str) -> Result<(), Errno> {
-    match unlinkat(folder, name, AtFlags::empty()) {
+fn unlink(dir: &OwnedFd, name: &str) -> Result<(), Errno> {
+    match unlinkat(dir, name, AtFlags::empty()) {
         Err(Errno::NOENT) => Ok(()),
         removed => removed,
     }
 }
 
-fn file_type(about: &rustix::fs::Stat) -> FileType {
-    FileType::from_raw_mode(about.st_mode)
+fn file_type(stat: &rustix::fs::Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
 }
 
-fn regular(about: &rustix::fs::Stat, path: &str) -> Result<(), TreeError> {
-    match file_type(about) {
+fn check_regular(stat: &rustix::fs::Stat, path: &str) -> Result<(), TreeError> {
+    match file_type(stat) {
         FileType::RegularFile => Ok(()),
-        FileType::Symlink => Err(TreeError::Link(path.to_owned())),
-        _ => Err(TreeError::NotFile(path.to_owned())),
+        FileType::Symlink => Err(TreeError::Symlink(path.to_owned())),
+        _ => Err(TreeError::NotRegular(path.to_owned())),
     }
 }
 

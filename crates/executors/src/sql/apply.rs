@@ -1,256 +1,245 @@
-//! Carrying out and undoing, each as one transaction with a mark in it, and finding out by the mark how one ended.
+//! Applies and rolls back, each in one transaction with a marker, and finds out by the marker how a transaction ended.
 //!
-//! That nothing was changed is said only while COMMIT was not sent, or once the attempt is shut out by a mark.
+//! A failure reports that nothing was changed only if COMMIT was not sent, or if the attempt was abandoned by its marker.
 
 use std::time::Duration;
 
 use super::Sql;
-use super::link::{Inside, Link, Trouble, WAIT_FOR_OTHERS};
-use super::marks::{Kind, Marks, State};
-use crate::{Changed, Failure, Halt, Run, Settled};
+use super::attempt_marker::{MarkerKey, MarkerKind, MarkerState};
+use super::connection::{LOCK_TIMEOUT, SqlConnection, SqlError, TransactionId};
+use crate::{Changed, Failure, Run, Settled};
 
-/// How often it is asked how a COMMIT ended whose answer was lost, and how long it waits after each time.
-const PAUSES_MS: [u64; 12] = [50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000, 5_000, 5_000, 5_000];
-/// How often it is asked even though the run is to end: about three seconds.
-const LEAST_TRIES: usize = 7;
+/// The waits between attempts to find out how a COMMIT ended whose response was lost.
+const RETRY_BACKOFF_MS: [u64; 12] = [50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000, 5_000, 5_000, 5_000];
+/// How many attempts are made even if the run must stop: about three seconds.
+const MIN_ATTEMPTS: usize = 7;
+const ABANDON_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long finding out how it ended may take.
-const SETTLE_WITHIN: Duration = Duration::from_secs(15);
-
-/// For people.
-pub(super) fn rows(number: u64) -> String {
-    format!("{number} row{}", if number == 1 { "" } else { "s" })
+pub(super) fn row_count(count: u64) -> String {
+    format!("{count} row{}", if count == 1 { "" } else { "s" })
 }
 
-/// What is ready to be committed, or need not be.
-enum Ready {
-    Commit(Link),
-    /// The mark says that it was done before.
-    Done(&'static str),
-}
-
-/// How one try to undo ended.
-enum Undone {
-    Yes(&'static str),
-    /// The answer to COMMIT was lost.
-    Perhaps(Trouble),
-}
-
-fn ended(halt: Halt, changed: Changed) -> Failure {
-    let again = halt == Halt::Lost && changed == Changed::Nothing;
-    Failure { halted: Some(halt), again, ..Failure::after(changed, halt.message(None)) }
-}
-
-fn failed(trouble: Trouble, changed: Changed) -> Failure {
-    let changed = if trouble.escaped { Changed::Unknown } else { changed };
-    Failure { again: trouble.again, ..Failure::after(changed, trouble.message) }
+fn failure(error: SqlError, side_effects: Changed) -> Failure {
+    let side_effects = if error.left_transaction { Changed::Unknown } else { side_effects };
+    Failure { again: error.is_retryable, ..Failure::after(side_effects, error.message) }
 }
 
 impl Sql {
-    pub(super) async fn carry_out(&self, run: &Run) -> Result<(), Failure> {
-        let statements = self.read_again(&run.parameters)?.forward;
-        let ready = run.halted.or(self.make_ready(run, &statements)).await;
-        let mut link = match ready.map_err(|halt| ended(halt, Changed::Nothing))? {
-            Ok(Ready::Commit(link)) => link,
-            Ok(Ready::Done(why)) => {
-                say(run, why);
-                return Ok(());
-            }
-            Err(trouble) => return Err(failed(trouble, Changed::Nothing)),
+    pub(super) async fn apply_statements(&self, run: &Run) -> Result<(), Failure> {
+        let statements = self.parse_again(&run.parameters)?.forward;
+        let prepared = run.halted.or(self.prepare(run, &statements)).await;
+        let prepared = prepared.map_err(|reason| Failure::stopped(reason, Changed::Nothing))?;
+        let Some(connection) = prepared.map_err(|error| failure(error, Changed::Nothing))? else {
+            write_line(run, "this attempt is already applied; nothing was repeated");
+            return Ok(());
         };
-        if let Some(halt) = run.halted.now() {
-            return Err(ended(halt, Changed::Nothing));
+        if let Some(reason) = run.halted.now() {
+            return Err(Failure::stopped(reason, Changed::Nothing));
         }
-        // From here on a halt comes too late: what was sent cannot be taken back, only asked for.
-        match link.commit().await {
-            Ok(()) => {
-                link.close().await;
-                Ok(())
-            }
-            Err(lost) => {
-                drop(link);
-                self.after_lost_commit(run, lost).await
-            }
+        // From here on it is too late to stop, because a COMMIT that was sent cannot be taken back.
+        match connection.commit().await {
+            Ok(()) => Ok(()),
+            Err(error) => self.resolve_lost_commit(run, error).await,
         }
     }
 
-    /// Everything up to COMMIT.
-    async fn make_ready(&self, run: &Run, statements: &[String]) -> Result<Ready, Trouble> {
-        let mut link = self.target.open().await?;
-        let marks = link.marks(&run.task_id, run.attempt).await?;
-        let begun = link.begin().await?;
-        if !link.mark(&marks, Kind::Apply, State::Applied).await? {
-            return match link.marked(&marks, Kind::Apply).await? {
-                Some(State::Applied) => {
-                    Ok(Ready::Done("this attempt was applied before: nothing is done again"))
+    /// Does everything up to COMMIT. None if the marker shows that the attempt was committed before.
+    async fn prepare(&self, run: &Run, statements: &[String]) -> Result<Option<SqlConnection>, SqlError> {
+        let mut connection = self.target.connect().await?;
+        let key = connection.marker_key(&run.task_id, run.attempt).await?;
+        let transaction = connection.begin(true).await?;
+        if !connection.insert_marker(&key, MarkerKind::Apply, MarkerState::Applied).await? {
+            return match connection.marker(&key, MarkerKind::Apply).await? {
+                Some(MarkerState::Applied) => Ok(None),
+                _ => {
+                    Err(SqlError::permanent("this attempt was abandoned by the recovery of its lost worker"))
                 }
-                _ => Err(Trouble::lasting(
-                    "somebody else found this attempt without its worker and gave it up",
-                )),
             };
         }
-        run_all(&mut link, run, statements, begun).await?;
-        still_marked(&mut link, &marks, Kind::Apply, State::Applied).await?;
-        Ok(Ready::Commit(link))
+        run_statements(&mut connection, run, statements, transaction).await?;
+        check_marker(&mut connection, &key, MarkerKind::Apply, MarkerState::Applied).await?;
+        Ok(Some(connection))
     }
 
-    /// Asks on new connections until it is known how it ended.
-    async fn after_lost_commit(&self, run: &Run, lost: Trouble) -> Result<(), Failure> {
-        let mut why = String::new();
-        for (tries, pause) in PAUSES_MS.into_iter().enumerate() {
-            match self.shut_out(&run.task_id, run.attempt).await {
+    /// Asks on new connections until it is known how the COMMIT ended.
+    async fn resolve_lost_commit(&self, run: &Run, commit_error: SqlError) -> Result<(), Failure> {
+        let mut last_error = String::new();
+        for (attempts, backoff) in RETRY_BACKOFF_MS.into_iter().enumerate() {
+            match self.abandon_attempt(&run.task_id, run.attempt).await {
                 Ok(Settled::Everything | Settled::Part) => {
-                    say(
+                    write_line(
                         run,
-                        "the answer to COMMIT was lost, and the mark of this attempt says that it was done",
+                        "the response to COMMIT was lost, but the marker of this attempt shows that it was applied",
                     );
                     return Ok(());
                 }
                 Ok(Settled::Nothing) => {
-                    let message = format!("nothing was committed: {}", lost.message);
-                    return Err(failed(Trouble { message, ..lost }, Changed::Nothing));
+                    let message = format!("nothing was committed: {}", commit_error.message);
+                    return Err(failure(SqlError { message, ..commit_error }, Changed::Nothing));
                 }
-                Err(trouble) => why = trouble.message,
+                Err(error) => last_error = error.message,
             }
-            if tries + 1 >= LEAST_TRIES && run.halted.now().is_some() {
+            if !back_off(run, attempts, backoff).await {
                 break;
             }
-            tokio::time::sleep(Duration::from_millis(pause)).await;
         }
         let message = format!(
-            "the answer to COMMIT was lost ({}), and nobody could be asked how it ended ({why})",
-            lost.message
+            "the response to COMMIT was lost ({}), and its outcome could not be determined ({last_error})",
+            commit_error.message
         );
         Err(Failure { halted: run.halted.now(), ..Failure::after(Changed::Unknown, message) })
     }
 
-    /// Sets the mark of an attempt as given up, unless it says already how it ended. Waits for a transaction of that attempt
-    /// that is still open, but not long.
-    pub(super) async fn shut_out(&self, task_id: &str, attempt: u64) -> Result<Settled, Trouble> {
-        let late =
-            |_| Err(Trouble::passing(format!("the database took longer than {} s", SETTLE_WITHIN.as_secs())));
-        // Whatever it did until then it would do again.
-        tokio::time::timeout(SETTLE_WITHIN, self.mark_as_given_up(task_id, attempt))
-            .await
-            .unwrap_or_else(late)
+    /// Marks an attempt as abandoned, unless its marker already shows how it ended. Waits a short time for an open transaction of
+    /// that attempt.
+    pub(super) async fn abandon_attempt(&self, task_id: &str, attempt: u64) -> Result<Settled, SqlError> {
+        let seconds = ABANDON_TIMEOUT.as_secs();
+        let timed_out =
+            |_| Err(SqlError::retryable(format!("the database did not answer within {seconds} s")));
+        // Cancelling is safe, because the operation can be repeated.
+        let abandon = self.insert_abandoned_marker(task_id, attempt);
+        tokio::time::timeout(ABANDON_TIMEOUT, abandon).await.unwrap_or_else(timed_out)
     }
 
-    async fn mark_as_given_up(&self, task_id: &str, attempt: u64) -> Result<Settled, Trouble> {
-        let mut link = self.target.open().await?;
-        let marks = link.marks(task_id, attempt).await?;
-        link.begin().await?;
-        link.limit(None, WAIT_FOR_OTHERS).await?;
-        link.mark(&marks, Kind::Apply, State::Abandoned).await?;
-        let settled = match link.marked(&marks, Kind::Apply).await? {
-            Some(State::Applied) => Settled::Everything,
-            Some(State::Abandoned) => Settled::Nothing,
-            Some(State::Undone) | None => {
-                let message = format!("the mark of attempt {attempt} of {task_id} says nothing known");
-                return Err(Trouble::lasting(message));
+    async fn insert_abandoned_marker(&self, task_id: &str, attempt: u64) -> Result<Settled, SqlError> {
+        let mut connection = self.target.connect().await?;
+        let key = connection.marker_key(task_id, attempt).await?;
+        connection.begin(true).await?;
+        connection.set_timeouts(None, LOCK_TIMEOUT).await?;
+        connection.insert_marker(&key, MarkerKind::Apply, MarkerState::Abandoned).await?;
+        let outcome = match connection.marker(&key, MarkerKind::Apply).await? {
+            Some(MarkerState::Applied) => Settled::Everything,
+            Some(MarkerState::Abandoned) => Settled::Nothing,
+            Some(MarkerState::RolledBack) | None => {
+                let message = format!("the marker of attempt {attempt} of task {task_id} is corrupt");
+                return Err(SqlError::permanent(message));
             }
         };
-        // Whoever hears of it relies on it.
-        link.commit().await?;
-        link.close().await;
-        Ok(settled)
+        // The caller relies on the marker.
+        connection.commit().await?;
+        Ok(outcome)
     }
 
-    pub(super) async fn undo(&self, run: &Run, stash: &[u8]) -> Result<(), Failure> {
-        let stays = |message: String| Failure::after(Changed::Something, message);
-        let statements: Vec<String> = if stash.is_empty() {
-            self.read_again(&run.parameters).map_err(|failure| stays(failure.message))?.back
+    pub(super) async fn run_rollback(&self, run: &Run, rollback_data: &[u8]) -> Result<(), Failure> {
+        let still_changed = |message: String| Failure::after(Changed::Something, message);
+        let statements: Vec<String> = if rollback_data.is_empty() {
+            self.parse_again(&run.parameters).map_err(|failure| still_changed(failure.message))?.rollback
         } else {
-            let unreadable = |error| stays(format!("what was kept to undo it cannot be read: {error}"));
-            serde_json::from_slice(stash).map_err(unreadable)?
+            let unreadable = |error| still_changed(format!("cannot read the rollback data: {error}"));
+            serde_json::from_slice(rollback_data).map_err(unreadable)?
         };
         if statements.is_empty() {
-            return Err(stays("there is no way back: the task has no rollback_statements".to_owned()));
+            return Err(still_changed(
+                "cannot roll back: the task has no rollback_statements; undo the change by hand".to_owned(),
+            ));
         }
-        let (mut unsure, mut last) = (false, Failure::refused("it was not tried"));
-        for (tries, pause) in PAUSES_MS.into_iter().enumerate() {
-            match self.undo_once(run, &statements).await {
-                Ok(Undone::Yes(how)) => {
-                    say(run, how);
+        let (mut is_unknown, mut last_failure) = (false, Failure::refused("not attempted"));
+        for (attempts, backoff) in RETRY_BACKOFF_MS.into_iter().enumerate() {
+            match self.try_rollback(run, &statements).await {
+                Ok(Ok(message)) => {
+                    write_line(run, message);
                     return Ok(());
                 }
-                // The mark tells the next try whether this one was committed.
-                Ok(Undone::Perhaps(lost)) => (unsure, last) = (true, failed(lost, Changed::Something)),
-                Err(failure) => last = failure,
+                // The marker tells the next try whether this one was committed.
+                Ok(Err(error)) => (is_unknown, last_failure) = (true, failure(error, Changed::Something)),
+                Err(failure) => last_failure = failure,
             }
-            let halted = last.halted.is_some() || (tries + 1 >= LEAST_TRIES && run.halted.now().is_some());
-            if halted || !last.again {
+            let is_final = last_failure.halted.is_some() || !last_failure.again;
+            if is_final || !back_off(run, attempts, backoff).await {
                 break;
             }
-            tokio::time::sleep(Duration::from_millis(pause)).await;
         }
-        if unsure {
-            let message =
-                format!("the answer to COMMIT was lost, and nobody could be asked: {}", last.message);
-            return Err(Failure { changed: Changed::Unknown, message, ..last });
+        if is_unknown {
+            let message = format!(
+                "the response to COMMIT was lost, and its outcome could not be determined: {}",
+                last_failure.message
+            );
+            return Err(Failure { changed: Changed::Unknown, message, ..last_failure });
         }
-        Err(last)
+        Err(last_failure)
     }
 
-    async fn undo_once(&self, run: &Run, statements: &[String]) -> Result<Undone, Failure> {
+    /// Tries to roll back once. The inner error means that the response to COMMIT was lost.
+    async fn try_rollback(
+        &self,
+        run: &Run,
+        statements: &[String],
+    ) -> Result<Result<&'static str, SqlError>, Failure> {
         let work = async {
-            let mut link = self.target.open().await?;
-            let marks = link.marks(&run.task_id, run.attempt).await?;
-            let begun = link.begin().await?;
-            // Only what was applied is undone; and what was not must not be applied afterwards.
-            link.mark(&marks, Kind::Apply, State::Abandoned).await?;
-            if link.marked(&marks, Kind::Apply).await? != Some(State::Applied) {
-                return Ok((link, "nothing was applied, so nothing is changed back"));
+            let mut connection = self.target.connect().await?;
+            let key = connection.marker_key(&run.task_id, run.attempt).await?;
+            let transaction = connection.begin(true).await?;
+            // Only an applied attempt is rolled back, and one that was not applied must not be applied afterwards.
+            connection.insert_marker(&key, MarkerKind::Apply, MarkerState::Abandoned).await?;
+            if connection.marker(&key, MarkerKind::Apply).await? != Some(MarkerState::Applied) {
+                return Ok((connection, "nothing was applied, so nothing is rolled back"));
             }
-            if !link.mark(&marks, Kind::Undo, State::Undone).await? {
-                return Ok((link, "it was changed back before: nothing is done again"));
+            if !connection.insert_marker(&key, MarkerKind::Rollback, MarkerState::RolledBack).await? {
+                return Ok((connection, "this attempt is already rolled back; nothing was repeated"));
             }
-            run_all(&mut link, run, statements, begun).await?;
-            still_marked(&mut link, &marks, Kind::Undo, State::Undone).await?;
-            Ok((link, "changed back"))
+            run_statements(&mut connection, run, statements, transaction).await?;
+            check_marker(&mut connection, &key, MarkerKind::Rollback, MarkerState::RolledBack).await?;
+            Ok((connection, "rolled back"))
         };
-        let done = run.halted.or(work).await.map_err(|halt| ended(halt, Changed::Something))?;
-        let (mut link, how) = done.map_err(|trouble| failed(trouble, Changed::Something))?;
-        if let Some(halt) = run.halted.now() {
-            return Err(ended(halt, Changed::Something));
+        let result =
+            run.halted.or(work).await.map_err(|reason| Failure::stopped(reason, Changed::Something))?;
+        let (connection, message) = result.map_err(|error| failure(error, Changed::Something))?;
+        if let Some(reason) = run.halted.now() {
+            return Err(Failure::stopped(reason, Changed::Something));
         }
-        match link.commit().await {
-            Ok(()) => {
-                link.close().await;
-                Ok(Undone::Yes(how))
-            }
-            Err(lost) if lost.again => Ok(Undone::Perhaps(lost)),
-            // The database refused it, and says so.
-            Err(refused) => Err(failed(refused, Changed::Something)),
+        match connection.commit().await {
+            // The database has rejected the COMMIT.
+            Err(error) if !error.is_retryable => Err(failure(error, Changed::Something)),
+            result => Ok(result.map(|()| message)),
         }
     }
 }
 
-/// Carries out one after the other, and says how many rows each concerned.
-async fn run_all(link: &mut Link, run: &Run, statements: &[String], begun: Inside) -> Result<(), Trouble> {
+/// Waits before the next try. False if the run must stop and enough tries were made.
+async fn back_off(run: &Run, attempts: usize, backoff_ms: u64) -> bool {
+    if attempts + 1 >= MIN_ATTEMPTS && run.halted.now().is_some() {
+        return false;
+    }
+    tokio::time::sleep(Duration::from_millis(backoff_ms)).await;
+    true
+}
+
+/// Runs the statements in order and writes to the output how many rows each has affected.
+async fn run_statements(
+    connection: &mut SqlConnection,
+    run: &Run,
+    statements: &[String],
+    transaction: TransactionId,
+) -> Result<(), SqlError> {
     for (number, sql) in (1..).zip(statements) {
-        let done = link.run(sql).await;
-        let done = done.map_err(|trouble| Trouble {
-            message: format!("statement {number}: {}", trouble.message),
-            ..trouble
+        let rows = connection.run_statement(sql).await;
+        let rows = rows.map_err(|error| SqlError {
+            message: format!("statement {number}: {}", error.message),
+            ..error
         })?;
-        if !link.is_inside(begun).await? {
-            let message = format!("statement {number} ended the transaction: what is before it may stay");
-            return Err(Trouble { escaped: true, ..Trouble::lasting(message) });
+        if !connection.is_in_transaction(transaction).await? {
+            let message =
+                format!("statement {number} ended the transaction, so earlier statements may be committed");
+            return Err(SqlError { left_transaction: true, ..SqlError::permanent(message) });
         }
-        say(run, &format!("statement {number}: {}", rows(done)));
+        write_line(run, &format!("statement {number}: {}", row_count(rows)));
     }
     Ok(())
 }
 
-async fn still_marked(link: &mut Link, marks: &Marks, kind: Kind, state: State) -> Result<(), Trouble> {
-    if link.marked(marks, kind).await? == Some(state) {
+/// Checks that the statements have not changed the marker of their own attempt.
+async fn check_marker(
+    connection: &mut SqlConnection,
+    key: &MarkerKey,
+    kind: MarkerKind,
+    state: MarkerState,
+) -> Result<(), SqlError> {
+    if connection.marker(key, kind).await? == Some(state) {
         return Ok(());
     }
-    Err(Trouble::lasting(
-        "the statements removed the mark of their own attempt: nothing of them is committed",
-    ))
+    Err(SqlError::permanent("the statements removed the marker of their own attempt; nothing was committed"))
 }
 
-fn say(run: &Run, line: &str) {
+fn write_line(run: &Run, line: &str) {
     run.output.say(format!("{line}\n").as_bytes());
 }

@@ -1,12 +1,12 @@
-//! SQL: the statements of a task are one transaction on a connection that an operator named.
+//! SQL: the statements of a task are one transaction on a connection that an operator has configured.
 //!
-//! In the same transaction a mark is set for the attempt, in a table of the same database: so the mark is there exactly if the
-//! change is. It settles a COMMIT whose answer was lost, and whoever sets it first as given up keeps that attempt out for good.
-//! A preview runs as a role of its own in a transaction that is never committed.
+//! The same transaction inserts a marker for the attempt into a table of the same database, so that the marker exists exactly if
+//! the changes do. It tells how a COMMIT ended whose response was lost. An attempt whose marker was first inserted as abandoned
+//! can never be applied. A preview runs under its own role in a transaction that is never committed.
 
 mod apply;
-mod link;
-mod marks;
+mod attempt_marker;
+mod connection;
 mod preview;
 mod statements;
 
@@ -15,16 +15,17 @@ use ade_domain::task::Preview;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use self::link::Target;
+use self::connection::Target;
 use self::statements::Statements;
-use crate::{Executor, Failure, Fence, Parameters, Run, Settled, Work};
+use crate::parameters::invalid_parameters;
+use crate::{BoxFuture, Executor, Failure, Fence, Parameters, Run, Settled};
 
-/// One named connection.
+/// Runs statements on one named connection.
 #[derive(Clone)]
 pub struct Sql {
     name: String,
     target: Target,
-    preview: Option<Target>,
+    preview_target: Option<Target>,
     secrets: Vec<String>,
 }
 
@@ -35,51 +36,47 @@ impl std::fmt::Debug for Sql {
 }
 
 impl Sql {
-    /// A connection to PostgreSQL (`postgres://…`) or SQLite (`sqlite:///path/to/file`). Without a URL for previews there are
-    /// none; on PostgreSQL it must name another role, as what is previewed nobody has looked at yet.
+    /// A connection to PostgreSQL (`postgres://…`) or SQLite (`sqlite:///path/to/file`). Without `preview_url` there are no
+    /// previews. On PostgreSQL it must name another role, because a preview runs statements that nobody has approved yet.
     pub fn new(name: impl Into<String>, url: &str, preview_url: Option<&str>) -> Result<Self, Invalid> {
-        let target = Target::read(url, "/url")?;
-        let preview = preview_url.map(|url| Target::read(url, "/preview_url")).transpose()?;
-        if let Some(preview) = &preview {
-            if preview.dialect() != target.dialect() {
+        let target = Target::parse(url, "/url")?;
+        let preview_target = preview_url.map(|url| Target::parse(url, "/preview_url")).transpose()?;
+        if let Some(preview_target) = &preview_target {
+            if preview_target.dialect() != target.dialect() {
                 return Err(Invalid::at("/preview_url", "must be the same kind of database as url"));
             }
-            if target.role().is_some() && target.role() == preview.role() {
-                let detail = "must name another role than url, one that may only do what a preview needs: \
-                              what it runs nobody has approved yet";
+            if target.role().is_some() && target.role() == preview_target.role() {
+                let detail = "must name another role than url, with only the rights that a preview needs: \
+                              it runs statements that nobody has approved yet";
                 return Err(Invalid::at("/preview_url", detail));
             }
         }
         let secrets = [Some(url), preview_url].into_iter().flatten().flat_map(secrets_of).collect();
-        Ok(Self { name: name.into(), target, preview, secrets })
+        Ok(Self { name: name.into(), target, preview_target, secrets })
     }
 
-    /// Where tasks for it are carried out.
     #[must_use]
     pub fn place(&self) -> String {
         format!("sql:{}", self.name)
     }
 
-    /// What must never be seen.
+    /// Texts that must be redacted in all output.
     #[must_use]
     pub fn secrets(&self) -> Vec<String> {
         self.secrets.clone()
     }
 
-    fn read(&self, parameters: &Parameters) -> Result<Statements, Vec<Invalid>> {
-        Statements::read(parameters, self.target.dialect(), &self.name)
+    fn parse(&self, parameters: &Parameters) -> Result<Statements, Vec<Invalid>> {
+        Statements::parse(parameters, self.target.dialect(), &self.name)
     }
 
-    /// The same where they were checked long ago.
-    fn read_again(&self, parameters: &Parameters) -> Result<Statements, Failure> {
-        self.read(parameters).map_err(|faults| {
-            let each = faults.iter().map(|fault| format!("{} {}", fault.pointer, fault.detail));
-            Failure::refused(each.collect::<Vec<_>>().join("; "))
-        })
+    /// Parses parameters that were valid when the task was proposed.
+    fn parse_again(&self, parameters: &Parameters) -> Result<Statements, Failure> {
+        self.parse(parameters).map_err(invalid_parameters)
     }
 }
 
-/// The password of a URL as it is written there and as it is, and the URL if it has one.
+/// The password of a URL, decoded and as written, and the URL itself if it contains one.
 fn secrets_of(url: &str) -> Vec<String> {
     let Ok(parsed) = Url::parse(url) else { return Vec::new() };
     let mut secrets = Vec::new();
@@ -87,8 +84,8 @@ fn secrets_of(url: &str) -> Vec<String> {
         secrets.push(percent_decode_str(password).decode_utf8_lossy().into_owned());
         secrets.push(password.to_owned());
     }
-    let asked = parsed.query_pairs().filter(|(name, _)| name == "password");
-    secrets.extend(asked.map(|(_, password)| password.into_owned()));
+    let in_query = parsed.query_pairs().filter(|(name, _)| name == "password");
+    secrets.extend(in_query.map(|(_, password)| password.into_owned()));
     if !secrets.is_empty() {
         secrets.push(url.to_owned());
     }
@@ -97,37 +94,37 @@ fn secrets_of(url: &str) -> Vec<String> {
 
 impl Executor for Sql {
     fn check(&self, parameters: &Parameters) -> Result<(), Vec<Invalid>> {
-        self.read(parameters).map(drop)
+        self.parse(parameters).map(drop)
     }
 
-    fn preview<'a>(&'a self, parameters: &'a Parameters) -> Work<'a, Result<Preview, Failure>> {
-        Box::pin(self.make_preview(parameters))
+    fn preview<'a>(&'a self, parameters: &'a Parameters) -> BoxFuture<'a, Result<Preview, Failure>> {
+        Box::pin(self.run_preview(parameters))
     }
 
-    fn stash<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Vec<u8>, Failure>> {
+    fn stash<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<u8>, Failure>> {
         Box::pin(async move {
-            let back = self.read_again(&run.parameters)?.back;
-            if back.is_empty() {
+            let rollback = self.parse_again(&run.parameters)?.rollback;
+            if rollback.is_empty() {
                 return Ok(Vec::new());
             }
-            serde_json::to_vec(&back).map_err(|error| Failure::refused(error.to_string()))
+            serde_json::to_vec(&rollback).map_err(|error| Failure::refused(error.to_string()))
         })
     }
 
-    fn apply<'a>(&'a self, run: &'a Run, _: &'a [u8]) -> Work<'a, Result<(), Failure>> {
-        Box::pin(self.carry_out(run))
+    fn apply<'a>(&'a self, run: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(self.apply_statements(run))
     }
 
-    fn roll_back<'a>(&'a self, run: &'a Run, stash: &'a [u8]) -> Work<'a, Result<(), Failure>> {
-        Box::pin(self.undo(run, stash))
+    fn roll_back<'a>(&'a self, run: &'a Run, rollback_data: &'a [u8]) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(self.run_rollback(run, rollback_data))
     }
 
-    fn settle<'a>(&'a self, run: &'a Run, _: &'a [u8]) -> Work<'a, Result<Settled, Failure>> {
+    fn settle<'a>(&'a self, run: &'a Run, _: &'a [u8]) -> BoxFuture<'a, Result<Settled, Failure>> {
         Box::pin(async move {
-            let settled = self.shut_out(&run.task_id, run.attempt).await;
-            settled.map_err(|trouble| Failure {
-                again: trouble.again,
-                ..Failure::refused(format!("cannot find out what was applied: {}", trouble.message))
+            let outcome = self.abandon_attempt(&run.task_id, run.attempt).await;
+            outcome.map_err(|error| Failure {
+                again: error.is_retryable,
+                ..Failure::refused(format!("cannot determine what was applied: {}", error.message))
             })
         })
     }
@@ -137,6 +134,6 @@ impl Executor for Sql {
     }
 
     fn can_roll_back(&self, parameters: &Parameters) -> bool {
-        self.read(parameters).is_ok_and(|statements| !statements.back.is_empty())
+        self.parse(parameters).is_ok_and(|statements| !statements.rollback.is_empty())
     }
 }

@@ -1,4 +1,4 @@
-//! What statements would do: tried as a restricted role, and never committed. Dropped at any point, it leaves nothing.
+//! Previews statements by running them as a restricted role, without ever committing. A dropped preview has no effects.
 
 use std::time::Duration;
 
@@ -6,67 +6,67 @@ use ade_domain::task::{Preview, PreviewChange};
 use tokio::time::Instant;
 
 use super::Sql;
-use super::apply::rows;
-use super::link::{Link, Target, Trouble};
-use super::statements::{kind, shortened};
-use crate::{Failure, Parameters, preview_of};
+use super::apply::row_count;
+use super::connection::{SqlConnection, SqlError, Target};
+use super::statements::{change_kind, summary};
+use crate::{Failure, Parameters, preview_of, preview_within};
 
-/// How long all of it may take.
-const WITHIN: Duration = Duration::from_secs(12);
-/// How long statements may take together: less, so that the database can still say so.
-const STATEMENTS: Duration = Duration::from_secs(10);
-/// How long one waits for locks of others, who should not wait long for us either.
-const LOCKS: Duration = Duration::from_secs(2);
+const PREVIEW_TIMEOUT: Duration = Duration::from_secs(12);
+/// For all statements together. Shorter, so that the database itself can report the timeout.
+const STATEMENTS_TIMEOUT: Duration = Duration::from_secs(10);
+/// Short, because others wait for the locks of this preview meanwhile.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Sql {
-    pub(super) async fn make_preview(&self, parameters: &Parameters) -> Result<Preview, Failure> {
-        let statements = self.read_again(parameters)?.forward;
-        let Some(target) = &self.preview else { return Ok(Preview::none()) };
-        let made = tokio::time::timeout(WITHIN, attempt(target, &statements)).await;
-        let seconds = WITHIN.as_secs();
-        made.unwrap_or_else(|_| Err(Failure::not_now(format!("finding out took longer than {seconds} s"))))
+    pub(super) async fn run_preview(&self, parameters: &Parameters) -> Result<Preview, Failure> {
+        let statements = self.parse_again(parameters)?.forward;
+        let Some(target) = &self.preview_target else { return Ok(Preview::none()) };
+        preview_within(PREVIEW_TIMEOUT, preview(target, &statements)).await
     }
 }
 
-async fn attempt(target: &Target, statements: &[String]) -> Result<Preview, Failure> {
-    let cannot = |trouble: Trouble| Failure { again: trouble.again, ..Failure::refused(trouble.message) };
-    let mut link = target.open().await.map_err(cannot)?;
-    let tried = try_all(&mut link, target, statements).await;
-    link.take_back().await;
-    let (changes, errors) = tried.map_err(cannot)?;
+async fn preview(target: &Target, statements: &[String]) -> Result<Preview, Failure> {
+    let failure = |error: SqlError| Failure { again: error.is_retryable, ..Failure::refused(error.message) };
+    let mut connection = target.connect().await.map_err(failure)?;
+    let result = try_statements(&mut connection, target, statements).await;
+    connection.roll_back_and_close().await;
+    let (changes, errors) = result.map_err(failure)?;
     Ok(preview_of(changes, Vec::new(), errors))
 }
 
-/// What would change, up to the first statement that fails. It fails itself only where nobody can tell.
-async fn try_all(
-    link: &mut Link,
+/// Runs the statements up to the first one that fails. A permanent error of a statement is a result; other errors are returned.
+async fn try_statements(
+    connection: &mut SqlConnection,
     target: &Target,
     statements: &[String],
-) -> Result<(Vec<PreviewChange>, Vec<String>), Trouble> {
-    let (mut changes, until) = (Vec::with_capacity(statements.len()), Instant::now() + STATEMENTS);
-    let begun = link.begin_to_try().await?;
+) -> Result<(Vec<PreviewChange>, Vec<String>), SqlError> {
+    let mut changes = Vec::with_capacity(statements.len());
+    let deadline = Instant::now() + STATEMENTS_TIMEOUT;
+    let transaction = connection.begin(false).await?;
     for (number, sql) in (1..).zip(statements) {
-        link.limit(Some(until.saturating_duration_since(Instant::now())), LOCKS).await?;
-        let done = match link.run(sql).await {
-            Ok(done) => done,
-            Err(trouble) if trouble.again => {
-                return Err(Trouble {
-                    message: format!("statement {number}: {}", trouble.message),
-                    ..trouble
-                });
+        // Set before each statement, because a statement may change the limits for the following ones.
+        let left = deadline.saturating_duration_since(Instant::now());
+        connection.set_timeouts(Some(left), LOCK_TIMEOUT).await?;
+        let rows = match connection.run_statement(sql).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                let message = format!("statement {number}: {}", error.message);
+                if error.is_retryable {
+                    return Err(SqlError { message, ..error });
+                }
+                return Ok((changes, vec![message]));
             }
-            Err(trouble) => return Ok((changes, vec![format!("statement {number}: {}", trouble.message)])),
         };
-        if !link.is_inside(begun).await? {
-            let message = format!("statement {number} ended the transaction that it was tried in");
+        if !connection.is_in_transaction(transaction).await? {
+            let message = format!("statement {number} ended the transaction of the preview");
             tracing::error!(message, "a preview may have changed something");
             return Ok((changes, vec![message]));
         }
         changes.push(PreviewChange {
-            kind: kind(sql, target.dialect()),
-            what: format!("statement {number}: {}", shortened(sql)),
+            kind: change_kind(sql, target.dialect()),
+            what: format!("statement {number}: {}", summary(sql)),
             before: None,
-            after: Some(rows(done)),
+            after: Some(row_count(rows)),
             diff: None,
         });
     }

@@ -1,18 +1,17 @@
-//! A process that watches over a command: it must not go on when whoever started it is killed, stands still, or has lost what
-//! the command runs under.
+//! A process that watches a command. It kills the command when the process that started it dies, is suspended, or loses the
+//! locks under which the command runs.
 //!
-//! It is this program again, as a hidden subcommand, and is ready before the command starts. It leads a process group
-//! that the command joins before its first instruction: so it knows whom to end without being told, and nobody else can
-//! get the number of that group while it lives. Its standard input is a pipe whose other end only its [`Watchdog`] has.
-//! What comes through it says until when the command may go on, or that it has ended. Its end, or silence for too long, says
-//! that whoever is at the other end was killed or stands still: then the group is asked to end and, after the grace,
-//! killed, with the watchdog in it.
+//! The watchdog is this program again, as a hidden subcommand, and is ready before the command starts. It leads a process group
+//! that the command joins before its first instruction. So the watchdog knows which processes to kill without further messages,
+//! and the id of the group cannot be reused while it lives. Its stdin is a pipe whose other end only its [`Watchdog`] has.
+//! Messages through this pipe extend the deadline of the command or report that it has exited. If the pipe closes or the deadline
+//! passes, the group gets SIGTERM and, after the grace, SIGKILL, the watchdog included.
 //!
-//! A command that takes a group of its own (timeout(1) does) is ended with that group if the watchdog was told which one it is.
-//! What it starts in other groups (setsid, the jobs of an interactive shell) is out of reach.
+//! A command that creates its own group, as timeout(1) does, is killed with that group, because the watchdog is told its pid.
+//! Processes that it starts in other groups (setsid, jobs of an interactive shell) are out of reach.
 
-mod words;
-mod work;
+mod process;
+mod protocol;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,18 +25,18 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::{Instant, timeout};
 
-pub use words::Terms;
-use words::{READY, Word};
-pub use work::run;
+pub use process::run;
+pub use protocol::Terms;
+use protocol::{Message, READY};
 
-/// How the hidden subcommand is called.
+/// The name of the hidden subcommand.
 pub const NAME: &str = "watchdog";
-/// What is running now, also if its file was replaced meanwhile.
-const OWN: &str = "/proc/self/exe";
-/// How long a watchdog is waited for that has nothing left to do: somebody may have stopped it.
-const SOON: Duration = Duration::from_secs(1);
+/// The running executable, even if its file was replaced meanwhile.
+const CURRENT_EXE: &str = "/proc/self/exe";
+/// How long to wait for the watchdog itself, which may be suspended.
+const WATCHDOG_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The program that has the watchdog in it.
+/// The program that contains the watchdog.
 #[derive(Debug, Clone)]
 pub struct Program {
     path: PathBuf,
@@ -45,76 +44,81 @@ pub struct Program {
 }
 
 impl Program {
-    /// This one, which has to call [`run`] for its subcommand [`NAME`].
+    /// The current program, which must call [`run`] for its subcommand [`SUBCOMMAND`].
     #[must_use]
     pub fn own() -> Self {
-        Self { path: OWN.into(), subcommand: Some(NAME) }
+        Self { path: CURRENT_EXE.into(), subcommand: Some(NAME) }
     }
 
-    /// Another one, which does nothing but to call [`run`].
+    /// Another program, which must do nothing but call [`run`].
     #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), subcommand: None }
     }
 }
 
-/// The number of a process, if it is one.
-pub(crate) fn number(process: &Child) -> Option<Pid> {
+/// The pid of a process that was not reaped yet.
+pub(crate) fn pid_of(process: &Child) -> Option<Pid> {
     process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
-fn send(group: Pid, signal: Signal) {
-    // The group may be gone already, which is what was wanted.
+fn signal_group(group: Pid, signal: Signal) {
+    // An error means that the group has already exited.
     let _ = kill_process_group(group, signal);
 }
 
-/// The command, whose number may become another's once it has ended.
+/// The watched command. Its pidfd detects that it has exited, after which its pid may be reused.
 #[derive(Debug)]
-struct Watched {
+struct WatchedCommand {
     pid: Pid,
-    itself: OwnedFd,
+    fd: OwnedFd,
 }
 
-impl Watched {
-    /// Nothing if it has ended already.
+impl WatchedCommand {
+    /// None if it has already exited.
     fn new(pid: Pid) -> Option<Self> {
-        pidfd_open(pid, PidfdFlags::empty()).ok().map(|itself| Self { pid, itself })
+        pidfd_open(pid, PidfdFlags::empty()).ok().map(|fd| Self { pid, fd })
     }
 
-    /// If it lives, and has left that group.
-    fn send(&self, left: Pid, signal: Signal) {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        if poll(&mut [PollFd::new(&self.itself, PollFlags::IN)], Some(&now)) == Ok(0) {
-            send_to_leaver(self.pid, left, signal);
-        }
+    fn is_alive(&self) -> bool {
+        let no_wait = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&no_wait)) == Ok(0)
     }
 }
 
-/// To a command that has left its group, with all of its own group if it leads one. Its number must still be its own: nobody has
-/// waited for it yet.
-pub(crate) fn send_to_leaver(command: Pid, left: Pid, signal: Signal) {
+/// Signals the group, and the command if it has left it.
+fn signal_all(command: Option<&WatchedCommand>, group: Pid, signal: Signal) {
+    if let Some(command) = command.filter(|command| command.is_alive()) {
+        signal_outside_group(command.pid, group, signal);
+    }
+    signal_group(group, signal);
+}
+
+/// Signals a command that has left `group`, with all of its own group if it leads one. The command must not have been reaped, so
+/// that its pid is still its own.
+pub(crate) fn signal_outside_group(command: Pid, group: Pid, signal: Signal) {
     match getpgid(Some(command)) {
-        Ok(group) if group == command => send(group, signal),
-        // It may have ended meanwhile.
-        Ok(group) if group != left => drop(kill_process(command, signal)),
+        Ok(own_group) if own_group == command => signal_group(own_group, signal),
+        // An error means that it has exited meanwhile.
+        Ok(own_group) if own_group != group => drop(kill_process(command, signal)),
         _ => {}
     }
 }
 
-/// A watchdog, as whoever started it sees it. Without a last word from us its group is ended.
+/// A handle to a watchdog process. Unless it is [dismissed](Self::dismiss), the watchdog kills its group when this is dropped.
 #[derive(Debug)]
 pub struct Watchdog {
     process: Child,
     group: Pid,
-    command: Option<Watched>,
-    /// Where it said that it is ready, and where nothing comes any more but the end.
-    life: Option<ChildStdout>,
+    command: Option<WatchedCommand>,
+    /// After the ready message nothing comes through its stdout but the end, when the watchdog exits.
+    stdout: Option<ChildStdout>,
     has_terminal: bool,
 }
 
 impl Watchdog {
-    /// Starts one, and waits until it is ready. From then on its group is the place for the command.
-    pub async fn start(program: &Program, terms: Terms) -> io::Result<Self> {
+    /// Starts a watchdog and waits until it is ready. The command must then be started in its [`group`](Self::group).
+    pub async fn start(program: &Program, config: Terms) -> io::Result<Self> {
         let mut process = Command::new(&program.path)
             .args(program.subcommand)
             .arg0("ade")
@@ -125,80 +129,80 @@ impl Watchdog {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()?;
-        let group = number(&process).ok_or_else(|| io::Error::other("the watchdog has no number"))?;
-        let life = process.stdout.take();
-        let has_terminal = terms.terminal_to.is_some();
-        let mut watchdog = Self { group, process, command: None, life, has_terminal };
-        watchdog.tell(&terms.encoded()).await?;
-        let mut said = [0; READY.len()];
-        if let Some(life) = &mut watchdog.life {
-            life.read_exact(&mut said).await?;
+        let group = pid_of(&process).ok_or_else(|| io::Error::other("the watchdog has no pid"))?;
+        let stdout = process.stdout.take();
+        let has_terminal = config.terminal_to.is_some();
+        let mut watchdog = Self { group, process, command: None, stdout, has_terminal };
+        watchdog.send(&config.encode()).await?;
+        let mut received = [0; READY.len()];
+        if let Some(stdout) = &mut watchdog.stdout {
+            stdout.read_exact(&mut received).await?;
         }
-        if said == READY { Ok(watchdog) } else { Err(io::Error::other("it is no watchdog that was started")) }
+        if received == READY {
+            Ok(watchdog)
+        } else {
+            Err(io::Error::other("the program that was started is not a watchdog"))
+        }
     }
 
-    /// The group that the command has to join.
+    /// The process group that the command must join.
     #[must_use]
     pub const fn group(&self) -> Pid {
         self.group
     }
 
-    /// Which process the command is, in case that it leaves the group. If the watchdog is gone, [`Self::gone`] tells.
+    /// Tells the watchdog which process is the command, in case it leaves the group. [`Self::wait_exit`] detects errors.
     pub async fn watch(&mut self, command: &Child) {
-        let Some(pid) = number(command) else { return };
-        self.command = Watched::new(pid);
-        let _ = self.tell(&Word::Watch(pid).encoded()).await;
+        let Some(pid) = pid_of(command) else { return };
+        self.command = WatchedCommand::new(pid);
+        let _ = self.send(&Message::Watch(pid).encode()).await;
     }
 
-    /// Waits until the watchdog is gone, which it should not be. Nothing is lost if this is given up.
+    /// Waits until the watchdog has exited unexpectedly. Cancel safe.
     pub async fn gone(&mut self) {
-        if let Some(life) = &mut self.life {
-            // It says nothing any more; an error is an end as well.
-            while life.read(&mut [0]).await.is_ok_and(|read| read > 0) {}
-            self.life = None;
+        if let Some(stdout) = &mut self.stdout {
+            // An error counts as the end.
+            while stdout.read(&mut [0]).await.is_ok_and(|read| read > 0) {}
+            self.stdout = None;
         }
     }
 
-    /// Sends a signal to the command and all that it started.
+    /// Signals the command and all processes of its group.
     pub fn pass_on(&self, signal: Signal) {
-        if let Some(command) = &self.command {
-            command.send(self.group, signal);
-        }
-        send(self.group, signal);
+        signal_all(self.command.as_ref(), self.group, signal);
     }
 
-    /// The command may go on until then. If the watchdog is gone, [`Self::gone`] tells.
-    pub async fn trust_until(&mut self, until: Instant) {
-        let _ = self.tell(&Word::Trusted(until).encoded()).await;
+    /// Lets the command run until `deadline`. [`Self::wait_exit`] detects errors.
+    pub async fn trust_until(&mut self, deadline: Instant) {
+        let _ = self.send(&Message::ExtendDeadline(deadline).encode()).await;
     }
 
-    /// The command has ended, or has never begun; what it left running may go on.
+    /// Ends the watchdog after the command has exited or could not be started. Other processes of the group keep running.
     pub async fn dismiss(mut self) {
-        // If it was killed, there is nobody to be told.
-        let _ = self.tell(&Word::Done.encoded()).await;
-        if timeout(SOON, self.process.wait()).await.is_err() {
-            // It alone: the others of its group may go on. How it ended does not matter.
+        // An error means that the watchdog was killed.
+        let _ = self.send(&Message::Done.encode()).await;
+        if timeout(WATCHDOG_TIMEOUT, self.process.wait()).await.is_err() {
+            // Kills only the watchdog, not its group.
             let _ = self.process.kill().await;
         }
     }
 
-    /// Kills what is left of the group, and the watchdog with it, which gives the terminal back before. Until it is waited for, its
-    /// number, and so the group's, is its own.
+    /// Kills the group, including the watchdog, which returns the terminal before. The id of the group cannot be reused until the
+    /// watchdog is reaped at the end.
     pub async fn kill(&mut self) {
-        if self.has_terminal && self.tell(&Word::Kill.encoded()).await.is_ok() {
-            let _ = timeout(SOON, self.gone()).await;
+        if self.has_terminal && self.send(&Message::Kill.encode()).await.is_ok() {
+            let _ = timeout(WATCHDOG_TIMEOUT, self.gone()).await;
         }
         self.pass_on(Signal::KILL);
-        // How it ended does not matter.
         let _ = self.process.wait().await;
     }
 
-    async fn tell(&mut self, what: &[u8]) -> io::Result<()> {
-        let pipe = self.process.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        // Whoever is stopped reads nothing, and is not waited for.
-        timeout(SOON, async {
-            pipe.write_all(what).await?;
-            pipe.flush().await
+    async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let stdin = self.process.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        // A suspended watchdog reads nothing.
+        timeout(WATCHDOG_TIMEOUT, async {
+            stdin.write_all(bytes).await?;
+            stdin.flush().await
         })
         .await?
     }

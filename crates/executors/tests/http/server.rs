@@ -1,4 +1,4 @@
-//! A server that answers as it is told, and remembers what it was asked.
+//! A test server that replies as configured and records the requests.
 
 use std::sync::Arc;
 
@@ -7,133 +7,127 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 
-/// How it answers.
 #[derive(Debug, Clone)]
-pub(crate) enum How {
-    /// With these bytes.
-    Say(String),
-    /// With a body that never ends.
-    Endless,
-    /// With a head, and then nothing.
-    Head,
-    /// Not at all, while the connection stays open.
-    Never,
-    /// Not at all: it hangs up.
-    HangUp,
+pub(crate) enum Reply {
+    Bytes(String),
+    EndlessBody,
+    /// A head and the beginning of a body. The connection stays open.
+    IncompleteBody,
+    /// Nothing, while the connection stays open.
+    None,
+    /// Closes the connection without a response.
+    Close,
 }
 
 pub(crate) struct Server {
     pub(crate) port: u16,
-    /// What it was asked, as it came.
-    pub(crate) asked: mpsc::UnboundedReceiver<String>,
-    /// Bytes of endless bodies that were taken before somebody hung up.
-    pub(crate) taken: mpsc::UnboundedReceiver<usize>,
+    requests: mpsc::UnboundedReceiver<String>,
+    /// How many bytes of each endless body were sent before the client closed the connection.
+    pub(crate) sent_bytes: mpsc::UnboundedReceiver<usize>,
 }
 
-pub(crate) fn ok(body: &str) -> How {
-    How::Say(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+pub(crate) fn ok(body: &str) -> Reply {
+    Reply::Bytes(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
 }
 
-pub(crate) fn status(line: &str) -> How {
-    How::Say(format!("HTTP/1.1 {line}\r\nContent-Length: 0\r\n\r\n"))
+pub(crate) fn status(line: &str) -> Reply {
+    Reply::Bytes(format!("HTTP/1.1 {line}\r\nContent-Length: 0\r\n\r\n"))
 }
 
 impl Server {
-    pub(crate) async fn start(how: How) -> Self {
-        Self::start_with(how, None).await
+    pub(crate) async fn start(reply: Reply) -> Self {
+        Self::start_with(reply, None).await
     }
 
-    pub(crate) async fn start_with(how: How, tls: Option<TlsAcceptor>) -> Self {
+    pub(crate) async fn start_with(reply: Reply, tls: Option<TlsAcceptor>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
-        let (asks, asked) = mpsc::unbounded_channel();
-        let (takes, taken) = mpsc::unbounded_channel();
+        let (request_sender, requests) = mpsc::unbounded_channel();
+        let (sent_sender, sent_bytes) = mpsc::unbounded_channel();
         let tls = tls.map(Arc::new);
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.expect("accepts");
-                let (how, asks, takes, tls) = (how.clone(), asks.clone(), takes.clone(), tls.clone());
+                let (reply, tls) = (reply.clone(), tls.clone());
+                let (requests, sent_bytes) = (request_sender.clone(), sent_sender.clone());
                 tokio::spawn(async move {
                     match tls {
-                        None => serve(stream, how, asks, takes).await,
+                        None => serve(stream, reply, requests, sent_bytes).await,
                         Some(tls) => {
                             if let Ok(stream) = tls.accept(stream).await {
-                                serve(stream, how, asks, takes).await;
+                                serve(stream, reply, requests, sent_bytes).await;
                             }
                         }
                     }
                 });
             }
         });
-        Self { port, asked, taken }
+        Self { port, requests, sent_bytes }
     }
 
-    /// As it is listed.
     pub(crate) fn host(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// A URL of it.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.host())
     }
 
-    /// The next thing that it was asked.
-    pub(crate) async fn next(&mut self) -> String {
-        self.asked.recv().await.expect("it runs")
+    /// The next request, verbatim.
+    pub(crate) async fn next_request(&mut self) -> String {
+        self.requests.recv().await.expect("the server runs")
     }
 
-    pub(crate) fn was_asked(&mut self) -> bool {
-        self.asked.try_recv().is_ok()
+    pub(crate) fn was_called(&mut self) -> bool {
+        self.requests.try_recv().is_ok()
     }
 }
 
 async fn serve(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    how: How,
-    asks: mpsc::UnboundedSender<String>,
-    takes: mpsc::UnboundedSender<usize>,
+    reply: Reply,
+    requests: mpsc::UnboundedSender<String>,
+    sent_bytes: mpsc::UnboundedSender<usize>,
 ) {
-    let Some(request) = read(&mut stream).await else { return };
-    asks.send(request).expect("somebody listens");
-    match how {
-        How::Say(answer) => {
-            // Whoever asked may have gone.
-            let _ = stream.write_all(answer.as_bytes()).await;
+    let Some(request) = read_request(&mut stream).await else { return };
+    requests.send(request).expect("the receiver exists");
+    match reply {
+        Reply::Bytes(bytes) => {
+            // The client may have closed the connection.
+            let _ = stream.write_all(bytes.as_bytes()).await;
             let _ = stream.shutdown().await;
         }
-        How::Endless => {
+        Reply::EndlessBody => {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n").await;
-            let (part, mut taken) = ([b'x'; 65_536], 0);
-            while let Ok(more) = stream.write(&part).await {
-                taken += more;
+            let (chunk, mut sent) = ([b'x'; 65_536], 0);
+            while let Ok(written) = stream.write(&chunk).await {
+                sent += written;
             }
-            takes.send(taken).expect("somebody listens");
+            sent_bytes.send(sent).expect("the receiver exists");
         }
-        How::Head => {
+        Reply::IncompleteBody => {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf").await;
             let _ = stream.read(&mut [0]).await;
         }
-        How::Never => {
+        Reply::None => {
             let _ = stream.read(&mut [0]).await;
         }
-        How::HangUp => {}
+        Reply::Close => {}
     }
 }
 
-/// A whole request.
-async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
-    let (mut all, mut part) = (Vec::new(), [0; 4_096]);
+async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
+    let (mut received, mut buffer) = (Vec::new(), [0; 4_096]);
     loop {
-        let text = String::from_utf8_lossy(&all).into_owned();
+        let text = String::from_utf8_lossy(&received).into_owned();
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
             let head = head.to_ascii_lowercase();
-            let long = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap_or("0");
-            if body.len() >= long.parse().expect("a number") {
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap_or("0");
+            if body.len() >= length.parse().expect("a number") {
                 return Some(text);
             }
         }
-        let read = stream.read(&mut part).await.ok().filter(|read| *read > 0)?;
-        all.extend_from_slice(&part[..read]);
+        let read = stream.read(&mut buffer).await.ok().filter(|read| *read > 0)?;
+        received.extend_from_slice(&buffer[..read]);
     }
 }

@@ -1,4 +1,4 @@
-//! A database of either kind with a table of three rows, for scenarios that run on both. One PostgreSQL for all of them.
+//! Test databases of either kind with a table of three rows. All tests share one PostgreSQL server.
 
 use std::sync::Arc;
 
@@ -20,54 +20,59 @@ const TABLE: [&str; 2] = [
 pub(crate) async fn server() -> Arc<Postgres> {
     let start = || async {
         let server = Postgres::start().expect("starts");
-        server.psql("postgres", PREVIEWER).expect("made");
+        server.psql("postgres", PREVIEWER).expect("created");
         Arc::new(server)
     };
     SERVER.get_or_init(start).await.clone()
 }
 
-/// A database, and what would end with it.
-pub(crate) struct Opened {
+/// A database of one test, with an executor for it.
+pub(crate) struct TestDatabase {
     pub(crate) sql: Sql,
     pub(crate) url: String,
-    database: Result<String, TempDir>,
+    kind: Kind,
 }
 
-pub(crate) async fn on_sqlite() -> Opened {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("things.sqlite3");
+enum Kind {
+    Postgres { database: String },
+    Sqlite { _dir: TempDir },
+}
+
+pub(crate) async fn on_sqlite() -> TestDatabase {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("things.sqlite3");
     std::fs::write(&path, b"").expect("written");
     let url = format!("sqlite://{}", path.display());
-    let sql = Sql::new("shop", &url, Some(&url)).expect("usable");
-    let opened = Opened { sql, url, database: Err(folder) };
+    let sql = Sql::new("shop", &url, Some(&url)).expect("valid");
+    let database = TestDatabase { sql, url, kind: Kind::Sqlite { _dir: dir } };
     for statement in TABLE {
-        opened.ask(statement).await;
+        database.query(statement).await;
     }
-    opened
+    database
 }
 
-pub(crate) async fn on_postgres() -> Opened {
+pub(crate) async fn on_postgres() -> TestDatabase {
     let name = format!("t{}", Uuid::now_v7().simple());
     let url = server().await.create_database(&name).expect("created");
-    let preview = url.replace("postgres@", "previewer@");
-    let sql = Sql::new("shop", &url, Some(&preview)).expect("usable");
-    let opened = Opened { sql, url, database: Ok(name) };
+    let preview_url = url.replace("postgres@", "previewer@");
+    let sql = Sql::new("shop", &url, Some(&preview_url)).expect("valid");
+    let database = TestDatabase { sql, url, kind: Kind::Postgres { database: name } };
     for statement in TABLE {
-        opened.ask(statement).await;
+        database.query(statement).await;
     }
-    opened.ask("GRANT SELECT, INSERT, UPDATE, DELETE ON things TO previewer").await;
-    opened
+    database.query("GRANT SELECT, INSERT, UPDATE, DELETE ON things TO previewer").await;
+    database
 }
 
-impl Opened {
-    /// What the first column of a question says, for somebody else.
-    pub(crate) async fn ask(&self, sql: &str) -> Vec<String> {
-        match &self.database {
-            Ok(name) => {
-                let printed = server().await.psql(name, sql).expect("answered");
+impl TestDatabase {
+    /// Runs a query on another connection and returns its first column.
+    pub(crate) async fn query(&self, sql: &str) -> Vec<String> {
+        match &self.kind {
+            Kind::Postgres { database } => {
+                let printed = server().await.psql(database, sql).expect("answered");
                 printed.lines().map(str::to_owned).collect()
             }
-            Err(_) => {
+            Kind::Sqlite { .. } => {
                 let mut connection = SqliteConnection::connect(&self.url).await.expect("connects");
                 let rows =
                     sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut connection).await.expect("answered");
@@ -76,42 +81,43 @@ impl Opened {
         }
     }
 
-    /// What every thing is worth.
+    /// The column `worth` of all rows.
     pub(crate) async fn worth(&self) -> Vec<String> {
-        self.ask("SELECT worth FROM things ORDER BY id").await
+        self.query("SELECT worth FROM things ORDER BY id").await
     }
 
     pub(crate) fn is_postgres(&self) -> bool {
-        self.database.is_ok()
+        matches!(self.kind, Kind::Postgres { .. })
     }
 }
 
-pub(crate) fn parameters(statements: &[&str], back: &[&str]) -> Parameters {
-    let all = json!({ "connection": "shop", "statements": statements, "rollback_statements": back });
-    let Value::Object(all) = all else { unreachable!("it is an object") };
-    all
+pub(crate) fn parameters(statements: &[&str], rollback: &[&str]) -> Parameters {
+    let parameters =
+        json!({ "connection": "shop", "statements": statements, "rollback_statements": rollback });
+    let Value::Object(parameters) = parameters else { unreachable!("it is an object") };
+    parameters
 }
 
-/// The first attempt of a new task, and who could end it.
-pub(crate) fn run(statements: &[&str], back: &[&str]) -> (watch::Sender<Option<Halt>>, Run) {
-    let (halt, halted) = Halted::new();
+/// The first attempt of a new task, with the sender of its stop signal.
+pub(crate) fn run(statements: &[&str], rollback: &[&str]) -> (watch::Sender<Option<Halt>>, Run) {
+    let (stop_sender, stop) = Halted::new();
     let run = Run {
         approved: None,
         task_id: Uuid::now_v7().to_string(),
         attempt: 1,
-        parameters: parameters(statements, back),
+        parameters: parameters(statements, rollback),
         tokens: Vec::new(),
         output: Output::new(Secrets::default(), None),
-        halted,
+        halted: stop,
     };
-    (halt, run)
+    (stop_sender, run)
 }
 
-pub(crate) fn said(run: &Run) -> String {
+pub(crate) fn output_of(run: &Run) -> String {
     run.output.finish().expect("no file").0
 }
 
-/// Each scenario is a test on SQLite and one on PostgreSQL.
+/// Makes a test on SQLite and one on PostgreSQL of each scenario.
 macro_rules! on_both {
     ($($scenario:ident),+ $(,)?) => {
         mod sqlite {

@@ -1,9 +1,9 @@
-//! SQL is applied once or not at all, previewed without a trace, undone once, and settled for good.
+//! SQL is applied at most once, previewed without effects, rolled back at most once, and its outcome can be resolved.
 
-#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
+#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "test helpers fail like tests")]
 
 #[macro_use]
 mod database;
 
-mod both;
 mod postgres;
+mod scenarios;

@@ -1,35 +1,37 @@
-//! What is refused, however it is written, and that nothing else is called than what was looked at.
+//! Forbidden destinations are rejected in every notation, and only checked addresses are called.
 
 use std::sync::Mutex;
 
 use super::*;
 
-/// Answers one after the other, and the last one again and again.
-struct Answers(Mutex<Vec<Vec<IpAddr>>>);
+/// Returns the given answers in order, and then the last one repeatedly.
+#[derive(Debug)]
+struct FixedResolver(Mutex<Vec<Vec<IpAddr>>>);
 
-impl Resolve for Answers {
-    fn resolve<'a>(&'a self, _: &'a str) -> Work<'a, io::Result<Vec<IpAddr>>> {
-        let mut answers = self.0.lock().expect("nobody failed");
+impl Resolver for FixedResolver {
+    fn resolve<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+        let mut answers = self.0.lock().expect("not poisoned");
         let answer = if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() };
         Box::pin(async move { Ok(answer) })
     }
 }
 
-fn guard(hosts: &[&str], answers: &[&str]) -> Guard {
+fn policy(hosts: &[&str], answers: &[&str]) -> Guard {
     let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
-    let addresses =
-        |answer: &&str| answer.split_whitespace().map(|one| one.parse().expect("an address")).collect();
-    let answers = Answers(Mutex::new(answers.iter().map(addresses).collect()));
-    Guard::new(&hosts).expect("readable").resolved_by(Arc::new(answers))
+    let parse = |answer: &&str| {
+        answer.split_whitespace().map(|address| address.parse().expect("an address")).collect()
+    };
+    let resolver = FixedResolver(Mutex::new(answers.iter().map(parse).collect()));
+    Guard::new(&hosts).expect("valid").with_resolver(Arc::new(resolver))
 }
 
-fn allows(guard: &Guard, url: &str) -> bool {
-    guard.read(url).is_ok()
+fn allows(policy: &Guard, url: &str) -> bool {
+    policy.check(url).is_ok()
 }
 
 #[test]
-fn only_listed_hosts_and_ports_are_called() {
-    let guard = guard(
+fn allows_only_listed_hosts_and_ports() {
+    let policy = policy(
         &["api.example.com", "other.example.com:8443", "10.0.0.5:8443", "[fd00::5]", "localhost:9000"],
         &[],
     );
@@ -43,7 +45,7 @@ fn only_listed_hosts_and_ports_are_called() {
         "https://[fd00:0::5]/",
         "http://localhost:9000/",
     ] {
-        assert!(allows(&guard, url), "{url}");
+        assert!(allows(&policy, url), "{url}");
     }
     for url in [
         "https://api.example.com:8443/",
@@ -70,17 +72,17 @@ fn only_listed_hosts_and_ports_are_called() {
         " https://api.example.com/",
         "https://xn--/",
     ] {
-        assert!(!allows(&guard, url), "{url}");
+        assert!(!allows(&policy, url), "{url}");
     }
-    assert!(!allows(&guard, &format!("https://api.example.com/{}", "a".repeat(LONGEST_URL))));
+    assert!(!allows(&policy, &format!("https://api.example.com/{}", "a".repeat(MAX_URL_BYTES))));
     for host in ["https://a.test", "a.test/path", "ann@a.test", "a.test:70000", "*.a.test", "", "+private"] {
         assert!(Guard::new(&[host.to_owned()]).is_err(), "{host}");
     }
 }
 
 #[tokio::test]
-async fn this_machine_is_not_called_however_it_is_written() {
-    let everyone = guard(&[], &["1.1.1.1"]).and_everyone_public();
+async fn rejects_local_addresses_in_every_notation() {
+    let public = policy(&[], &["1.1.1.1"]).allow_all_public();
     for url in [
         "http://127.0.0.1/",
         "http://127.1/",
@@ -98,15 +100,15 @@ async fn this_machine_is_not_called_however_it_is_written() {
         "http://①②⑦.0.0.1/",
         "http://169.254.169.254/latest/meta-data",
     ] {
-        let refusal = everyone.resolve(url).await.expect_err(url);
-        assert!(!refusal.again && refusal.message.contains("not public"), "{url}: {refusal}");
+        let error = public.resolve(url).await.expect_err(url);
+        assert!(!error.is_retryable && error.message.contains("not public"), "{url}: {error}");
     }
-    let pinned = everyone.resolve("https://a.test:8443/").await.expect("public");
+    let pinned = public.resolve("https://a.test:8443/").await.expect("public");
     assert_eq!(pinned.addresses(), ["1.1.1.1:8443".parse().expect("an address")]);
 }
 
 #[tokio::test]
-async fn names_lead_to_public_addresses_only_unless_it_is_said() {
+async fn names_need_public_addresses_unless_marked_private() {
     for (hosts, addresses, allowed) in [
         ("a.test", "1.1.1.1 2606:4700::1111", true),
         ("a.test", "10.0.0.1", false),
@@ -120,24 +122,24 @@ async fn names_lead_to_public_addresses_only_unless_it_is_said() {
         ("a.test+private", "0.0.0.0", false),
         ("a.test", "", false),
     ] {
-        let resolved = guard(&[hosts], &[addresses]).resolve("https://a.test/").await;
+        let resolved = policy(&[hosts], &[addresses]).resolve("https://a.test/").await;
         assert_eq!(resolved.is_ok(), allowed, "{hosts} at {addresses}: {resolved:?}");
     }
 }
 
 #[tokio::test]
-async fn localhost_is_not_asked_for() {
-    let listed = guard(&["localhost:9000"], &["1.1.1.1"]);
+async fn does_not_resolve_localhost() {
+    let listed = policy(&["localhost:9000"], &["1.1.1.1"]);
     let pinned = listed.resolve("http://localhost:9000/").await.expect("listed");
     assert!(pinned.addresses().iter().all(|address| address.ip().is_loopback()));
-    let everyone = guard(&[], &["127.0.0.1"]).and_everyone_public();
-    assert!(everyone.resolve("http://localhost/").await.is_err());
+    let public = policy(&[], &["127.0.0.1"]).allow_all_public();
+    assert!(public.resolve("http://localhost/").await.is_err());
 }
 
 #[tokio::test]
-async fn what_was_looked_at_stays_when_the_name_moves() {
-    let guard = guard(&["a.test"], &["1.1.1.1", "127.0.0.1"]);
-    let pinned = guard.resolve("https://a.test/").await.expect("public");
-    assert!(guard.resolve("https://a.test/").await.is_err(), "it has moved");
+async fn keeps_checked_addresses_when_dns_changes() {
+    let policy = policy(&["a.test"], &["1.1.1.1", "127.0.0.1"]);
+    let pinned = policy.resolve("https://a.test/").await.expect("public");
+    assert!(policy.resolve("https://a.test/").await.is_err(), "the name resolves differently now");
     assert_eq!(pinned.addresses(), ["1.1.1.1:443".parse().expect("an address")]);
 }

@@ -1,24 +1,27 @@
-//! Parameters that cannot be: where they lead, what they send, and which secrets they name.
+//! Rejected parameters: forbidden URLs, headers and secrets.
 
-use ade_executors::guard::Guard;
+use ade_executors::egress::Guard;
 use ade_executors::{Executor, Http};
 use serde_json::{Value, json};
 
 use crate::{http, run, with_secrets};
 
-/// Where faults are.
-fn faults(http: &Http, parameters: Value) -> Vec<String> {
-    let (_halt, run) = run(parameters);
-    let faults = http.check(&run.parameters).err().unwrap_or_default();
-    faults.into_iter().map(|fault| fault.pointer).collect()
+/// The pointers of all violations.
+fn violations(http: &Http, parameters: Value) -> Vec<String> {
+    let (_stop, run) = run(parameters);
+    let violations = http.check(&run.parameters).err().unwrap_or_default();
+    violations.into_iter().map(|violation| violation.pointer).collect()
 }
 
 #[test]
-fn every_fault_is_named() {
+fn reports_every_violation() {
     let http = http(&["api.test"]);
-    assert_eq!(faults(&http, json!({ "method": "POST", "url": "https://api.test/" })), Vec::<String>::new());
-    assert_eq!(faults(&http, json!({})), ["/method", "/url"]);
-    let wrong = json!({
+    assert_eq!(
+        violations(&http, json!({ "method": "POST", "url": "https://api.test/" })),
+        Vec::<String>::new()
+    );
+    assert_eq!(violations(&http, json!({})), ["/method", "/url"]);
+    let invalid = json!({
         "method": "post",
         "url": "https://other.test/",
         "preview_url": "http://127.0.0.1/",
@@ -27,15 +30,15 @@ fn every_fault_is_named() {
         "body": "x".repeat(131_073),
     });
     assert_eq!(
-        faults(&http, wrong),
+        violations(&http, invalid),
         ["/heders", "/method", "/url", "/preview_url", "/rollback_url", "/body"]
     );
     let body = json!({ "method": "GET", "url": "https://api.test/", "body": 1 });
-    assert_eq!(faults(&http, body), ["/body"]);
+    assert_eq!(violations(&http, body), ["/body"]);
 }
 
 #[test]
-fn no_url_leads_past_the_list() {
+fn rejects_urls_of_unlisted_hosts() {
     let http = http(&["api.test"]);
     for url in [
         "http://2130706433/",
@@ -50,12 +53,12 @@ fn no_url_leads_past_the_list() {
         "file:///etc/passwd",
         "gopher://api.test/",
     ] {
-        assert_eq!(faults(&http, json!({ "method": "POST", "url": url })), ["/url"], "{url}");
+        assert_eq!(violations(&http, json!({ "method": "POST", "url": url })), ["/url"], "{url}");
     }
 }
 
 #[test]
-fn no_header_changes_the_request() {
+fn rejects_reserved_and_malformed_headers() {
     let http = http(&["api.test"]);
     for (name, value) in [
         ("X-A", json!("a\r\nX-B: b")),
@@ -78,15 +81,15 @@ fn no_header_changes_the_request() {
         ("X-A", json!("a".repeat(8_193))),
     ] {
         let parameters = json!({ "method": "POST", "url": "https://api.test/", "headers": { name: value } });
-        assert_eq!(faults(&http, parameters).len(), 1, "{name:?}");
+        assert_eq!(violations(&http, parameters).len(), 1, "{name:?}");
     }
     let twice =
         json!({ "method": "POST", "url": "https://api.test/", "headers": { "X-A": "1", "x-a": "2" } });
-    assert_eq!(faults(&http, twice).len(), 1);
+    assert_eq!(violations(&http, twice).len(), 1);
 }
 
 #[test]
-fn secrets_go_only_to_their_host_and_encrypted() {
+fn restricts_secrets_to_their_host_and_https() {
     let hosts = ["api.test", "api.test:8443", "other.test", "inside.test:80+private", "1.1.1.1", "10.0.0.5"];
     let secrets = [
         ("key", "api.test", "Bearer s3cret"),
@@ -95,18 +98,18 @@ fn secrets_go_only_to_their_host_and_encrypted() {
         ("near", "10.0.0.5", "s3cret"),
     ];
     let http = with_secrets(&hosts, &secrets);
-    let asks = |url: &str, back: Option<&str>, secret: &str| {
+    let check = |url: &str, rollback_url: Option<&str>, secret: &str| {
         let headers = json!({ "Authorization": { "secret": secret } });
         let mut parameters = json!({ "method": "POST", "url": url, "headers": headers });
-        if let Some(back) = back {
-            parameters["rollback_url"] = back.into();
+        if let Some(rollback_url) = rollback_url {
+            parameters["rollback_url"] = rollback_url.into();
         }
-        faults(&http, parameters)
+        violations(&http, parameters)
     };
-    assert_eq!(asks("https://api.test/", Some("https://api.test/back"), "key"), Vec::<String>::new());
-    assert_eq!(asks("http://inside.test/", None, "inner"), Vec::<String>::new());
-    assert_eq!(asks("http://10.0.0.5/", None, "near"), Vec::<String>::new());
-    for (url, back, secret) in [
+    assert_eq!(check("https://api.test/", Some("https://api.test/back"), "key"), Vec::<String>::new());
+    assert_eq!(check("http://inside.test/", None, "inner"), Vec::<String>::new());
+    assert_eq!(check("http://10.0.0.5/", None, "near"), Vec::<String>::new());
+    for (url, rollback_url, secret) in [
         ("https://other.test/", None, "key"),
         ("https://api.test:8443/", None, "key"),
         ("http://api.test/", None, "key"),
@@ -114,15 +117,19 @@ fn secrets_go_only_to_their_host_and_encrypted() {
         ("https://api.test/", None, "inner"),
         ("http://1.1.1.1/", None, "far"),
     ] {
-        assert_eq!(asks(url, back, secret), ["/headers/Authorization"], "{url} {back:?} {secret}");
+        assert_eq!(
+            check(url, rollback_url, secret),
+            ["/headers/Authorization"],
+            "{url} {rollback_url:?} {secret}"
+        );
     }
-    let (_halt, run) = run(json!({
+    let (_stop, run) = run(json!({
         "method": "POST", "url": "https://other.test/", "headers": { "X-A": { "secret": "key" } }
     }));
     assert!(!format!("{:?} {http:?}", http.check(&run.parameters)).contains("s3cret"));
     for value in ["", "two\r\nlines"] {
-        let guard = Guard::new(&[]).expect("readable");
-        let invalid = Http::new(guard, [("key", "api.test", value)]).expect_err("unusable");
-        assert_eq!(invalid.pointer, "/secrets/key/value");
+        let egress = Guard::new(&[]).expect("valid");
+        let violation = Http::new(egress, [("key", "api.test", value)]).expect_err("invalid");
+        assert_eq!(violation.pointer, "/secrets/key/value");
     }
 }

@@ -1,0 +1,97 @@
+//! Commands are killed when their lease ends, even if they leave the process group, the worker is suspended, or the watchdog dies.
+
+use std::os::unix::process::ExitStatusExt as _;
+
+use rustix::process::{Signal, getpgid, kill_process};
+
+use super::tests::{
+    PidFifo, command, owned, run_without_arguments, short_limits, stop_once_started, watchdog,
+};
+use super::*;
+
+/// A script that writes its pid and then runs for a long time.
+fn long_script(fifo: &PidFifo) -> String {
+    format!("echo $$ > {}; exec sleep 1000", fifo.path())
+}
+
+fn spec(
+    argv: &[String],
+    program: &Program,
+    valid_until: Instant,
+) -> (watch::Sender<Instant>, ProcessSpec<'static>) {
+    let (renew, valid_until) = watch::channel(valid_until);
+    let (argv, watchdog) = (argv.to_vec().leak(), Box::leak(Box::new(program.clone())));
+    let grace = short_limits().grace;
+    (renew, ProcessSpec { argv, environment: Vec::new(), grace, watchdog, valid_until: Some(valid_until) })
+}
+
+#[tokio::test]
+async fn kills_command_that_leaves_process_group() {
+    for wrapper in [["setsid", "sh"].as_slice(), &["timeout", "1000", "sh"]] {
+        let fifo = PidFifo::new();
+        let script = long_script(&fifo);
+        let command = command(&[wrapper, &["-c", &script]].concat());
+        for reason in [Halt::Stopped, Halt::Lost] {
+            let (failure, process, _) = stop_once_started(&command, &fifo, reason).await;
+            assert_eq!(failure.halted, Some(reason), "{wrapper:?}");
+            process.assert_exits().await;
+        }
+        // It is killed when the future is dropped, too.
+        let (_stop, run) = run_without_arguments();
+        let process = tokio::select! {
+            result = command.apply(&run, b"") => panic!("{result:?}"),
+            process = fifo.read_pid() => process,
+        };
+        process.assert_exits().await;
+    }
+}
+
+/// Nothing in this process stops the command, as if it were suspended.
+#[tokio::test]
+async fn watchdog_kills_command_after_deadline() {
+    let (_renew, spec) =
+        spec(&owned(&["sleep", "1000"]), &watchdog(), Instant::now() + Duration::from_secs(1));
+    let exit = process::run(spec, std::future::pending::<()>(), std::future::pending(), |_, _| {});
+    let exit = exit.await.expect("started");
+    let signal = exit.status.and_then(|status| status.signal());
+    assert!(signal.is_some() && exit.deadline_passed, "{exit:?}");
+}
+
+#[tokio::test]
+async fn renewal_extends_deadline() {
+    let fifo = PidFifo::new();
+    let script = format!("echo $$ > {}; exec sleep 4", fifo.path());
+    let (renew, spec) =
+        spec(&owned(&["sh", "-c", &script]), &watchdog(), Instant::now() + Duration::from_secs(3));
+    let running = process::run(spec, std::future::pending::<()>(), std::future::pending(), |_, _| {});
+    let (exit, _) = tokio::join!(running, async {
+        fifo.read_pid().await;
+        renew.send_replace(Instant::now() + Duration::from_secs(60));
+    });
+    let exit = exit.expect("started");
+    assert!(exit.status.is_some_and(|status| status.success()) && !exit.deadline_passed, "{exit:?}");
+}
+
+#[tokio::test]
+async fn runs_nothing_without_watchdog() {
+    let (_stop, run) = run_without_arguments();
+    for path in ["/nowhere/to/be/found", "/bin/true", "/bin/cat"] {
+        let command = Command { watchdog: Program::at(path), ..command(&["touch", "/nowhere/at/all"]) };
+        let failure = command.apply(&run, b"").await.expect_err("not started");
+        assert_eq!((failure.changed, failure.again), (Changed::Nothing, true), "{failure}");
+        assert!(failure.message.contains("cannot start its watchdog"), "{failure}");
+    }
+    // A command is killed if its watchdog dies.
+    let fifo = PidFifo::new();
+    let command = command(&["sh", "-c", &long_script(&fifo)]);
+    let (result, process) = tokio::join!(command.apply(&run, b""), async {
+        let process = fifo.read_pid().await;
+        let leader = getpgid(Some(process.pid)).expect("it runs");
+        kill_process(leader, Signal::KILL).expect("killed");
+        process
+    });
+    let failure = result.expect_err("killed");
+    assert_eq!((failure.changed, failure.halted), (Changed::Unknown, None), "{failure}");
+    assert!(failure.message.contains("the watchdog of the command was killed"), "{failure}");
+    process.assert_exits().await;
+}

@@ -1,0 +1,349 @@
+//! One connection for one operation. It is never pooled: when it is dropped at any point, it is closed, and an open transaction is
+//! rolled back. Error messages never contain a password.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ade_domain::Invalid;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long to wait for locks of others, where that is limited.
+pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+/// After this the response to COMMIT counts as lost.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// SQLite instructions between two checks whether the connection was dropped.
+const PROGRESS_INTERVAL: i32 = 10_000;
+/// The primary result code of SQLite for errors without a code of their own.
+const SQLITE_ERROR: &str = "1";
+
+/// Settings that make PostgreSQL release the locks of a suspended worker or a lost machine. They are sent one by one, because older
+/// servers do not know all of them.
+const SESSION_SETTINGS: [&str; 5] = [
+    "SET client_connection_check_interval = '1s'",
+    "SET idle_in_transaction_session_timeout = '15s'",
+    "SET tcp_keepalives_idle = 10",
+    "SET tcp_keepalives_interval = 5",
+    "SET tcp_keepalives_count = 3",
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dialect {
+    Postgres,
+    Sqlite,
+}
+
+#[derive(Clone)]
+pub(super) enum Target {
+    Postgres(Box<PgConnectOptions>),
+    Sqlite(Box<SqliteConnectOptions>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SqlError {
+    pub(super) message: String,
+    pub(super) is_retryable: bool,
+    /// A statement has ended the transaction, so that an unknown part may be committed.
+    pub(super) left_transaction: bool,
+}
+
+impl SqlError {
+    /// A retry would fail in the same way.
+    pub(super) fn permanent(message: impl Into<String>) -> Self {
+        Self { message: message.into(), is_retryable: false, left_transaction: false }
+    }
+
+    /// A retry may succeed.
+    pub(super) fn retryable(message: impl Into<String>) -> Self {
+        Self { is_retryable: true, ..Self::permanent(message) }
+    }
+}
+
+impl Target {
+    pub(super) fn parse(url: &str, pointer: &str) -> Result<Self, Invalid> {
+        // The error of the parser could quote the password, so only the expected form is named.
+        let invalid = |expected: &str| Invalid::at(pointer, format!("must have the form {expected}"));
+        if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+            let expected =
+                "postgres://USER:PASSWORD@HOST:5432/DATABASE, with special characters of the password as %XX";
+            let options: PgConnectOptions = url.parse().map_err(|_| invalid(expected))?;
+            let options = options.application_name("ade").statement_cache_capacity(0);
+            return Ok(Self::Postgres(Box::new(options.disable_statement_logging())));
+        }
+        let expected = "postgres://USER:PASSWORD@HOST:5432/DATABASE or sqlite:///path/to/file";
+        if !url.starts_with("sqlite:") || url.contains(":memory:") || url.contains("mode=memory") {
+            return Err(invalid(expected));
+        }
+        let options: SqliteConnectOptions = url.parse().map_err(|_| invalid(expected))?;
+        let options = options.create_if_missing(false).busy_timeout(LOCK_TIMEOUT);
+        Ok(Self::Sqlite(Box::new(options.disable_statement_logging())))
+    }
+
+    pub(super) const fn dialect(&self) -> Dialect {
+        match self {
+            Self::Postgres(_) => Dialect::Postgres,
+            Self::Sqlite(_) => Dialect::Sqlite,
+        }
+    }
+
+    /// The user name. SQLite has none.
+    pub(super) fn role(&self) -> Option<&str> {
+        match self {
+            Self::Postgres(options) => Some(options.get_username()),
+            Self::Sqlite(_) => None,
+        }
+    }
+
+    /// A name without secrets, for people.
+    fn display_name(&self) -> String {
+        match self {
+            Self::Postgres(options) => format!("PostgreSQL at {}:{}", options.get_host(), options.get_port()),
+            Self::Sqlite(options) => format!("SQLite in {}", options.get_filename().display()),
+        }
+    }
+
+    pub(super) async fn connect(&self) -> Result<SqlConnection, SqlError> {
+        let unavailable = |reason: String| {
+            SqlError::retryable(format!("cannot connect to {}: {reason}", self.display_name()))
+        };
+        let seconds = CONNECT_TIMEOUT.as_secs();
+        tokio::time::timeout(CONNECT_TIMEOUT, self.open())
+            .await
+            .map_err(|_| unavailable(format!("no answer within {seconds} seconds")))?
+            .map_err(|error| unavailable(SqlError::from(error).message))
+    }
+
+    async fn open(&self) -> Result<SqlConnection, sqlx::Error> {
+        match self {
+            Self::Postgres(options) => {
+                let mut connection = options.connect().await?;
+                for setting in SESSION_SETTINGS {
+                    match sqlx::raw_sql(setting).execute(&mut connection).await {
+                        Err(sqlx::Error::Database(error)) => {
+                            tracing::debug!(setting, %error, "session setting not supported");
+                        }
+                        other => {
+                            other?;
+                        }
+                    }
+                }
+                Ok(SqlConnection::Postgres(Box::new(connection)))
+            }
+            Self::Sqlite(options) => {
+                let mut connection = options.connect().await?;
+                let interrupt = InterruptOnDrop::default();
+                let is_interrupted = Arc::clone(&interrupt.0);
+                let mut handle = connection.lock_handle().await?;
+                handle
+                    .set_progress_handler(PROGRESS_INTERVAL, move || !is_interrupted.load(Ordering::Relaxed));
+                drop(handle);
+                Ok(SqlConnection::Sqlite(Box::new(connection), interrupt))
+            }
+        }
+    }
+}
+
+/// Interrupts a running SQLite statement, which runs on its own thread and would not notice that its connection was dropped.
+#[derive(Debug, Default)]
+pub(super) struct InterruptOnDrop(Arc<AtomicBool>);
+
+impl Drop for InterruptOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum SqlConnection {
+    Postgres(Box<PgConnection>),
+    Sqlite(Box<SqliteConnection>, InterruptOnDrop),
+}
+
+/// Runs the same code on either database.
+macro_rules! on_connection {
+    ($sql_connection:expr, $connection:ident => $body:expr) => {
+        match $sql_connection {
+            SqlConnection::Postgres($connection) => {
+                let $connection = &mut **$connection;
+                $body
+            }
+            SqlConnection::Sqlite($connection, _) => {
+                let $connection = &mut **$connection;
+                $body
+            }
+        }
+    };
+}
+
+pub(super) use on_connection;
+
+/// Identifies a transaction on PostgreSQL. SQLite does not number its transactions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TransactionId(i64);
+
+impl SqlConnection {
+    async fn execute(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
+        on_connection!(self, connection => sqlx::raw_sql(sql).execute(connection).await.map(drop))
+    }
+
+    async fn query_number(&mut self, sql: &'static str) -> Result<Option<i64>, SqlError> {
+        Ok(on_connection!(self, connection => sqlx::query_scalar(sql).fetch_one(connection).await)?)
+    }
+
+    /// Begins a transaction. SQLite takes the write lock at once if it `is_immediate`, otherwise when it is needed.
+    pub(super) async fn begin(&mut self, is_immediate: bool) -> Result<TransactionId, SqlError> {
+        match self {
+            Self::Postgres(_) => {
+                self.execute("BEGIN").await?;
+                let id = self.query_number("SELECT pg_catalog.txid_current()").await?;
+                Ok(TransactionId(id.unwrap_or_default()))
+            }
+            Self::Sqlite(..) => {
+                self.execute(if is_immediate { "BEGIN IMMEDIATE" } else { "BEGIN" }).await?;
+                Ok(TransactionId(0))
+            }
+        }
+    }
+
+    /// Whether this transaction is still the current one.
+    pub(super) async fn is_in_transaction(&mut self, transaction: TransactionId) -> Result<bool, SqlError> {
+        match self {
+            Self::Postgres(_) => {
+                let current = self.query_number("SELECT pg_catalog.txid_current_if_assigned()").await?;
+                Ok(current == Some(transaction.0))
+            }
+            // Transactions of SQLite cannot be nested, and a deferred BEGIN has no other reason for this code.
+            Self::Sqlite(..) => match self.execute("BEGIN").await {
+                Ok(()) => Ok(false),
+                Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(SQLITE_ERROR) => {
+                    Ok(true)
+                }
+                Err(error) => Err(error.into()),
+            },
+        }
+    }
+
+    /// Limits the duration of each statement and its wait for locks. SQLite waits for locks as set when connecting, and is
+    /// interrupted when the connection is dropped.
+    pub(super) async fn set_timeouts(
+        &mut self,
+        statement: Option<Duration>,
+        lock: Duration,
+    ) -> Result<(), SqlError> {
+        let Self::Postgres(connection) = self else { return Ok(()) };
+        let millis = |time: Duration| time.as_millis().max(1).to_string();
+        let statement = statement.map_or_else(|| "0".to_owned(), millis);
+        sqlx::query(
+            "SELECT pg_catalog.set_config('statement_timeout', $1, true), pg_catalog.set_config('lock_timeout', $2, true)",
+        )
+        .bind(statement)
+        .bind(millis(lock))
+        .execute(&mut **connection)
+        .await?;
+        Ok(())
+    }
+
+    /// Runs one statement and returns the number of affected rows. It is prepared, so that PostgreSQL rejects several in one.
+    pub(super) async fn run_statement(&mut self, sql: &str) -> Result<u64, SqlError> {
+        let total_changes = "SELECT total_changes()";
+        let sql = AssertSqlSafe(sql);
+        match self {
+            Self::Postgres(connection) => {
+                let result = sqlx::query(sql).persistent(false).execute(&mut **connection).await?;
+                Ok(result.rows_affected())
+            }
+            Self::Sqlite(connection, _) => {
+                let before: i64 = sqlx::query_scalar(total_changes).fetch_one(&mut **connection).await?;
+                let result = sqlx::query(sql).persistent(false).execute(&mut **connection).await?;
+                let after: i64 = sqlx::query_scalar(total_changes).fetch_one(&mut **connection).await?;
+                // After a statement that changes no rows, SQLite still reports the count of the previous one.
+                Ok(if before == after { 0 } else { result.rows_affected() })
+            }
+        }
+    }
+
+    /// Commits and closes the connection. After an error the transaction may be committed nevertheless.
+    pub(super) async fn commit(mut self) -> Result<(), SqlError> {
+        let seconds = COMMIT_TIMEOUT.as_secs();
+        tokio::time::timeout(COMMIT_TIMEOUT, self.execute("COMMIT"))
+            .await
+            .map_err(|_| SqlError::retryable(format!("no response to COMMIT within {seconds} seconds")))??;
+        self.close().await;
+        Ok(())
+    }
+
+    /// Rolls the transaction back and closes the connection.
+    pub(super) async fn roll_back_and_close(mut self) {
+        // Closing rolls back as well, but without waiting for it.
+        if let Ok(Err(error)) = tokio::time::timeout(LOCK_TIMEOUT, self.execute("ROLLBACK")).await {
+            tracing::debug!(%error, "cannot roll back explicitly; closing the connection");
+        }
+        self.close().await;
+    }
+
+    /// Closes the connection with a message to the server. Dropping it closes it without one.
+    async fn close(self) {
+        let close = async {
+            match self {
+                Self::Postgres(connection) => connection.close().await,
+                // Dropping the interrupt earlier would interrupt the close.
+                Self::Sqlite(connection, _interrupt) => connection.close().await,
+            }
+        };
+        if let Ok(Err(error)) = tokio::time::timeout(LOCK_TIMEOUT, close).await {
+            tracing::debug!(%error, "cannot close database connection");
+        }
+    }
+}
+
+impl From<sqlx::Error> for SqlError {
+    fn from(error: sqlx::Error) -> Self {
+        let sqlx::Error::Database(error) = error else {
+            return Self::retryable(error.to_string());
+        };
+        let code = error.code().unwrap_or_default();
+        // SQLITE_BUSY and SQLITE_LOCKED.
+        let is_sqlite_busy = |code: &str| code.parse::<u32>().is_ok_and(|code| matches!(code & 0xff, 5 | 6));
+        // Connection failures, idle timeout, serialization conflicts, insufficient resources, lock timeout, shutdown.
+        let is_transient =
+            ["08", "25P03", "40", "53", "55P03", "57P"].iter().any(|class| code.starts_with(class));
+        let is_postgres =
+            code.len() == 5 && error.try_downcast_ref::<sqlx::postgres::PgDatabaseError>().is_some();
+        let is_retryable = if is_postgres { is_transient } else { is_sqlite_busy(&code) };
+        Self { is_retryable, ..Self::permanent(error.message()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The check of the statements by keywords cannot find everything.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn detects_end_of_transaction() {
+        let server = ade_testkit::Postgres::start().expect("starts");
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("file");
+        std::fs::write(&file, b"").expect("written");
+        for url in [server.url("postgres"), format!("sqlite://{}", file.display())] {
+            let target = Target::parse(&url, "/url").expect("valid");
+            for statements in [&["COMMIT"][..], &["ROLLBACK"], &["COMMIT", "BEGIN"]] {
+                let mut connection = target.connect().await.expect("connects");
+                let transaction = connection.begin(true).await.expect("begun");
+                connection.run_statement("CREATE TABLE IF NOT EXISTS a (b INTEGER)").await.expect("created");
+                assert_eq!(connection.is_in_transaction(transaction).await, Ok(true), "{url}");
+                for statement in statements {
+                    connection.run_statement(statement).await.expect("runs");
+                }
+                // On SQLite a new transaction is not recognized, so the executor checks after each statement.
+                let is_detected = statements.len() == 1 || target.dialect() == Dialect::Postgres;
+                let is_inside = connection.is_in_transaction(transaction).await;
+                assert_eq!(is_inside, Ok(!is_detected), "{statements:?} on {url}");
+                connection.roll_back_and_close().await;
+            }
+        }
+    }
+}
