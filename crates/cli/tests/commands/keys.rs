@@ -130,7 +130,7 @@ fn an_unknown_key_is_told_apart_from_a_misspelled_one() {
     let (code, message) = failure(&ade(&["explain", "--catalog", SHOP, "news.17.loud"]));
     assert_eq!(code, 1);
     assert!(
-        message.contains("level cannot be \"loud\": it is one of info, very:loud, 24h, QUIET"),
+        message.contains("\"loud\" is not a valid level: use one of info, very:loud, 24h, QUIET"),
         "{message}"
     );
 

@@ -92,7 +92,7 @@ fn present_spelling(found: &Found<'_>) -> Option<String> {
         .map(|id| match id.identifier {
             // Canonical already. Respelling would encode a hash as if it were text.
             Some(_) => Some(id.written.clone()),
-            None => id.kind.respell(&id.written).ok(),
+            None => id.kind.canonicalize(&id.written).ok(),
         })
         .collect::<Option<_>>()?;
     let mut written = written.iter();
@@ -105,7 +105,7 @@ fn explain_id<'a>(id: &'a FoundId<'_>) -> ExplainedId<'a> {
         Some(Identifier::Hashed { digest, .. }) => (None, Some(digest.as_str())),
         None => (None, None),
     };
-    let should_be = if id.identifier.is_none() { id.kind.respell(&id.written).ok() } else { None };
+    let should_be = if id.identifier.is_none() { id.kind.canonicalize(&id.written).ok() } else { None };
     ExplainedId { name: &id.kind.name, about: &id.kind.about, written: &id.written, value, digest, should_be }
 }
 
@@ -134,7 +134,7 @@ fn not_canonical(explanation: &Explanation<'_>, ids: &[FoundId<'_>]) -> Failure 
     let corrections: Vec<String> = ids
         .iter()
         .filter(|id| id.identifier.is_none())
-        .map(|id| match id.kind.respell(&id.written) {
+        .map(|id| match id.kind.canonicalize(&id.written) {
             Ok(should_be) => format!("write {:?} as {should_be}", shortened(&id.written)),
             Err(error) => error.to_string(),
         })
