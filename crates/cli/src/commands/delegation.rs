@@ -19,7 +19,7 @@ pub(crate) enum Command {
     Ls(ListArgs),
     /// Show a delegation
     Show(DelegationArgs),
-    /// Delegate your approval requests to somebody else
+    /// Delegate your approval requests to another user
     Add(AddArgs),
     /// Remove a delegation
     Rm {

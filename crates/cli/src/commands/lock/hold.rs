@@ -261,7 +261,7 @@ impl WaitNotices {
         for lock in locks {
             let lock = match client.lock(lock).await {
                 Ok(lock) => lock,
-                // The wait goes on; the user is told once.
+                // The wait goes on; the user is notified once.
                 Err(error) => {
                     if !std::mem::replace(&mut self.is_unavailable, true) {
                         print_notice(&format!("{}; retrying", safe(&error.to_string())));

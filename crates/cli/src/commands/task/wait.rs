@@ -18,7 +18,7 @@ use crate::input;
 use crate::output::{self, safe};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
-/// An approved task is usually claimed sooner than this. Afterwards the user is told what it waits for.
+/// An approved task is usually claimed sooner than this. Afterwards the user is notified what it waits for.
 const CLAIM_DELAY: Duration = Duration::from_secs(3);
 
 pub(super) async fn propose(client: &Client, args: &ProposeArgs) -> Result<(), Failure> {
@@ -192,7 +192,7 @@ async fn print_new_output(
 /// Tells once, each time the task is approved, why it is not applied yet.
 #[derive(Debug, Default)]
 struct StallNotice {
-    /// When to check next; `None` if the task is not approved or the user was told.
+    /// When to check next; `None` if the task is not approved or the user was notified.
     check_at: Option<Instant>,
     was_approved: bool,
 }
