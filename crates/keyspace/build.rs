@@ -1,4 +1,4 @@
-//! Writes the typed builders of every catalog in `catalogs/`, and the list of those catalogs.
+//! Generates the typed builders of every catalog in `catalogs/`, and the list of catalogs.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::{env, fs};
 
 use ade_catalog::{Catalog, builders};
 
-#[expect(clippy::disallowed_methods, reason = "cargo speaks to build scripts through the environment")]
+#[expect(clippy::disallowed_methods, reason = "cargo passes its settings in the environment")]
 fn main() -> Result<(), String> {
     let manifest = env::var_os("CARGO_MANIFEST_DIR").ok_or("cargo sets CARGO_MANIFEST_DIR")?;
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
@@ -27,7 +27,7 @@ fn main() -> Result<(), String> {
         let name = &catalog.name;
         let generated = out.join(format!("{name}.rs"));
         fs::write(&generated, builders::generate(&catalog)).map_err(|error| format!("{name}: {error}"))?;
-        // Writing to a String cannot fail.
+        // Writing to a String never fails.
         let _ = write!(
             modules,
             "/// Builders of the catalog `{name}`.\npub mod {name} {{\n    include!({generated:?});\n}}\n"
@@ -35,9 +35,9 @@ fn main() -> Result<(), String> {
         let _ = writeln!(shipped, "    ({name:?}, include_str!({file:?})),");
         let _ = writeln!(checks, "    ({name:?}, {name}::__every_builder),");
     }
-    let listed = format!(
+    let list = format!(
         "{modules}\nconst SHIPPED: &[(&str, &str)] = &[\n{shipped}];\n\
          #[doc(hidden)]\npub const __EVERY_BUILDER: &[(&str, EveryBuilder)] = &[\n{checks}];\n"
     );
-    fs::write(out.join("catalogs.rs"), listed).map_err(|error| error.to_string())
+    fs::write(out.join("catalogs.rs"), list).map_err(|error| error.to_string())
 }

@@ -9,7 +9,8 @@ pub(crate) async fn retry_on_conflict<T, F: Future<Output = Result<Option<T>, Er
     mut attempt: impl FnMut() -> F,
 ) -> Result<T, Error> {
     for _ in 0..MAX_ATTEMPTS {
-        if let Some(committed) = attempt().await? {
+        // Boxed: these futures are large, and callers nest them.
+        if let Some(committed) = Box::pin(attempt()).await? {
             return Ok(committed);
         }
     }

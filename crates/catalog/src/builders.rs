@@ -1,8 +1,8 @@
-//! Generates the source of typed builders from a catalog: call [`generate`] from a build script and include the result.
+//! Generates the source of typed builders from a catalog. Call [`generate`] in a build script and include the result.
 //!
-//! Per kind of identifier there is a type (a checked [`crate::key::Id`], or an enum for a closed set), per group of
-//! entries a module with one function per entry. Where a segment names the owner, there is one type per owner instead,
-//! which can build that owner's keys and no other's. The generated source names `ade_catalog` by its absolute path.
+//! There is one type per kind of identifier (a [`crate::key::Id`], or an enum for a closed set), and one module per group with
+//! one function per entry. If a segment names the owner, there is instead one type per owner, which can build only the keys of
+//! that owner. The generated source refers to `ade_catalog` by its absolute path.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use crate::pattern::Part;
 use crate::text::one_line;
 use crate::ttl::TtlRule;
 
-/// The source of the builders of `catalog`, to be included into a module of its own.
+/// Generates the builders of `catalog`, to be included into a module of their own.
 #[must_use]
 pub fn generate(catalog: &Catalog) -> String {
     let mut source = Source::default();
@@ -24,7 +24,7 @@ pub fn generate(catalog: &Catalog) -> String {
         Some(position) => by_owner(&mut source, catalog, position),
         None => by_group(&mut source, catalog),
     }
-    check_function(&mut source, catalog);
+    every_builder(&mut source, catalog);
     source.text
 }
 
@@ -37,12 +37,12 @@ struct Source {
 impl Source {
     fn line(&mut self, line: &str) {
         self.depth -= usize::from(line.starts_with(['}', ']']));
-        // Writing to a String cannot fail.
+        // Writing to a String never fails.
         let _ = writeln!(self.text, "{:indent$}{line}", "", indent = self.depth * 4);
         self.depth += usize::from(line.ends_with(['{', '[']));
     }
 
-    /// A comment in one line; nothing in it is taken for a link, a tag, an example to be run or a change of direction.
+    /// Writes a doc comment in one line, with links, tags and code fences escaped.
     fn doc(&mut self, text: &str) {
         let text = one_line(text).replace('[', "\\[").replace('<', "\\<").replace("```", "` ` `");
         let _ = writeln!(self.text, "{:indent$}/// {text}", "", indent = self.depth * 4);
@@ -54,7 +54,7 @@ fn identifiers(source: &mut Source, catalog: &Catalog) {
         IdForm::Text(rules) => Some((kind, rules)),
         IdForm::OneOf(_) => None,
     });
-    source.doc("Identifiers that stand in the keys of this catalog.");
+    source.doc("Identifiers in the keys of this catalog.");
     source.line("pub mod ids {");
     if free.clone().next().is_some() {
         source.line("use super::__key;");
@@ -71,7 +71,7 @@ fn identifiers(source: &mut Source, catalog: &Catalog) {
             closed_set(source, &camel(&kind.name), &kind.name, &members);
         }
     }
-    source.doc("How the identifiers are written.");
+    source.doc("How the identifiers are encoded.");
     source.line("#[doc(hidden)]");
     source.line("pub mod kinds {");
     if free.clone().next().is_some() {
@@ -84,7 +84,8 @@ fn identifiers(source: &mut Source, catalog: &Catalog) {
         source.line(&format!("pub enum {name} {{}}"));
         source.line(&format!("impl __key::Kind for {name} {{"));
         source.line(&format!("const NAME: &'static str = {:?};", kind.name));
-        source.line("const RULES: ::ade_catalog::ident::Rules = ::ade_catalog::ident::Rules {");
+        source
+            .line("const RULES: ::ade_catalog::ident::EncodingRules = ::ade_catalog::ident::EncodingRules {");
         source.line(&format!("max_bytes: {},", rules.max_bytes));
         source.line(&format!("hashed: {},", rules.hashed));
         source.line(&format!("sensitive: {},", rules.sensitive));
@@ -108,13 +109,13 @@ fn closed_set(source: &mut Source, name: &str, kind: &str, members: &[(String, &
     }
     source.line("}");
     source.line(&format!("impl {name} {{"));
-    source.doc("Every member, in the order of the catalog.");
+    source.doc("All members, in the order of the catalog.");
     let all: Vec<String> = members.iter().map(|(variant, _)| format!("Self::{variant}")).collect();
     source.line("#[must_use]");
     source.line("pub fn all() -> &'static [Self] {");
     source.line(&format!("&[{}]", all.join(", ")));
     source.line("}");
-    source.doc("As it stands in keys.");
+    source.doc("The text in keys.");
     source.line("#[must_use]");
     source.line("pub fn as_written(&self) -> &'static str {");
     source.line("match self {");
@@ -123,11 +124,11 @@ fn closed_set(source: &mut Source, name: &str, kind: &str, members: &[(String, &
     }
     source.line("}");
     source.line("}");
-    source.doc("The member written like this.");
+    source.doc("Parses a member.");
     source.line("pub fn new(text: &str) -> ::core::result::Result<Self, ::ade_catalog::IdentifierError> {");
     source.line("Self::all().iter().copied().find(|member| member.as_written() == text).ok_or_else(|| {");
-    let refusal = "::ade_catalog::IdentifierError::not_in_set";
-    source.line(&format!("{refusal}({kind:?}, text, Self::all().iter().map(Self::as_written))"));
+    let error = "::ade_catalog::IdentifierError::not_in_set";
+    source.line(&format!("{error}({kind:?}, text, Self::all().iter().map(Self::as_written))"));
     source.line("})");
     source.line("}");
     source.line("}");
@@ -136,7 +137,7 @@ fn closed_set(source: &mut Source, name: &str, kind: &str, members: &[(String, &
 fn by_group(source: &mut Source, catalog: &Catalog) {
     for group in groups(catalog) {
         source.doc(&format!("Keys, channels and groups `{group}.*`."));
-        source.line(&format!("pub mod {} {{", ident(group)));
+        source.line(&format!("pub mod {} {{", escape_keyword(group)));
         let own = || catalog.entries.iter().filter(|entry| entry.group_and_name().0 == group);
         let is_built = |entry: &&Entry| !matches!(entry.kind, EntryKind::Group { .. });
         if own().any(|entry| is_built(&entry)) {
@@ -168,11 +169,11 @@ fn by_owner(source: &mut Source, catalog: &Catalog, position: usize) {
         let fields: Vec<(String, String)> = shared
             .iter()
             .filter_map(|number| {
-                Some((ident(&snake(&catalog.id(*number)?.name)), camel(&catalog.id(*number)?.name)))
+                Some((escape_keyword(&snake(&catalog.id(*number)?.name)), camel(&catalog.id(*number)?.name)))
             })
             .collect();
         let name = camel(group);
-        source.doc(&format!("Builds the keys of `{group}`, and no other's."));
+        source.doc(&format!("Builds the keys of `{group}` only."));
         let default = if fields.is_empty() { "Default, " } else { "" };
         source.line(&format!("#[derive({default}Debug, Clone, Copy, PartialEq, Eq)]"));
         source.line(&format!("pub struct {name} {{"));
@@ -184,7 +185,7 @@ fn by_owner(source: &mut Source, catalog: &Catalog, position: usize) {
         let parameters: Vec<String> =
             fields.iter().map(|(field, of)| format!("{field}: ids::{of}")).collect();
         let given: Vec<&str> = fields.iter().map(|(field, _)| field.as_str()).collect();
-        source.doc(&format!("The builders of `{group}`."));
+        source.doc(&format!("Creates the builders of `{group}`."));
         source.line("#[must_use]");
         source.line(&format!("pub fn new({}) -> Self {{", parameters.join(", ")));
         source.line(&format!("Self {{ {} }}", given.join(", ")));
@@ -196,14 +197,15 @@ fn by_owner(source: &mut Source, catalog: &Catalog, position: usize) {
     }
 }
 
-/// One function; identifiers in `of_self` are fields of `self`.
-fn builder(source: &mut Source, catalog: &Catalog, entry: &Entry, of_self: &[usize]) {
+/// Generates one function. Identifiers in `self_ids` are fields of `self`.
+fn builder(source: &mut Source, catalog: &Catalog, entry: &Entry, self_ids: &[usize]) {
     let mut parameters: Vec<String> = Vec::new();
     let mut written: Vec<String> = Vec::new();
     for kind in entry.plain.ids().filter_map(|number| catalog.id(number)) {
-        let is_own = of_self.iter().filter_map(|number| catalog.id(*number)).any(|own| own.name == kind.name);
-        let name = ident(&snake(&kind.name));
-        if is_own {
+        let is_field =
+            self_ids.iter().filter_map(|number| catalog.id(*number)).any(|field| field.name == kind.name);
+        let name = escape_keyword(&snake(&kind.name));
+        if is_field {
             written.push(format!("self.{name}.as_written()"));
         } else {
             parameters.push(format!("{name}: &'a ids::{}", camel(&kind.name)));
@@ -213,7 +215,7 @@ fn builder(source: &mut Source, catalog: &Catalog, entry: &Entry, of_self: &[usi
     let lifetime_parameter = if parameters.is_empty() { "" } else { "<'a>" };
     let lifetime = if parameters.is_empty() { "'static" } else { "'a" };
     if catalog.owner_segment.is_some() {
-        // Closed sets only: what they write is static, so nothing borrows from the owner's type.
+        // The fields are closed sets with static text, so nothing is borrowed from `self`.
         parameters.insert(0, "self".to_owned());
     }
     written.resize(MAX_IDS, "\"\"".to_owned());
@@ -231,7 +233,7 @@ fn builder(source: &mut Source, catalog: &Catalog, entry: &Entry, of_self: &[usi
     } else {
         format!("__key::Key<{lifetime}, __key::lifetime::{returned}>")
     };
-    let name = ident(entry.group_and_name().1);
+    let name = escape_keyword(entry.group_and_name().1);
     source.line(&format!("pub fn {name}{lifetime_parameter}({}) -> {of} {{", parameters.join(", ")));
     source.line("static TEMPLATE: __key::Template = __key::Template {");
     source.line(&format!("name: {:?},", entry.name));
@@ -249,7 +251,7 @@ fn builder(source: &mut Source, catalog: &Catalog, entry: &Entry, of_self: &[usi
 }
 
 fn template(entry: &Entry, layout: Layout) -> String {
-    // Both layouts have the same identifiers in the same order.
+    // Positions work for both layouts: they have the same identifiers in the same order.
     let mut position = 0;
     let parts: Vec<String> = entry
         .pattern(layout)
@@ -269,8 +271,8 @@ fn template(entry: &Entry, layout: Layout) -> String {
 fn lifetime_of(rule: &TtlRule) -> (&'static str, String) {
     let duration =
         |duration: Duration| format!("::std::time::Duration::from_millis({})", duration.as_millis());
-    let optional = |span: &Option<crate::ttl::Span>| {
-        span.as_ref().map_or_else(|| "None".to_owned(), |span| format!("Some({})", duration(span.duration)))
+    let optional = |ttl: &Option<crate::ttl::TtlDuration>| {
+        ttl.as_ref().map_or_else(|| "None".to_owned(), |ttl| format!("Some({})", duration(ttl.duration)))
     };
     match rule.resolved() {
         TtlRule::None | TtlRule::Like { .. } => ("Unbounded", "Unbounded".to_owned()),
@@ -293,9 +295,9 @@ fn lifetime_of(rule: &TtlRule) -> (&'static str, String) {
     }
 }
 
-/// A function that calls every builder, so that tests need not name any.
-fn check_function(source: &mut Source, catalog: &Catalog) {
-    source.doc("Calls every builder with identifiers by kind; returns entry, plain and cluster spelling.");
+/// Generates a function that calls every builder, for tests.
+fn every_builder(source: &mut Source, catalog: &Catalog) {
+    source.doc("Calls every builder with identifiers by kind; returns entry, plain key and cluster key.");
     source.line("#[doc(hidden)]");
     source.line("pub fn __every_builder(raw: __key::RawIds<'_>) -> __key::EveryKey {");
     source.line("let _ = raw;");
@@ -311,9 +313,15 @@ fn check_function(source: &mut Source, catalog: &Catalog) {
         let (group, name) = entry.group_and_name();
         let call = match catalog.owner_segment {
             Some(_) => {
-                format!("{}::new({}).{}({})", camel(group), own.join(", "), ident(name), given.join(", "))
+                format!(
+                    "{}::new({}).{}({})",
+                    camel(group),
+                    own.join(", "),
+                    escape_keyword(name),
+                    given.join(", ")
+                )
             }
-            None => format!("{}::{}({})", ident(group), ident(name), given.join(", ")),
+            None => format!("{}::{}({})", escape_keyword(group), escape_keyword(name), given.join(", ")),
         };
         source.line(&format!("({:?}, {call}.in_both_layouts()),", entry.name));
     }
@@ -341,7 +349,7 @@ pub(crate) fn camel(text: &str) -> String {
             camel.push(if all_caps { character.to_ascii_lowercase() } else { character });
         }
     }
-    // Letters that each were a word of their own: one word now.
+    // Single letters such as `a-l-l` become one word.
     if camel.len() > 1 && camel.bytes().all(|byte| byte.is_ascii_uppercase()) {
         let tail = camel.split_off(1).to_ascii_lowercase();
         camel.push_str(&tail);
@@ -366,8 +374,8 @@ pub(crate) fn snake(text: &str) -> String {
     snake
 }
 
-/// A name that may be a Rust keyword. The loader refuses the four that cannot be escaped.
-fn ident(name: &str) -> String {
+/// Escapes Rust keywords. The loader rejects those that cannot be escaped.
+fn escape_keyword(name: &str) -> String {
     const KEYWORDS: &[&str] = &[
         "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "do", "dyn",
         "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop",
@@ -383,7 +391,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn converts_names() {
         assert_eq!(camel("task_id"), "TaskId");
         assert_eq!(camel("lock:default_ttl"), "LockDefaultTtl");
         assert_eq!(camel("DRAFT"), "Draft");
@@ -393,6 +401,6 @@ mod tests {
         assert_eq!(camel("notification-service"), "NotificationService");
         assert_eq!(variant("24h"), "N24h");
         assert_eq!(snake("configKeyHash"), "config_key_hash");
-        assert_eq!(ident("type"), "r#type");
+        assert_eq!(escape_keyword("type"), "r#type");
     }
 }

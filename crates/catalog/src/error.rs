@@ -1,25 +1,25 @@
-//! What is wrong with a catalog file, and where: always one sentence, always with a place.
+//! Errors in a catalog file: one sentence with a position.
 
 use std::ops::Range;
 
-/// Longest message in characters.
-const MAX_MESSAGE: usize = 400;
+/// In characters.
+const MAX_MESSAGE_LEN: usize = 400;
 
-/// The first fault of a catalog file.
+/// The first error in a catalog file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: {message}")]
 pub struct CatalogError {
-    /// The file as the caller named it.
+    /// Name of the file, as passed by the caller.
     pub file: String,
-    /// Line, from 1.
+    /// Line, starting at 1.
     pub line: usize,
-    /// Column in characters, from 1.
+    /// Column in characters, starting at 1.
     pub column: usize,
-    /// One sentence: what is wrong and, where there is one, the way out.
+    /// What is wrong and, if known, how to fix it.
     pub message: String,
 }
 
-/// A fault by byte range, before the file's name and its lines are known.
+/// An error at a byte range of the source.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) span: Range<usize>,
@@ -42,16 +42,15 @@ impl Fault {
             file: file.to_owned(),
             line: before.matches('\n').count() + 1,
             column: before.get(line_start..).unwrap_or_default().chars().count() + 1,
-            message: one_line(&self.message),
+            message: shorten(&self.message),
         }
     }
 }
 
-/// The TOML reader explains some faults in several lines, and a message may quote what the file says at any length; a
-/// place and one sentence is what a terminal wants.
-fn one_line(message: &str) -> String {
+/// Joins the lines of a message and truncates it: the TOML parser writes several lines, and messages may quote long values.
+fn shorten(message: &str) -> String {
     let line = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
-    match line.char_indices().nth(MAX_MESSAGE) {
+    match line.char_indices().nth(MAX_MESSAGE_LEN) {
         Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
         None => line,
     }
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_count_characters_not_bytes() {
+    fn counts_columns_in_characters() {
         let source = "a = 1\nü = \"x\"\n";
         let at = source.find('x').expect("present");
         let error = Fault::new(at..at + 1, "two\n  lines").locate("f.toml", source);

@@ -1,10 +1,10 @@
-//! The catalog file as TOML spells it, with the place of everything that is checked later. No checks here.
+//! The TOML structure of a catalog file, with spans for later error messages. Nothing is validated here.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
 use toml::Spanned;
 
-use crate::model::{Described, Field, Format, Sensitivity, ValueType};
+use crate::model::{Field, Format, MessageDoc, Sensitivity, ValueType};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -87,7 +87,7 @@ pub(crate) struct ChannelDecl {
     #[serde(default)]
     pub(crate) addition: bool,
     #[serde(default)]
-    pub(crate) messages: Vec<Described>,
+    pub(crate) messages: Vec<MessageDoc>,
 }
 
 #[derive(Deserialize)]
@@ -141,8 +141,8 @@ pub(crate) struct TtlTable {
 
 impl<'de> Deserialize<'de> for TtlDecl {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl<'de> Visitor<'de> for Either {
+        struct TtlVisitor;
+        impl<'de> Visitor<'de> for TtlVisitor {
             type Value = TtlDecl;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -161,6 +161,6 @@ impl<'de> Deserialize<'de> for TtlDecl {
                 Ok(TtlDecl::Table(Box::new(table)))
             }
         }
-        deserializer.deserialize_any(Either)
+        deserializer.deserialize_any(TtlVisitor)
     }
 }

@@ -1,39 +1,38 @@
-//! How an identifier given from outside is written into one segment of a key, and read back.
+//! Encodes identifiers from outside into one segment of a key, and decodes them.
 //!
-//! Invariants: the written form never contains a separator, a brace, whitespace, a control character or a non-ASCII
-//! byte; different identifiers of one kind are written differently; how an identifier is written depends on its kind
-//! alone, never on the pattern it stands in, so that one entity has one hash tag everywhere.
+//! Invariants: the encoded form never contains a separator, a brace, whitespace, a control character or a non-ASCII byte;
+//! different identifiers of one kind have different encodings; the encoding depends only on the kind, never on the pattern,
+//! so that an entity has the same hash tag in all keys.
 
 use std::borrow::Cow;
 
 use percent_encoding::{percent_decode_str, percent_encode_byte};
 use sha2::{Digest, Sha256};
 
-/// Hexadecimal digits kept of the SHA-256: 160 bits.
+/// Hexadecimal digits of the SHA-256 in a hashed identifier: 160 bits.
 pub const DIGEST_LENGTH: usize = 40;
-/// Longest written form of an identifier unless its kind says otherwise.
+/// Default for [`EncodingRules::max_bytes`].
 pub const DEFAULT_MAX_BYTES: usize = 80;
-/// Shortest bound a kind may set: room for the mark and the digest.
-pub const LEAST_MAX_BYTES: usize = DIGEST_LENGTH + 1;
-/// Stands between slug and digest.
-const DIGEST_MARK: char = '~';
+/// Minimum of [`EncodingRules::max_bytes`]: room for separator and digest.
+pub const MIN_MAX_BYTES: usize = DIGEST_LENGTH + 1;
+const DIGEST_SEPARATOR: char = '~';
 
-/// The writing rules of one kind of identifier.
+/// How identifiers of one kind are encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rules {
-    /// Longest written form in bytes; a longer identifier is hashed.
+pub struct EncodingRules {
+    /// Maximum length of the encoded form in bytes; longer identifiers are hashed.
     pub max_bytes: usize,
-    /// Always hashed, however short (raw user strings never become a key body).
+    /// Always hash, so that raw user input never becomes part of a key.
     pub hashed: bool,
-    /// The readable part is left out of a hashed form.
+    /// Leave out the readable slug of a hashed form.
     pub sensitive: bool,
-    /// Words that are literal siblings of this identifier in some pattern: their first character is encoded.
+    /// Words that are literal siblings of this identifier in some pattern; their first character is percent-encoded.
     pub reserved: Cow<'static, [Cow<'static, str>]>,
-    /// Separators, besides the colon, of the patterns this identifier stands in.
+    /// Separators, besides the colon, of the patterns that contain this identifier.
     pub separators: Cow<'static, str>,
 }
 
-impl Default for Rules {
+impl Default for EncodingRules {
     fn default() -> Self {
         Self {
             max_bytes: DEFAULT_MAX_BYTES,
@@ -45,43 +44,43 @@ impl Default for Rules {
     }
 }
 
-/// An identifier as read back from a key.
+/// An identifier that was decoded from a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Identifier {
-    /// The exact text that was written.
+    /// The original text.
     Exact(String),
     /// Only its hash is known: the first 40 hexadecimal digits of the SHA-256 of the exact text.
     Hashed {
-        /// Readable beginning, normalised to lower case; may be empty.
+        /// Readable beginning in lower case; may be empty.
         slug: String,
         /// See [`digest`].
         digest: String,
     },
 }
 
-/// Why a text cannot be an identifier.
+/// Why a text is not a valid identifier.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentifierError {
-    /// Nothing would stand between two separators.
-    #[error("{kind} is empty: give at least one character")]
+    /// The text is empty.
+    #[error("{kind} is empty: it needs at least one character")]
     Empty {
         /// The kind of identifier.
         kind: String,
     },
-    /// The kind is a closed set and the text is not in it.
-    #[error("{kind} cannot be {text:?}: it is one of {}", allowed.join(", "))]
+    /// The text is not a member of the closed set.
+    #[error("{text:?} is not a valid {kind}: use one of {}", allowed.join(", "))]
     NotInSet {
         /// The kind of identifier.
         kind: String,
-        /// What was given, cut to a printable length.
+        /// The text, truncated.
         text: String,
-        /// What could have been given.
+        /// The members of the set.
         allowed: Vec<String>,
     },
 }
 
 impl IdentifierError {
-    /// A refusal by a closed set.
+    /// Creates a `NotInSet` error.
     #[must_use]
     pub fn not_in_set<'a>(kind: &str, text: &str, allowed: impl Iterator<Item = &'a str>) -> Self {
         let text = text.chars().take(60).collect();
@@ -89,48 +88,48 @@ impl IdentifierError {
     }
 }
 
-impl Rules {
-    /// Longest written form in bytes.
+impl EncodingRules {
+    /// Maximum length of the encoded form in bytes.
     #[must_use]
-    pub fn longest(&self) -> usize {
-        if self.sensitive { LEAST_MAX_BYTES } else { self.max_bytes }
+    pub fn max_len(&self) -> usize {
+        if self.sensitive { MIN_MAX_BYTES } else { self.max_bytes }
     }
 
-    /// The written form of `text`. The only refusal is the empty text.
-    pub fn write(&self, kind: &str, text: &str) -> Result<String, IdentifierError> {
+    /// Encodes a text. Only the empty text is rejected.
+    pub fn encode(&self, kind: &str, text: &str) -> Result<String, IdentifierError> {
         if text.is_empty() {
             return Err(IdentifierError::Empty { kind: kind.to_owned() });
         }
-        Ok(self.encode(text).unwrap_or_else(|| self.hash(text)))
+        Ok(self.encode_readable(text).unwrap_or_else(|| self.hash(text)))
     }
 
-    /// The identifier behind a written form, if a builder could have written it.
+    /// Decodes a text; `None` if it is not a canonical encoding.
     #[must_use]
-    pub fn read(&self, written: &str) -> Option<Identifier> {
+    pub fn decode(&self, written: &str) -> Option<Identifier> {
         if let Some((slug, digest)) = split_hashed(written) {
             let fits = written.len() <= self.max_bytes && (!self.sensitive || slug.is_empty());
             return fits.then(|| Identifier::Hashed { slug: slug.to_owned(), digest: digest.to_owned() });
         }
         let text = percent_decode_str(written).decode_utf8().ok()?;
-        let canonical = !text.is_empty() && self.encode(&text).as_deref() == Some(written);
-        canonical.then(|| Identifier::Exact(text.into_owned()))
+        let is_canonical = !text.is_empty() && self.encode_readable(&text).as_deref() == Some(written);
+        is_canonical.then(|| Identifier::Exact(text.into_owned()))
     }
 
-    /// How a builder would write what somebody else wrote as `written`, by hand or with another encoding.
-    pub fn respell(&self, kind: &str, written: &str) -> Result<String, IdentifierError> {
+    /// The canonical encoding of an identifier that was written by hand or encoded differently.
+    pub fn canonicalize(&self, kind: &str, written: &str) -> Result<String, IdentifierError> {
         let decoded = percent_decode_str(written).decode_utf8();
-        self.write(kind, decoded.as_deref().unwrap_or(written))
+        self.encode(kind, decoded.as_deref().unwrap_or(written))
     }
 
-    /// The lossless form, unless this kind or the length calls for a hash.
-    fn encode(&self, text: &str) -> Option<String> {
+    /// The reversible encoding, unless the identifier must be hashed.
+    fn encode_readable(&self, text: &str) -> Option<String> {
         if self.hashed || text.len() > self.max_bytes {
             return None;
         }
-        let mistakable = self.reserved.iter().any(|word| word == text) || split_hashed(text).is_some();
+        let is_ambiguous = self.reserved.iter().any(|word| word == text) || split_hashed(text).is_some();
         let mut written = String::with_capacity(text.len());
         for (position, byte) in text.bytes().enumerate() {
-            if self.must_encode(byte) || (mistakable && position == 0) {
+            if self.must_encode(byte) || (is_ambiguous && position == 0) {
                 written.push_str(percent_encode_byte(byte));
             } else {
                 written.push(char::from(byte));
@@ -139,8 +138,8 @@ impl Rules {
         (written.len() <= self.max_bytes).then_some(written)
     }
 
-    /// Whether this byte can stand in a written form.
-    pub(crate) fn may_write(&self, byte: u8) -> bool {
+    /// Whether an encoded form can contain this byte.
+    pub(crate) fn can_contain(&self, byte: u8) -> bool {
         match byte {
             b'a'..=b'z' | b'0'..=b'9' | b'-' | b'~' => true,
             b'%' => !self.hashed,
@@ -155,15 +154,15 @@ impl Rules {
     }
 
     fn hash(&self, text: &str) -> String {
-        let room = if self.sensitive { 0 } else { self.max_bytes.saturating_sub(LEAST_MAX_BYTES) };
-        let mut written = slug(text, room);
-        written.push(DIGEST_MARK);
+        let max_len = if self.sensitive { 0 } else { self.max_bytes.saturating_sub(MIN_MAX_BYTES) };
+        let mut written = slug(text, max_len);
+        written.push(DIGEST_SEPARATOR);
         written.push_str(&digest(text));
         written
     }
 }
 
-/// The documented hash of an identifier: `printf %s "$ID" | sha256sum | cut -c1-40`.
+/// The hash of an identifier: `printf %s "$ID" | sha256sum | cut -c1-40`.
 #[must_use]
 pub fn digest(text: &str) -> String {
     use std::fmt::Write;
@@ -176,11 +175,11 @@ pub fn digest(text: &str) -> String {
     hex
 }
 
-/// The text normalised to lower-case words with dashes, for the eye only: the digest is what identifies.
-fn slug(text: &str, room: usize) -> String {
+/// Lower-case words with dashes, for readability only: the digest identifies.
+fn slug(text: &str, max_len: usize) -> String {
     let mut slug = String::new();
     for character in text.chars().flat_map(char::to_lowercase) {
-        if slug.len() >= room {
+        if slug.len() >= max_len {
             break;
         }
         if character.is_ascii_lowercase() || character.is_ascii_digit() {
@@ -193,9 +192,9 @@ fn slug(text: &str, room: usize) -> String {
     slug
 }
 
-/// Slug and digest of something written like a hashed identifier.
+/// Splits a hashed form into slug and digest.
 fn split_hashed(written: &str) -> Option<(&str, &str)> {
-    let (slug, digest) = written.rsplit_once(DIGEST_MARK)?;
+    let (slug, digest) = written.rsplit_once(DIGEST_SEPARATOR)?;
     let is_slug = slug.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
         && !slug.starts_with('-')
         && !slug.ends_with('-')
@@ -211,13 +210,13 @@ mod tests {
 
     use super::*;
 
-    fn rules() -> Rules {
-        Rules { reserved: vec![Cow::Borrowed("index")].into(), ..Rules::default() }
+    fn rules() -> EncodingRules {
+        EncodingRules { reserved: vec![Cow::Borrowed("index")].into(), ..EncodingRules::default() }
     }
 
-    fn any_rules() -> impl Strategy<Value = Rules> {
-        (LEAST_MAX_BYTES..120, any::<bool>(), any::<bool>(), prop_oneof![Just(""), Just("."), Just("/")])
-            .prop_map(|(max_bytes, hashed, sensitive, separators)| Rules {
+    fn any_rules() -> impl Strategy<Value = EncodingRules> {
+        (MIN_MAX_BYTES..120, any::<bool>(), any::<bool>(), prop_oneof![Just(""), Just("."), Just("/")])
+            .prop_map(|(max_bytes, hashed, sensitive, separators)| EncodingRules {
                 max_bytes,
                 hashed,
                 sensitive,
@@ -226,9 +225,9 @@ mod tests {
             })
     }
 
-    /// Arbitrary text, and text made of exactly what could break out or be mistaken.
+    /// Arbitrary text, and combinations of separators, reserved words and hash-like text.
     fn any_text() -> impl Strategy<Value = String> {
-        let nasty = prop_oneof![
+        let special = prop_oneof![
             Just(":"),
             Just("{"),
             Just("}"),
@@ -249,43 +248,43 @@ mod tests {
         ];
         prop_oneof![
             any::<String>(),
-            proptest::collection::vec(nasty, 1..6).prop_map(|parts| parts.concat()),
+            proptest::collection::vec(special, 1..6).prop_map(|parts| parts.concat()),
             ("[a-z]{1,3}", 1usize..4000).prop_map(|(part, times)| part.repeat(times)),
         ]
-        .prop_filter("empty is refused", |text| !text.is_empty())
+        .prop_filter("empty is rejected", |text| !text.is_empty())
     }
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back_or_is_its_hash(rules in any_rules(), text in any_text()) {
-            let written = rules.write("id", &text).expect("not empty");
-            match rules.read(&written).expect("canonical") {
+        fn decoding_reverses_encoding_or_yields_the_hash(rules in any_rules(), text in any_text()) {
+            let written = rules.encode("id", &text).expect("not empty");
+            match rules.decode(&written).expect("canonical") {
                 Identifier::Exact(read) => prop_assert_eq!(&read, &text),
                 Identifier::Hashed { digest: read, .. } => prop_assert_eq!(read, digest(&text)),
             }
         }
 
         #[test]
-        fn nothing_breaks_out_of_its_segment(rules in any_rules(), text in any_text()) {
-            let written = rules.write("id", &text).expect("not empty");
+        fn encoded_text_stays_within_its_segment(rules in any_rules(), text in any_text()) {
+            let written = rules.encode("id", &text).expect("not empty");
             prop_assert!(!written.is_empty() && written.len() <= rules.max_bytes);
-            let harmless = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b':' | b'{' | b'}');
-            prop_assert!(written.bytes().all(harmless));
+            let is_safe = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b':' | b'{' | b'}');
+            prop_assert!(written.bytes().all(is_safe));
             prop_assert!(written.bytes().all(|byte| !rules.separators.as_bytes().contains(&byte)));
-            prop_assert!(written.bytes().all(|byte| rules.may_write(byte)));
+            prop_assert!(written.bytes().all(|byte| rules.can_contain(byte)));
             prop_assert_ne!(written, "index");
         }
 
         #[test]
-        fn no_two_identifiers_collide(rules in any_rules(), one in any_text(), other in any_text()) {
+        fn different_identifiers_have_different_encodings(rules in any_rules(), one in any_text(), other in any_text()) {
             prop_assume!(one != other);
-            prop_assert_ne!(rules.write("id", &one), rules.write("id", &other));
+            prop_assert_ne!(rules.encode("id", &one), rules.encode("id", &other));
         }
 
         #[test]
-        fn only_what_a_builder_writes_is_read(rules in any_rules(), written in any_text()) {
-            match rules.read(&written) {
-                Some(Identifier::Exact(text)) => prop_assert_eq!(rules.write("id", &text), Ok(written)),
+        fn decodes_only_canonical_encodings(rules in any_rules(), written in any_text()) {
+            match rules.decode(&written) {
+                Some(Identifier::Exact(text)) => prop_assert_eq!(rules.encode("id", &text), Ok(written)),
                 Some(Identifier::Hashed { slug: read, .. }) => prop_assert_eq!(&slug(&read, rules.max_bytes), &read),
                 None => {}
             }
@@ -293,38 +292,38 @@ mod tests {
     }
 
     #[test]
-    fn examples() {
-        let write = |text: &str| rules().write("id", text).expect("not empty");
-        assert_eq!(write("550e8400-e29b"), "550e8400-e29b");
-        assert_eq!(write("a:b{c}%*"), "a%3Ab%7Bc%7D%25*");
-        assert_eq!(write("index"), "%69ndex");
-        assert_eq!(write("indexes"), "indexes");
-        assert_eq!(write("é\n"), "%C3%A9%0A");
+    fn encodes_examples() {
+        let encode = |text: &str| rules().encode("id", text).expect("not empty");
+        assert_eq!(encode("550e8400-e29b"), "550e8400-e29b");
+        assert_eq!(encode("a:b{c}%*"), "a%3Ab%7Bc%7D%25*");
+        assert_eq!(encode("index"), "%69ndex");
+        assert_eq!(encode("indexes"), "indexes");
+        assert_eq!(encode("é\n"), "%C3%A9%0A");
         // The digest was computed with sha256sum.
         assert_eq!(
-            write(&"Long Name ".repeat(20)),
+            encode(&"Long Name ".repeat(20)),
             "long-name-long-name-long-name-long-name~b34ed3b1e8e71d6284e3c42a922d1136da4b713b"
         );
-        assert_eq!(rules().read("%69ndexes"), None, "not what a builder writes");
-        assert_eq!(rules().read("%zz"), None);
-        assert_eq!(rules().respell("id", "a%3ab"), Ok("a%3Ab".to_owned()));
-        assert_eq!(rules().respell("id", "a b%"), Ok("a%20b%25".to_owned()));
+        assert_eq!(rules().decode("%69ndexes"), None, "not canonical");
+        assert_eq!(rules().decode("%zz"), None);
+        assert_eq!(rules().canonicalize("id", "a%3ab"), Ok("a%3Ab".to_owned()));
+        assert_eq!(rules().canonicalize("id", "a b%"), Ok("a%20b%25".to_owned()));
     }
 
     #[test]
-    fn the_empty_text_is_refused_with_its_kind() {
-        let error = rules().write("task_id", "").expect_err("empty");
-        assert_eq!(error.to_string(), "task_id is empty: give at least one character");
+    fn rejects_empty_text_and_names_its_kind() {
+        let error = rules().encode("task_id", "").expect_err("empty");
+        assert_eq!(error.to_string(), "task_id is empty: it needs at least one character");
     }
 
     #[test]
-    fn a_hashed_kind_never_shows_the_raw_text_and_a_sensitive_one_shows_nothing() {
-        let hashed = Rules { hashed: true, ..Rules::default() };
+    fn hashed_kinds_show_a_slug_and_sensitive_kinds_nothing() {
+        let hashed = EncodingRules { hashed: true, ..EncodingRules::default() };
         assert_eq!(
-            hashed.write("id", "Order #17").expect("not empty"),
+            hashed.encode("id", "Order #17").expect("not empty"),
             format!("order-17~{}", digest("Order #17"))
         );
-        let sensitive = Rules { sensitive: true, ..hashed };
-        assert_eq!(sensitive.write("id", "a@b.c").expect("not empty"), format!("~{}", digest("a@b.c")));
+        let sensitive = EncodingRules { sensitive: true, ..hashed };
+        assert_eq!(sensitive.encode("id", "a@b.c").expect("not empty"), format!("~{}", digest("a@b.c")));
     }
 }

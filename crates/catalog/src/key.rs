@@ -1,20 +1,20 @@
-//! Built keys: what typed builders return and what a store accepts.
+//! Keys: what typed builders return and what a store accepts.
 //!
-//! Invariants: a [`RedisKey`] or [`ChannelName`] comes only from a builder, so that no key is ever made of a string; a
-//! key whose catalog demands a lifetime becomes [`Writable`] only together with it. A key under a range takes the TTL:
+//! Invariants: only builders create a [`RedisKey`] or [`ChannelName`], never a string; a key whose catalog entry requires a TTL
+//! becomes [`Writable`] only together with it. A key with a range takes the TTL:
 //!
 //! ```
-//! use ade_catalog::key::{Key, TtlOutOfRule, Writable, lifetime::Ranged};
+//! use ade_catalog::key::{Key, TtlOutOfRange, Writable, lifetime::Ranged};
 //!
-//! fn write<'a>(key: Key<'a, Ranged>, ttl: std::time::Duration) -> Result<Writable<'a>, TtlOutOfRule> {
+//! fn write<'a>(key: Key<'a, Ranged>, ttl: std::time::Duration) -> Result<Writable<'a>, TtlOutOfRange> {
 //!     key.writable_for(ttl)
 //! }
 //! ```
 //!
-//! and cannot be written without one:
+//! and cannot be written without it:
 //!
 //! ```compile_fail
-//! use ade_catalog::key::{Key, TtlOutOfRule, Writable, lifetime::Ranged};
+//! use ade_catalog::key::{Key, TtlOutOfRange, Writable, lifetime::Ranged};
 //!
 //! fn write<'a>(key: Key<'a, Ranged>) -> Writable<'a> {
 //!     key.writable()
@@ -26,92 +26,92 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ident::{IdentifierError, Rules};
+use crate::ident::{EncodingRules, IdentifierError};
 use crate::slot::slot_of;
 
-/// Redis counts in milliseconds, and a TTL of none at all would delete the key.
-const SHORTEST_TTL: Duration = Duration::from_millis(1);
+/// Redis counts milliseconds, and a TTL of zero would delete the key.
+const MIN_TTL: Duration = Duration::from_millis(1);
 
-/// Beyond this, about a hundred years, a TTL is a mistake; far beyond it, the server's arithmetic overflows.
-pub const LONGEST_TTL: Duration = Duration::from_secs(36_525 * 86_400);
+/// About a hundred years. A longer TTL is a mistake, and a much longer one overflows in the server.
+pub const MAX_TTL: Duration = Duration::from_secs(36_525 * 86_400);
 
-/// Most identifiers a key can have.
+/// Maximum number of identifiers in a key.
 pub const MAX_IDS: usize = 4;
 
-/// How keys are spelled: chosen once, when a store connects.
+/// How keys are written; chosen once, when a store connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Layout {
-    /// As on a standalone server or behind Sentinel.
+    /// For a standalone server or Sentinel.
     Plain,
-    /// With hash tags, so that what belongs together shares a slot.
+    /// With hash tags, so that related keys share a slot.
     Cluster,
 }
 
-/// A TTL that the catalog does not allow for a key.
+/// The catalog does not allow this TTL for the key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a ttl of {asked:?} is outside the rule of {entry}: from {min:?} to {max:?}")]
-pub struct TtlOutOfRule {
-    /// The key's entry.
+#[error("a ttl of {ttl:?} is not allowed for {entry}: use {min:?} to {max:?}")]
+pub struct TtlOutOfRange {
+    /// Name of the entry.
     pub entry: &'static str,
-    /// What was asked for.
-    pub asked: Duration,
-    /// Shortest allowed.
+    /// The rejected TTL.
+    pub ttl: Duration,
+    /// Minimum.
     pub min: Duration,
-    /// Longest allowed.
+    /// Maximum.
     pub max: Duration,
 }
 
-/// Lifetimes as types: they decide how a key may be written. Their values come from the catalog.
+/// Lifetimes as types: they determine how a key may be written. The values come from the catalog.
 pub mod lifetime {
     use std::time::Duration;
 
-    /// Does not expire.
+    /// The key does not expire.
     #[derive(Debug, Clone, Copy)]
     pub struct Unbounded;
 
-    /// Always the same.
+    /// The key always has the same TTL.
     #[derive(Debug, Clone, Copy)]
     pub struct Fixed {
-        /// That long.
+        /// The TTL.
         pub ttl: Duration,
     }
 
-    /// The same unless the writer chooses otherwise.
+    /// The key has a default TTL unless the writer chooses another.
     #[derive(Debug, Clone, Copy)]
     pub struct Default {
-        /// If the writer does not choose.
+        /// The default TTL.
         pub ttl: Duration,
-        /// Longest the writer may choose.
+        /// Maximum that the writer may choose.
         pub at_most: Option<Duration>,
     }
 
-    /// Extended while in use.
+    /// The TTL is extended while the key is in use.
     #[derive(Debug, Clone, Copy)]
     pub struct Renewable {
-        /// At first.
+        /// The initial TTL.
         pub ttl: Duration,
-        /// Longest extension.
+        /// Maximum of an extension.
         pub at_most: Option<Duration>,
     }
 
-    /// Chosen by the writer between bounds.
+    /// The writer chooses the TTL between bounds.
     #[derive(Debug, Clone, Copy)]
     pub struct Ranged {
-        /// Shortest.
+        /// Minimum.
         pub min: Duration,
-        /// Longest.
+        /// Maximum.
         pub max: Option<Duration>,
     }
 
-    /// Given by the writer's data.
+    /// The data of the writer determines the TTL.
     #[derive(Debug, Clone, Copy)]
     pub struct Given {
-        /// Grace added to it.
+        /// Grace period that is added to it.
         pub plus: Duration,
     }
 }
 
-/// An entry as generated code holds it.
+/// An entry in generated code.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Template {
@@ -120,7 +120,7 @@ pub struct Template {
     pub cluster: &'static [TemplatePart],
 }
 
-/// A piece of a [`Template`]; identifiers by position.
+/// A part of a [`Template`]; identifiers by position.
 #[doc(hidden)]
 #[derive(Debug)]
 pub enum TemplatePart {
@@ -128,7 +128,7 @@ pub enum TemplatePart {
     Id(usize),
 }
 
-/// A template with its identifiers: all that is needed to spell it.
+/// A template with its identifiers.
 #[derive(Debug, Clone, Copy)]
 struct Name<'a> {
     template: &'static Template,
@@ -160,36 +160,36 @@ impl Name<'_> {
     }
 }
 
-/// Gives each kind of identifier, by name, a raw text; for [`EveryKey`].
+/// Returns a raw identifier for the name of a kind; for [`EveryKey`].
 #[doc(hidden)]
 pub type RawIds<'a> = &'a dyn Fn(&str) -> String;
 
-/// Every entry with the plain and the cluster spelling of one key, as generated code lists them for tests.
+/// Every entry with one key in the plain and the cluster layout, as generated code lists them for tests.
 #[doc(hidden)]
 pub type EveryKey = Result<Vec<(&'static str, [String; 2])>, IdentifierError>;
 
-/// A kind of identifier as generated code holds it.
+/// A kind of identifier in generated code.
 #[doc(hidden)]
 pub trait Kind {
     const NAME: &'static str;
-    const RULES: Rules;
+    const RULES: EncodingRules;
 }
 
-/// An identifier of kind `K`, checked and written: it fits into every key that takes one.
+/// An encoded identifier of kind `K`.
 pub struct Id<K> {
     written: Box<str>,
     kind: PhantomData<fn() -> K>,
 }
 
 impl<K: Kind> Id<K> {
-    /// Any text but the empty one.
+    /// Encodes a text. Only the empty text is rejected.
     pub fn new(text: &str) -> Result<Self, IdentifierError> {
-        Ok(Self { written: K::RULES.write(K::NAME, text)?.into(), kind: PhantomData })
+        Ok(Self { written: K::RULES.encode(K::NAME, text)?.into(), kind: PhantomData })
     }
 }
 
 impl<K> Id<K> {
-    /// As it stands in keys.
+    /// The encoded form, as it appears in keys.
     #[must_use]
     pub fn as_written(&self) -> &str {
         &self.written
@@ -222,7 +222,7 @@ impl<K> std::hash::Hash for Id<K> {
     }
 }
 
-/// A key named but not yet spelled; `L` is its [`lifetime`].
+/// A key, not yet in a layout; `L` is its [`lifetime`].
 #[derive(Debug, Clone, Copy)]
 pub struct Key<'a, L> {
     name: Name<'a>,
@@ -236,13 +236,13 @@ impl<'a, L> Key<'a, L> {
         Self { name: Name { template, ids }, lifetime }
     }
 
-    /// The name of its entry.
+    /// Name of the catalog entry.
     #[must_use]
     pub fn entry(&self) -> &'static str {
         self.name.template.name
     }
 
-    /// The key as the server sees it, for reading and deleting.
+    /// The key in a layout, for reading and deleting.
     #[must_use]
     pub fn in_layout(&self, layout: Layout) -> RedisKey {
         self.name.redis_key(layout)
@@ -254,29 +254,29 @@ impl<'a, L> Key<'a, L> {
         self.name.in_both_layouts()
     }
 
-    fn with(&self, ttl: Option<Duration>) -> Writable<'a> {
+    fn with_ttl(&self, ttl: Option<Duration>) -> Writable<'a> {
         Writable { name: self.name, ttl }
     }
 
-    fn within(
+    fn with_bounded_ttl(
         &self,
-        asked: Duration,
+        ttl: Duration,
         min: Duration,
         max: Option<Duration>,
-    ) -> Result<Writable<'a>, TtlOutOfRule> {
-        let max = max.unwrap_or(LONGEST_TTL);
-        if asked < min || asked > max {
-            return Err(TtlOutOfRule { entry: self.entry(), asked, min, max });
+    ) -> Result<Writable<'a>, TtlOutOfRange> {
+        let max = max.unwrap_or(MAX_TTL);
+        if ttl < min || ttl > max {
+            return Err(TtlOutOfRange { entry: self.entry(), ttl, min, max });
         }
-        Ok(self.with(Some(asked)))
+        Ok(self.with_ttl(Some(ttl)))
     }
 }
 
 impl<'a> Key<'a, lifetime::Unbounded> {
-    /// The key, to be written without a TTL.
+    /// The key without a TTL.
     #[must_use]
     pub fn writable(&self) -> Writable<'a> {
-        self.with(None)
+        self.with_ttl(None)
     }
 }
 
@@ -284,7 +284,7 @@ impl<'a> Key<'a, lifetime::Fixed> {
     /// The key with the TTL of its entry.
     #[must_use]
     pub fn writable(&self) -> Writable<'a> {
-        self.with(Some(self.lifetime.ttl))
+        self.with_ttl(Some(self.lifetime.ttl))
     }
 }
 
@@ -292,43 +292,43 @@ impl<'a> Key<'a, lifetime::Default> {
     /// The key with the TTL of its entry.
     #[must_use]
     pub fn writable(&self) -> Writable<'a> {
-        self.with(Some(self.lifetime.ttl))
+        self.with_ttl(Some(self.lifetime.ttl))
     }
 
-    /// The key with a TTL of the writer's choice, which the entry may bound.
-    pub fn writable_for(&self, ttl: Duration) -> Result<Writable<'a>, TtlOutOfRule> {
-        self.within(ttl, SHORTEST_TTL, self.lifetime.at_most)
+    /// The key with another TTL, up to the maximum of its entry.
+    pub fn writable_for(&self, ttl: Duration) -> Result<Writable<'a>, TtlOutOfRange> {
+        self.with_bounded_ttl(ttl, MIN_TTL, self.lifetime.at_most)
     }
 }
 
 impl<'a> Key<'a, lifetime::Renewable> {
-    /// The key with the first TTL of its entry.
+    /// The key with the initial TTL of its entry.
     #[must_use]
     pub fn writable(&self) -> Writable<'a> {
-        self.with(Some(self.lifetime.ttl))
+        self.with_ttl(Some(self.lifetime.ttl))
     }
 
-    /// The key with a renewed TTL, which the entry may bound.
-    pub fn renewed_for(&self, ttl: Duration) -> Result<Writable<'a>, TtlOutOfRule> {
-        self.within(ttl, SHORTEST_TTL, self.lifetime.at_most)
+    /// The key with a renewed TTL, up to the maximum of its entry.
+    pub fn renewed_for(&self, ttl: Duration) -> Result<Writable<'a>, TtlOutOfRange> {
+        self.with_bounded_ttl(ttl, MIN_TTL, self.lifetime.at_most)
     }
 }
 
 impl<'a> Key<'a, lifetime::Ranged> {
     /// The key with a TTL between the bounds of its entry.
-    pub fn writable_for(&self, ttl: Duration) -> Result<Writable<'a>, TtlOutOfRule> {
-        self.within(ttl, self.lifetime.min, self.lifetime.max)
+    pub fn writable_for(&self, ttl: Duration) -> Result<Writable<'a>, TtlOutOfRange> {
+        self.with_bounded_ttl(ttl, self.lifetime.min, self.lifetime.max)
     }
 }
 
 impl<'a> Key<'a, lifetime::Given> {
-    /// The key with the duration its entry speaks of; the entry's grace is added here.
-    pub fn writable_for(&self, given: Duration) -> Result<Writable<'a>, TtlOutOfRule> {
-        self.within(given.saturating_add(self.lifetime.plus), SHORTEST_TTL.max(self.lifetime.plus), None)
+    /// The key with the given duration plus the grace period of its entry.
+    pub fn writable_for(&self, given: Duration) -> Result<Writable<'a>, TtlOutOfRange> {
+        self.with_bounded_ttl(given.saturating_add(self.lifetime.plus), MIN_TTL.max(self.lifetime.plus), None)
     }
 }
 
-/// A key together with the lifetime it must be written with.
+/// A key with the TTL it must be written with.
 #[derive(Debug, Clone, Copy)]
 pub struct Writable<'a> {
     name: Name<'a>,
@@ -336,26 +336,26 @@ pub struct Writable<'a> {
 }
 
 impl Writable<'_> {
-    /// The name of its entry.
+    /// Name of the catalog entry.
     #[must_use]
     pub fn entry(&self) -> &'static str {
         self.name.template.name
     }
 
-    /// The key as the server sees it.
+    /// The key in a layout.
     #[must_use]
     pub fn in_layout(&self, layout: Layout) -> RedisKey {
         self.name.redis_key(layout)
     }
 
-    /// The TTL to write it with; `None` only where the catalog allows a key to stay.
+    /// The TTL; `None` only if the catalog says that the key does not expire.
     #[must_use]
     pub fn ttl(&self) -> Option<Duration> {
         self.ttl
     }
 }
 
-/// A key as the server sees it. Clones share its text.
+/// A key as the server sees it. Clones share the text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RedisKey {
     text: Arc<str>,
@@ -363,13 +363,13 @@ pub struct RedisKey {
 }
 
 impl RedisKey {
-    /// As text.
+    /// The text of the key.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The name of its entry.
+    /// Name of the catalog entry.
     #[must_use]
     pub fn entry(&self) -> &'static str {
         self.entry
@@ -388,7 +388,7 @@ impl fmt::Display for RedisKey {
     }
 }
 
-/// A channel named but not yet spelled.
+/// A channel, not yet in a layout.
 #[derive(Debug, Clone, Copy)]
 pub struct Channel<'a> {
     name: Name<'a>,
@@ -401,7 +401,7 @@ impl<'a> Channel<'a> {
         Self { name: Name { template, ids } }
     }
 
-    /// The channel as the server sees it.
+    /// The channel in a layout.
     #[must_use]
     pub fn in_layout(&self, layout: Layout) -> ChannelName {
         ChannelName { text: self.name.in_layout(layout).into() }
@@ -421,7 +421,7 @@ pub struct ChannelName {
 }
 
 impl ChannelName {
-    /// As text.
+    /// The name of the channel.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text

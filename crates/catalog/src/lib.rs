@@ -1,12 +1,12 @@
-//! The language of Redis key catalogs, and everything that follows from a catalog alone.
+//! Redis key catalogs: parsing, validation, and everything that is derived from a catalog.
 //!
 //! A catalog is one TOML file that lists every key, channel and consumer group of a service ([`Catalog::parse`]).
-//! From it come the spelling of identifiers ([`ident`]), the keys themselves in both layouts ([`key`]), their cluster
-//! slots ([`slot`]), the way back from a concrete key to its entry ([`find`]), the reference ([`mod@reference`]), the listing
-//! ([`listing`]) and the source of typed builders ([`builders`]).
+//! Derived from it are the encoding of identifiers ([`ident`]), keys in both layouts ([`key`]), their cluster slots ([`slot`]),
+//! the lookup of a concrete key ([`find`]), the Markdown reference ([`mod@reference`]), the listing ([`listing`]) and the source of
+//! typed builders ([`builders`]).
 //!
-//! Invariants: a catalog that loads is unambiguous (no two entries can build the same key) and bounded (no key can grow
-//! beyond its limit). This crate does no I/O: it never opens a file, a socket or a clock.
+//! Invariants: a valid catalog is unambiguous (no two entries can build the same key) and bounded (no key can exceed the
+//! length limit). This crate does no I/O: no files, no sockets, no clock.
 
 #![warn(missing_docs)]
 

@@ -1,10 +1,10 @@
-//! A catalog as rows and details, ready to be serialised or laid out by whoever shows it.
+//! Rows and details of a catalog, for tables and JSON.
 
 use serde::Serialize;
 
 use crate::key::Layout;
 use crate::model::{
-    Catalog, Described, Entry, EntryKind, Family, Field, Format, IdForm, Member, Sensitivity,
+    Catalog, Entry, EntryKind, Family, Field, Format, IdForm, Member, MessageDoc, Sensitivity,
 };
 use crate::slot::slot_of;
 
@@ -15,47 +15,47 @@ pub struct Row<'a> {
     pub name: &'a str,
     /// Name of its catalog.
     pub catalog: &'a str,
-    /// Plain layout.
+    /// Pattern in the plain layout.
     pub pattern: String,
-    /// Cluster layout.
+    /// Pattern in the cluster layout.
     pub cluster_pattern: String,
     /// Redis type, or `channel`, `group`, `family`.
     #[serde(rename = "type")]
     pub type_name: &'static str,
-    /// Lifetime in words.
+    /// Lifetime rule in words.
     pub ttl: String,
-    /// Who may write it.
+    /// Component that may write it.
     pub owner: &'a str,
-    /// Why it exists.
+    /// What it is for.
     pub purpose: &'a str,
-    /// Not in the source document.
+    /// Whether it is missing in the source document.
     pub addition: bool,
-    /// Earlier spellings.
+    /// Former patterns.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub formerly: Vec<&'a str>,
 }
 
-/// Everything the catalog knows about one entry.
+/// All information about an entry.
 #[derive(Debug, Clone, Serialize)]
 pub struct Details<'a> {
-    /// What the listing shows.
+    /// The row of the listing.
     #[serde(flatten)]
     pub row: Row<'a>,
-    /// The document the catalog comes from.
+    /// The document that the catalog is based on.
     pub source: &'a str,
     /// How the value is serialised.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
-    /// How private it is.
+    /// How sensitive the value is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sensitivity: Option<Sensitivity>,
-    /// What removes it besides its TTL.
+    /// What removes the key besides its TTL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cleanup: Option<&'a str>,
-    /// Hash or stream entry fields.
+    /// Fields of a hash or of stream entries.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub fields: &'a [Field],
-    /// Sorted set score.
+    /// Score of a sorted set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<&'a str>,
     /// Members of a collection.
@@ -64,56 +64,56 @@ pub struct Details<'a> {
     /// Value of a string.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<&'a str>,
-    /// What is published on a channel.
+    /// Messages of a channel.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    pub messages: &'a [Described],
+    pub messages: &'a [MessageDoc],
     /// Names of consumer groups.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub groups: &'a [String],
-    /// The stream they read, by the name of its entry.
+    /// Entry of the stream that the groups read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<&'a str>,
-    /// Its identifiers.
+    /// The identifiers of the pattern.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub identifiers: Vec<IdRow<'a>>,
-    /// An example in the plain layout.
+    /// Example in the plain layout.
     pub example: Example,
-    /// The same example in the cluster layout.
+    /// Example in the cluster layout.
     pub cluster_example: Example,
 }
 
-/// A concrete key.
+/// An example of a key.
 #[derive(Debug, Clone, Serialize)]
 pub struct Example {
-    /// As the server sees it.
+    /// The key as the server sees it.
     pub key: String,
-    /// Its slot.
+    /// The cluster slot of the key.
     pub slot: u16,
 }
 
 /// A kind of identifier.
 #[derive(Debug, Clone, Serialize)]
 pub struct IdRow<'a> {
-    /// Its name in patterns.
+    /// Name in patterns.
     pub name: &'a str,
     /// What it identifies.
     pub about: &'a str,
-    /// How it is written, in words.
+    /// Encoding in words.
     pub form: String,
-    /// The members of a closed set.
+    /// Members of a closed set.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub one_of: &'a [Member],
 }
 
 impl Catalog {
-    /// All entries, then the families.
+    /// The rows of all entries, then of all families.
     #[must_use]
     pub fn rows(&self) -> Vec<Row<'_>> {
         let families = self.families.iter().map(|family| self.family_row(family));
         self.entries.iter().map(|entry| self.row(entry)).chain(families).collect()
     }
 
-    /// The line of one family.
+    /// The row of a family.
     #[must_use]
     pub fn family_row<'a>(&'a self, family: &'a Family) -> Row<'a> {
         Row {
@@ -122,15 +122,16 @@ impl Catalog {
             pattern: family.pattern.clone(),
             cluster_pattern: family.pattern.clone(),
             type_name: "family",
-            ttl: if family.must_expire { "always, by key" } else { "by key" }.to_owned(),
-            owner: "by key",
+            ttl: if family.must_expire { "always, depends on the key" } else { "depends on the key" }
+                .to_owned(),
+            owner: "depends on the key",
             purpose: &family.purpose,
             addition: family.addition,
             formerly: Vec::new(),
         }
     }
 
-    /// The line of one entry.
+    /// The row of an entry.
     #[must_use]
     pub fn row<'a>(&'a self, entry: &'a Entry) -> Row<'a> {
         Row {
@@ -150,7 +151,7 @@ impl Catalog {
         }
     }
 
-    /// Everything about one entry.
+    /// The details of an entry.
     #[must_use]
     pub fn details<'a>(&'a self, entry: &'a Entry) -> Details<'a> {
         let example = |layout| {
@@ -193,19 +194,19 @@ impl Catalog {
         details
     }
 
-    /// One kind of identifier, in words.
+    /// The row of a kind of identifier, by its index.
     #[must_use]
     pub fn id_row(&self, number: usize) -> Option<IdRow<'_>> {
         let kind = self.id(number)?;
         let (form, one_of): (String, &[Member]) = match &kind.form {
-            IdForm::OneOf(members) => ("one of a closed set, written as it stands".to_owned(), members),
+            IdForm::OneOf(members) => ("member of a closed set, not encoded".to_owned(), members),
             IdForm::Text(rules) => {
                 let how = match (rules.sensitive, rules.hashed) {
-                    (true, _) => "always hashed, nothing readable".to_owned(),
+                    (true, _) => "always hashed, without a slug".to_owned(),
                     (false, true) => {
-                        format!("always normalised and hashed, at most {} bytes", rules.max_bytes)
+                        format!("always hashed, with a slug, at most {} bytes", rules.max_bytes)
                     }
-                    _ => format!("encoded, hashed beyond {} bytes", rules.max_bytes),
+                    _ => format!("encoded; hashed if longer than {} bytes", rules.max_bytes),
                 };
                 let reserved = rules.reserved.join(", ");
                 (if reserved.is_empty() { how } else { format!("{how}; reserved: {reserved}") }, &[])

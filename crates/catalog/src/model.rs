@@ -1,88 +1,88 @@
-//! A checked catalog: what [`Catalog::parse`] returns and everything else reads.
+//! The validated catalog that [`Catalog::parse`] returns.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ident::{IdentifierError, Rules};
+use crate::ident::{EncodingRules, IdentifierError};
 use crate::key::Layout;
 use crate::pattern::{Part, Pattern};
 use crate::ttl::Ttl;
 use crate::{error::CatalogError, load};
 
-/// Longest key unless the catalog says otherwise: a key stays below this many bytes.
+/// Default for [`Catalog::key_limit`].
 pub const DEFAULT_KEY_LIMIT: usize = 200;
 
-/// One keyspace, complete.
+/// All keys, channels and consumer groups of a keyspace.
 #[derive(Debug, Clone)]
 pub struct Catalog {
     /// Short name, as in `--catalog NAME`.
     pub name: String,
-    /// What the keyspace is.
+    /// Description of the keyspace.
     pub title: String,
-    /// The document it comes from.
+    /// The document that it is based on.
     pub source: String,
-    /// Keys stay below this many bytes.
+    /// Keys are shorter than this many bytes.
     pub key_limit: usize,
-    /// Which segment (from 1) names the owner; its builders then come as one type per owner.
+    /// The segment (starting at 1) that names the owner. If set, there is one builder type per owner.
     pub owner_segment: Option<usize>,
     /// Kinds of identifiers.
     pub ids: Vec<IdKind>,
-    /// Keys, channels and groups in the order of the file.
+    /// Keys, channels and groups, in the order of the file.
     pub entries: Vec<Entry>,
-    /// Rules for all keys below a prefix.
+    /// Rules for all keys with a prefix.
     pub families: Vec<Family>,
 }
 
-/// A kind of identifier: what may stand in `{name}`.
+/// A kind of identifier, written `{name}` in patterns.
 #[derive(Debug, Clone)]
 pub struct IdKind {
-    /// As in patterns.
+    /// Name in patterns.
     pub name: String,
     /// What it identifies.
     pub about: String,
-    /// A typical value.
+    /// An example.
     pub example: String,
-    /// How it is written.
+    /// How it is encoded.
     pub form: IdForm,
 }
 
-/// How an identifier is written.
+/// How an identifier is encoded.
 #[derive(Debug, Clone)]
 pub enum IdForm {
-    /// One of these, exactly as they stand, colons included.
+    /// A closed set. Members are not encoded and may contain colons.
     OneOf(Vec<Member>),
-    /// Any text but the empty one.
-    Text(Rules),
+    /// Any non-empty text.
+    Text(EncodingRules),
 }
 
 /// A member of a closed set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Member {
-    /// As written in keys.
+    /// Text in keys.
     pub value: String,
-    /// Not in the source document.
+    /// Whether it is missing in the source document.
     pub addition: bool,
 }
 
 /// One key pattern, channel pattern or consumer group.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// `group.name`; the builder's path.
+    /// `group.name`, which is also the path of the builder.
     pub name: String,
-    /// Spelling on a standalone server.
+    /// Pattern in the plain layout.
     pub plain: Pattern,
-    /// Spelling on a cluster; equal to `plain` where nothing has to share a slot.
+    /// Pattern in the cluster layout; equal to `plain` if it needs no hash tag.
     pub cluster: Pattern,
-    /// Who may write it.
+    /// Component that may write it.
     pub owner: String,
-    /// Why it exists, in one sentence.
+    /// What it is for, in one phrase.
     pub purpose: String,
-    /// Not in the source document.
+    /// Whether it is missing in the source document.
     pub addition: bool,
-    /// Earlier spellings of the same thing.
+    /// Former patterns.
     pub formerly: Vec<Pattern>,
-    /// What it is.
+    /// Key, channel or consumer group.
     pub kind: EntryKind,
 }
 
@@ -93,38 +93,38 @@ pub enum EntryKind {
     Key(KeyShape),
     /// A publish/subscribe channel.
     Channel {
-        /// What is published on it.
-        messages: Vec<Described>,
+        /// Messages that are published.
+        messages: Vec<MessageDoc>,
     },
-    /// Consumer groups of a stream: not a key.
+    /// Consumer groups of a stream. They are not keys.
     Group {
-        /// The stream's entry.
+        /// Entry of the stream.
         stream: String,
-        /// The groups' names.
+        /// Names of the groups.
         names: Vec<String>,
     },
 }
 
-/// The shape of a key's value.
+/// The value of a key.
 #[derive(Debug, Clone)]
 pub struct KeyShape {
     /// Redis type.
     pub value_type: ValueType,
     /// Lifetime.
     pub ttl: Ttl,
-    /// What removes it besides its TTL.
+    /// What removes the key besides its TTL.
     pub cleanup: Option<String>,
     /// How the value is serialised.
     pub format: Format,
-    /// How private it is.
+    /// How sensitive the value is.
     pub sensitivity: Sensitivity,
-    /// Hash fields or stream entry fields.
+    /// Fields of a hash or of stream entries.
     pub fields: Vec<Field>,
-    /// What the score of a sorted set is.
+    /// Meaning of the score of a sorted set.
     pub score: Option<String>,
-    /// What the members of a list, set or sorted set are.
+    /// Meaning of the members of a list, set or sorted set.
     pub members: Option<String>,
-    /// What the value of a string is.
+    /// Meaning of the value of a string.
     pub value: Option<String>,
 }
 
@@ -160,16 +160,16 @@ pub enum Format {
     Envelope,
 }
 
-/// How private a value is.
+/// How sensitive a value is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sensitivity {
-    /// For operators; says nothing about a person.
+    /// Operational data without personal data.
     #[default]
     Internal,
-    /// Tells something about a person.
+    /// Personal data.
     Personal,
-    /// Content of the users' work.
+    /// Content that users work on.
     Confidential,
 }
 
@@ -177,19 +177,19 @@ pub enum Sensitivity {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Field {
-    /// Its name.
+    /// Name of the field.
     pub name: String,
-    /// How its text is to be read.
+    /// Type of its text.
     #[serde(rename = "type")]
     pub field_type: FieldType,
-    /// What it says.
+    /// Meaning of the field.
     pub about: String,
-    /// Not in the source document.
+    /// Whether it is missing in the source document.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub addition: bool,
 }
 
-/// How a field's text is to be read.
+/// Type of the text of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FieldType {
@@ -207,60 +207,60 @@ pub enum FieldType {
     Json,
 }
 
-/// Something named, with its meaning.
+/// A message on a channel.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Described {
-    /// As it appears on the wire.
+pub struct MessageDoc {
+    /// The message text.
     pub name: String,
-    /// What it means.
+    /// Meaning of the message.
     pub about: String,
 }
 
-/// A rule for all keys below a prefix.
+/// A rule for all keys with a prefix.
 #[derive(Debug, Clone)]
 pub struct Family {
-    /// Its name.
+    /// Name of the family.
     pub name: String,
-    /// As the catalog writes it, with the closing `*` or `{key}`.
+    /// Pattern in the catalog, ending in `*` or `{key}`.
     pub pattern: String,
-    /// The same without the last segment.
+    /// The pattern without its last segment.
     pub prefix: Pattern,
     /// What it is for.
     pub purpose: String,
-    /// Each of its keys must expire.
+    /// Whether all keys must expire.
     pub must_expire: bool,
-    /// Each of its values must have this format.
+    /// Format that all values must have.
     pub format: Option<Format>,
-    /// Not in the source document.
+    /// Whether it is missing in the source document.
     pub addition: bool,
 }
 
 impl Catalog {
-    /// Reads and checks a catalog. `file` is only used to name the place of a fault.
+    /// Parses and validates a catalog. `file` is only used in error messages.
     pub fn parse(file: &str, source: &str) -> Result<Self, CatalogError> {
         load::load(source).map_err(|fault| fault.locate(file, source))
     }
 
-    /// The entry of that name.
+    /// The entry with a name.
     #[must_use]
     pub fn entry(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// The family of that name.
+    /// The family with a name.
     #[must_use]
     pub fn family(&self, name: &str) -> Option<&Family> {
         self.families.iter().find(|family| family.name == name)
     }
 
-    /// The kind of identifier with that number in a pattern.
+    /// The kind of identifier with an index.
     #[must_use]
     pub fn id(&self, number: usize) -> Option<&IdKind> {
         self.ids.get(number)
     }
 
-    /// Builds a key of `entry` from raw identifiers, given by the name of their kind.
+    /// Builds a key of `entry`. `raw` returns the identifier for the name of a kind.
     pub fn build<'a>(
         &self,
         entry: &Entry,
@@ -274,7 +274,7 @@ impl Catalog {
                 Part::Text(text) => key.push_str(text),
                 Part::Id(number) => {
                     if let Some(kind) = self.id(*number) {
-                        key.push_str(&kind.write(&raw(&kind.name))?);
+                        key.push_str(&kind.encode(&raw(&kind.name))?);
                     }
                 }
             }
@@ -282,23 +282,23 @@ impl Catalog {
         Ok(key)
     }
 
-    /// A key of `entry` with the examples of its identifiers.
+    /// An example key of `entry`.
     #[must_use]
     pub fn example(&self, entry: &Entry, layout: Layout) -> String {
         let examples = |name: &str| {
             let kind = self.ids.iter().find(|kind| kind.name == name);
             Cow::Borrowed(kind.map_or("", |kind| kind.example.as_str()))
         };
-        // The loader has built every example once.
+        // The loader has checked every example.
         self.build(entry, layout, examples).unwrap_or_default()
     }
 }
 
 impl IdKind {
-    /// The written form of a raw identifier.
-    pub fn write(&self, raw: &str) -> Result<String, IdentifierError> {
+    /// Encodes a raw identifier.
+    pub fn encode(&self, raw: &str) -> Result<String, IdentifierError> {
         match &self.form {
-            IdForm::Text(rules) => rules.write(&self.name, raw),
+            IdForm::Text(rules) => rules.encode(&self.name, raw),
             IdForm::OneOf(members) if members.iter().any(|member| member.value == raw) => Ok(raw.to_owned()),
             IdForm::OneOf(members) => Err(IdentifierError::not_in_set(
                 &self.name,
@@ -308,26 +308,26 @@ impl IdKind {
         }
     }
 
-    /// How a builder would write what somebody else wrote as `written`.
-    pub fn respell(&self, written: &str) -> Result<String, IdentifierError> {
+    /// The canonical encoding of an identifier that was written by hand or encoded differently.
+    pub fn canonicalize(&self, written: &str) -> Result<String, IdentifierError> {
         match &self.form {
-            IdForm::Text(rules) => rules.respell(&self.name, written),
-            IdForm::OneOf(_) => self.write(written),
+            IdForm::Text(rules) => rules.canonicalize(&self.name, written),
+            IdForm::OneOf(_) => self.encode(written),
         }
     }
 
-    /// Longest written form in bytes.
+    /// Maximum length of the encoded form in bytes.
     #[must_use]
-    pub fn longest(&self) -> usize {
+    pub fn max_len(&self) -> usize {
         match &self.form {
-            IdForm::Text(rules) => rules.longest(),
+            IdForm::Text(rules) => rules.max_len(),
             IdForm::OneOf(members) => members.iter().map(|member| member.value.len()).max().unwrap_or(0),
         }
     }
 }
 
 impl Entry {
-    /// Its pattern in a layout.
+    /// The pattern in a layout.
     #[must_use]
     pub fn pattern(&self, layout: Layout) -> &Pattern {
         match layout {
@@ -346,7 +346,7 @@ impl Entry {
         }
     }
 
-    /// Module and function of its builder.
+    /// Module and function of the builder.
     #[must_use]
     pub fn group_and_name(&self) -> (&str, &str) {
         self.name.split_once('.').unwrap_or(("", &self.name))
@@ -354,7 +354,7 @@ impl Entry {
 }
 
 impl ValueType {
-    /// As in `TYPE key`.
+    /// The name that the Redis command `TYPE` returns.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -369,7 +369,7 @@ impl ValueType {
 }
 
 impl Format {
-    /// In one word.
+    /// The name in catalog files.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -382,7 +382,7 @@ impl Format {
 }
 
 impl Sensitivity {
-    /// In one word.
+    /// The name in catalog files.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -394,7 +394,7 @@ impl Sensitivity {
 }
 
 impl FieldType {
-    /// In one word.
+    /// The name in catalog files.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -1,13 +1,13 @@
-//! Key patterns: literal text and identifiers in braces, in the plain and in the cluster layout.
+//! Key patterns: literal text and identifiers in braces, in the plain and the cluster layout.
 //!
-//! In a cluster pattern a brace that does not enclose exactly one identifier's name opens the hash tag:
-//! `ade:{task:{task_id}}:state` writes `ade:{task:123}:state`.
+//! In a cluster pattern, a brace that does not enclose exactly the name of an identifier opens the hash tag:
+//! `ade:{task:{task_id}}:state` builds `ade:{task:123}:state`.
 
 use std::fmt;
 
 use crate::slot::hash_tag;
 
-/// A parsed pattern. Identifiers are numbered as in [`crate::Catalog::ids`].
+/// A parsed pattern. Identifiers are indexes into [`crate::Catalog::ids`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
@@ -18,20 +18,20 @@ pub struct Pattern {
 /// A piece of a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
-    /// Written as it stands; the braces of a hash tag are part of it.
+    /// Literal text, including the braces of a hash tag.
     Text(String),
-    /// The written form of an identifier of this kind.
+    /// An identifier, by the index of its kind.
     Id(usize),
 }
 
-/// What a pattern may contain.
+/// The syntax that a pattern may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Plain,
     Cluster,
 }
 
-/// A fault inside a pattern, with its byte offset there.
+/// An error in a pattern, with its byte offset.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PatternFault {
     pub(crate) offset: usize,
@@ -39,25 +39,25 @@ pub(crate) struct PatternFault {
 }
 
 impl Pattern {
-    /// The pattern as the catalog writes it.
+    /// The text of the pattern in the catalog.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Its pieces in order; two texts never stand side by side.
+    /// The parts in order; two texts are never adjacent.
     #[must_use]
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
-    /// What separates its segments.
+    /// The separator of segments.
     #[must_use]
     pub fn separator(&self) -> char {
         self.separator
     }
 
-    /// The kinds of its identifiers, in order.
+    /// The kinds of identifiers, in order.
     pub fn ids(&self) -> impl Iterator<Item = usize> + '_ {
         self.parts.iter().filter_map(|part| match part {
             Part::Id(id) => Some(*id),
@@ -65,7 +65,7 @@ impl Pattern {
         })
     }
 
-    /// The key this pattern builds from written identifiers, taken in order.
+    /// Builds a key from encoded identifiers.
     #[must_use]
     pub fn fill<'a>(&self, mut written: impl FnMut(usize) -> &'a str) -> String {
         self.parts.iter().fold(String::new(), |mut key, part| {
@@ -77,10 +77,10 @@ impl Pattern {
         })
     }
 
-    /// The hash tag with its identifiers as `{}`, and those identifiers: what makes keys share a slot.
+    /// The hash tag, with `{}` in place of identifiers, and the kinds of these identifiers.
     #[must_use]
     pub fn tag(&self) -> Option<(String, Vec<usize>)> {
-        // Identifiers cannot contain braces, so a private-use character may stand for them.
+        // A private-use character is a safe placeholder: encoded identifiers are ASCII.
         let shape = self.fill(|_| "\u{e000}");
         let tag = std::str::from_utf8(hash_tag(shape.as_bytes())?).ok()?;
         let before = shape.find('{')?;
@@ -93,7 +93,7 @@ impl Pattern {
         text: &str,
         separator: char,
         dialect: Dialect,
-        id_named: impl Fn(&str) -> Result<usize, String>,
+        resolve_id: impl Fn(&str) -> Result<usize, String>,
     ) -> Result<Self, PatternFault> {
         let fault = |offset: usize, message: String| PatternFault { offset, message };
         let mut parts: Vec<Part> = Vec::new();
@@ -103,7 +103,7 @@ impl Pattern {
         while let Some(character) = rest.chars().next() {
             let offset = text.len() - rest.len();
             if let Some(name) = identifier_name(rest) {
-                let id = id_named(name).map_err(|message| fault(offset, message))?;
+                let id = resolve_id(name).map_err(|message| fault(offset, message))?;
                 parts.push(Part::Id(id));
                 rest = rest.get(name.len() + 2..).unwrap_or_default();
                 continue;
@@ -116,7 +116,10 @@ impl Pattern {
                     ));
                 }
                 '{' if tag_opened => {
-                    return Err(fault(offset, "a second hash tag: the cluster uses only the first".into()));
+                    return Err(fault(
+                        offset,
+                        "only one hash tag is allowed: the cluster ignores a second one".into(),
+                    ));
                 }
                 '{' => {
                     tag_opened = true;
@@ -127,12 +130,12 @@ impl Pattern {
                 }
                 '}' => tag_open_at = None,
                 '%' | '*' | '?' | '[' | ']' | '\\' | '"' | '\'' => {
-                    return Err(fault(offset, format!("{character:?} cannot stand in a pattern")));
+                    return Err(fault(offset, format!("{character:?} is not allowed in a pattern")));
                 }
                 other if !other.is_ascii_graphic() => {
                     return Err(fault(
                         offset,
-                        format!("{other:?} cannot stand in a pattern: use printable ASCII"),
+                        format!("{other:?} is not allowed in a pattern: use printable ASCII"),
                     ));
                 }
                 _ => {}
@@ -148,7 +151,10 @@ impl Pattern {
         }
         let pattern = Self { text: text.to_owned(), parts, separator };
         if text.is_empty() || pattern.fill(|_| "x").split(separator).any(str::is_empty) {
-            return Err(fault(0, "a segment is empty: no separator may lead, trail or stand twice".into()));
+            return Err(fault(
+                0,
+                "a segment is empty: remove leading, trailing and repeated separators".into(),
+            ));
         }
         if tag_opened && pattern.tag().is_none() {
             return Err(fault(0, "the hash tag is empty".into()));
@@ -156,18 +162,18 @@ impl Pattern {
         if pattern.segments().iter().any(|segment| segment.ids > 1) {
             return Err(fault(
                 0,
-                format!("two identifiers in one segment cannot be told apart: put {separator:?} between"),
+                format!("two identifiers in one segment are ambiguous: put {separator:?} between them"),
             ));
         }
         Ok(pattern)
     }
 
-    /// The same pattern with some identifiers settled.
+    /// The same pattern with other parts.
     pub(crate) fn with_parts(&self, parts: Vec<Part>) -> Self {
         Self { text: self.text.clone(), parts, separator: self.separator }
     }
 
-    /// The segments between separators, each with its literal beginning and end.
+    /// The segments, each with the literal text before and after its identifier.
     pub(crate) fn segments(&self) -> Vec<Segment> {
         let mut segments = vec![Segment::default()];
         for part in &self.parts {
@@ -210,7 +216,7 @@ pub(crate) struct Segment {
     ids: usize,
 }
 
-/// The name at the start of `{name}…`.
+/// Parses the name in `{name}…`.
 fn identifier_name(text: &str) -> Option<&str> {
     let (name, _) = text.strip_prefix('{')?.split_once('}')?;
     is_identifier_name(name).then_some(name)
@@ -235,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_is_a_brace_around_more_than_a_name() {
+    fn braces_around_more_than_a_name_are_a_hash_tag() {
         let pattern = parse("ade:{task:{id}}:state", Dialect::Cluster).expect("valid");
         assert_eq!(
             pattern.parts(),
@@ -250,8 +256,8 @@ mod tests {
     }
 
     #[test]
-    fn faults_point_at_the_character() {
-        let fault = |text, dialect| parse(text, dialect).expect_err("refused");
+    fn errors_point_at_the_character() {
+        let fault = |text, dialect| parse(text, dialect).expect_err("rejected");
         assert_eq!(fault("a:{nope}", Dialect::Plain).offset, 2);
         assert_eq!(fault("a:{task:{id}}", Dialect::Plain).offset, 2);
         assert_eq!(fault("a:{t:{id}}:{u:x}", Dialect::Cluster).offset, 11);

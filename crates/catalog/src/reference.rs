@@ -1,4 +1,4 @@
-//! The Markdown reference of one or more catalogs. The same catalogs always give the same text.
+//! The Markdown reference of one or more catalogs. The output is deterministic.
 
 use std::fmt::Write;
 
@@ -11,30 +11,30 @@ const INTRODUCTION: &str = "\
 
 Every key, channel and consumer group, from the catalogs. Entries marked **+** are additions to the source document.
 
-- **Plain** is the spelling on a standalone server or behind Sentinel, **cluster** the one with hash tags. Where only one
-  pattern is given, it serves both.
-- In identifiers `:`, `{`, `}`, `%`, whitespace, control characters, non-ASCII and the pattern's own separator are
-  percent-encoded; a reserved word has its first character encoded. An identifier beyond its bound is written as a
+- **Plain** is the layout for a standalone server or Sentinel, **cluster** the one with hash tags. If only one pattern is
+  given, both layouts use it.
+- In identifiers `:`, `{`, `}`, `%`, whitespace, control characters, non-ASCII and the separator of the pattern are
+  percent-encoded; a reserved word has its first character encoded. An identifier that is too long is replaced by a
   lower-case slug, `~` and 40 digits of its hash: `printf %s \"$ID\" | sha256sum | cut -c1-40`.
 - Values in the format **envelope** are JSON objects with `createdAt`, `expiresAt` (RFC 3339), `version` (a number),
   `payload` and `meta`.
 ";
 
-/// The reference, complete.
+/// Generates the reference.
 #[must_use]
 pub fn markdown<'a>(catalogs: impl IntoIterator<Item = &'a Catalog>) -> String {
     let mut out = String::from(INTRODUCTION);
     for catalog in catalogs {
-        one(&mut out, catalog);
+        catalog_section(&mut out, catalog);
     }
     out
 }
 
-fn one(out: &mut String, catalog: &Catalog) {
-    // Writing to a String cannot fail.
+fn catalog_section(out: &mut String, catalog: &Catalog) {
+    // Writing to a String never fails.
     let _ = write!(
         out,
-        "\n## {}: {}\n\nSource: {}. Keys stay below {} bytes.\n\n",
+        "\n## {}: {}\n\nSource: {}. Keys are shorter than {} bytes.\n\n",
         catalog.name, catalog.title, catalog.source, catalog.key_limit
     );
     out.push_str("| Name | Pattern | Type | TTL | Owner | |\n|---|---|---|---|---|---|\n");
@@ -47,7 +47,7 @@ fn one(out: &mut String, catalog: &Catalog) {
         let cells = [name, code(&row.pattern), row.type_name.into(), row.ttl, row.owner.into(), mark.into()];
         table_row(out, &cells);
     }
-    out.push_str("\n### Identifiers\n\n| Name | Identifies | Written |\n|---|---|---|\n");
+    out.push_str("\n### Identifiers\n\n| Name | Identifies | Encoding |\n|---|---|---|\n");
     for row in (0..catalog.ids.len()).filter_map(|number| catalog.id_row(number)) {
         let members: Vec<String> = row
             .one_of
@@ -61,7 +61,7 @@ fn one(out: &mut String, catalog: &Catalog) {
     if !catalog.families.is_empty() {
         out.push_str("\n### Families\n\n| Name | Keys | Always expire | Purpose |\n|---|---|---|---|\n");
         for family in &catalog.families {
-            let expires = if family.must_expire { "yes" } else { "by key" };
+            let expires = if family.must_expire { "yes" } else { "depends on the key" };
             let pattern = code(&family.pattern);
             table_row(out, &[family.name.clone(), pattern, expires.into(), family.purpose.clone()]);
         }
@@ -71,15 +71,15 @@ fn one(out: &mut String, catalog: &Catalog) {
         let _ = writeln!(out, "\n<a id=\"{}\"></a>", anchor(&catalog.name, &entry.name));
         let _ = writeln!(out, "### {}{}\n", entry.name, if entry.addition { " +" } else { "" });
         let _ = writeln!(out, "{}\n", sentence(&entry.purpose));
-        describe(out, &details);
+        properties(out, &details);
         if let EntryKind::Group { stream, .. } = &entry.kind {
             let _ = writeln!(out, "- Stream: [{stream}](#{})", anchor(&catalog.name, stream));
         }
-        fields(out, &details);
+        field_tables(out, &details);
     }
 }
 
-/// Which entries share a slot on a cluster, by the hash tag they have in common.
+/// Lists the entries with the same hash tag, which share a cluster slot.
 fn shared_slots(out: &mut String, catalog: &Catalog) {
     let mut tags: Vec<(String, Vec<String>)> = Vec::new();
     for entry in &catalog.entries {
@@ -94,14 +94,14 @@ fn shared_slots(out: &mut String, catalog: &Catalog) {
     if tags.is_empty() {
         return;
     }
-    out.push_str("\n### Shared slots\n\nOn a cluster, entries of one row share a slot when their identifiers are equal.\n\n");
+    out.push_str("\n### Shared slots\n\nOn a cluster, the entries of a row share a slot if their identifiers are equal.\n\n");
     out.push_str("| Hash tag | Entries |\n|---|---|\n");
     for (tag, entries) in tags {
         table_row(out, &[code(&format!("{{{tag}}}")), entries.join(", ")]);
     }
 }
 
-fn describe(out: &mut String, details: &Details<'_>) {
+fn properties(out: &mut String, details: &Details<'_>) {
     let mut item = |label: &str, text: &str| {
         let _ = writeln!(out, "- {label}: {text}");
     };
@@ -142,7 +142,7 @@ fn describe(out: &mut String, details: &Details<'_>) {
     }
 }
 
-fn fields(out: &mut String, details: &Details<'_>) {
+fn field_tables(out: &mut String, details: &Details<'_>) {
     if !details.fields.is_empty() {
         out.push_str("\n| Field | Type | Meaning |\n|---|---|---|\n");
         for field in details.fields {

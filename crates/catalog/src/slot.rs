@@ -1,15 +1,15 @@
 //! Redis Cluster slots: CRC16 (XMODEM) of the hash tag, or of the whole key, modulo 16384.
 
-/// Number of slots of every Redis Cluster.
+/// Every Redis Cluster has this many slots.
 const SLOTS: u16 = 16384;
 
-/// The slot of a key, by the rule of the Redis Cluster specification.
+/// The slot of a key, as the Redis Cluster specification defines it.
 #[must_use]
 pub fn slot_of(key: &[u8]) -> u16 {
     crc16(hash_tag(key).unwrap_or(key)) % SLOTS
 }
 
-/// What lies between the first `{` and the next `}`, unless that is nothing.
+/// The text between the first `{` and the next `}`; `None` if it is empty.
 #[must_use]
 pub fn hash_tag(key: &[u8]) -> Option<&[u8]> {
     let open = key.iter().position(|byte| *byte == b'{')?;
@@ -31,12 +31,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn check_value_of_the_crc() {
+    fn matches_the_crc_check_value() {
         assert_eq!(crc16(b"123456789"), 0x31c3);
     }
 
     #[test]
-    fn tags_follow_the_cluster_specification() {
+    fn hash_tags_follow_the_cluster_specification() {
         assert_eq!(hash_tag(b"ade:{task:1}:state"), Some(&b"task:1"[..]));
         assert_eq!(hash_tag(b"a{}{b}"), None);
         assert_eq!(hash_tag(b"a{{b}}c"), Some(&b"{b"[..]));

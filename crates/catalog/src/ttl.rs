@@ -1,21 +1,21 @@
-//! How long a key lives: the rule as the catalog states it, in words and in durations.
+//! Lifetime rules of keys, as a catalog states them.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::key::LONGEST_TTL;
+use crate::key::MAX_TTL;
 
-/// A duration together with the way the catalog writes it (`120s` stays `120s`).
+/// A duration that keeps its notation in the catalog (`120s` stays `120s`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Span {
-    /// As written in the catalog.
+pub struct TtlDuration {
+    /// Notation in the catalog.
     pub written: String,
-    /// What it means.
+    /// The duration itself.
     pub duration: Duration,
 }
 
-impl Span {
-    /// Reads a whole number and one of the units ms, s, m, h, d.
+impl TtlDuration {
+    /// Parses a whole number and one of the units ms, s, m, h, d.
     pub fn parse(written: &str) -> Result<Self, String> {
         let digits = written.len() - written.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (number, unit) = written.split_at(digits);
@@ -33,74 +33,74 @@ impl Span {
             ));
         };
         let ms = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ms));
-        match ms.map(Duration::from_millis).filter(|duration| *duration <= LONGEST_TTL) {
+        match ms.map(Duration::from_millis).filter(|duration| *duration <= MAX_TTL) {
             Some(duration) => Ok(Self { written: written.to_owned(), duration }),
             None => Err(format!("{written:?} is longer than a hundred years")),
         }
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for TtlDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.written)
     }
 }
 
-/// The lifetime of a key as its catalog states it.
+/// The lifetime of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ttl {
-    /// The rule for the key's expiry.
+    /// When the key expires.
     pub rule: TtlRule,
-    /// For streams: approximate bound on the number of entries.
+    /// For streams: approximate maximum number of entries.
     pub maxlen: Option<u64>,
 }
 
-/// The rule for a key's expiry.
+/// When a key expires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TtlRule {
-    /// Never expires by itself.
+    /// Never.
     None,
-    /// Always this long.
-    Exact(Span),
-    /// Any duration between the bounds.
+    /// After a fixed time.
+    Exact(TtlDuration),
+    /// After a time that the writer chooses between bounds.
     Range {
-        /// Shortest.
-        min: Span,
-        /// Longest; without it there is no upper bound.
-        max: Option<Span>,
+        /// Minimum.
+        min: TtlDuration,
+        /// Maximum; `None` means no upper bound.
+        max: Option<TtlDuration>,
     },
-    /// This long unless the writer chooses otherwise.
+    /// After a default time unless the writer chooses another.
     Default {
-        /// If the writer does not choose.
-        ttl: Span,
-        /// Longest the writer may choose.
-        at_most: Option<Span>,
+        /// The default.
+        ttl: TtlDuration,
+        /// Maximum that the writer may choose.
+        at_most: Option<TtlDuration>,
     },
-    /// This long, and extended while in use.
+    /// After a time that is extended while the key is in use.
     Renewable {
-        /// As first written.
-        ttl: Span,
-        /// Longest a renewal may ask for.
-        at_most: Option<Span>,
+        /// The initial time.
+        ttl: TtlDuration,
+        /// Maximum of a renewal.
+        at_most: Option<TtlDuration>,
     },
-    /// The rule of another entry.
+    /// By the rule of another entry.
     Like {
-        /// Name of that entry.
+        /// Name of the other entry.
         entry: String,
-        /// Its rule, never itself a `Like`.
+        /// Its rule, which is never a `Like`.
         rule: Box<TtlRule>,
     },
-    /// Given by the writer's own data, plus a grace.
+    /// After a time that the data of the writer determines, plus a grace period.
     Given {
-        /// What gives it, in words.
+        /// What determines the time, in words.
         by: String,
-        /// Grace added to it.
-        plus: Option<Span>,
+        /// The grace period.
+        plus: Option<TtlDuration>,
     },
 }
 
 impl TtlRule {
-    /// The rule with `Like` followed.
+    /// The rule itself, with `Like` resolved.
     #[must_use]
     pub fn resolved(&self) -> &Self {
         match self {
@@ -109,7 +109,7 @@ impl TtlRule {
         }
     }
 
-    /// Whether keys under this rule always expire.
+    /// Whether keys with this rule always expire.
     #[must_use]
     pub fn expires(&self) -> bool {
         *self.resolved() != Self::None
@@ -120,7 +120,7 @@ impl fmt::Display for TtlRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("none"),
-            Self::Exact(span) => write!(f, "{span}"),
+            Self::Exact(ttl) => write!(f, "{ttl}"),
             Self::Range { min, max: Some(max) } => write!(f, "{min} to {max}"),
             Self::Range { min, max: None } => write!(f, "at least {min}"),
             Self::Default { ttl, at_most: None } => write!(f, "{ttl} by default"),
@@ -149,12 +149,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_keep_their_spelling_and_refuse_nonsense() {
-        let span = Span::parse("120s").expect("valid");
-        assert_eq!((span.to_string().as_str(), span.duration), ("120s", Duration::from_secs(120)));
-        assert_eq!(Span::parse("90d").expect("valid").duration, Duration::from_secs(90 * 86_400));
-        for wrong in ["", "s", "10", "0s", "-1s", "1.5h", "5 m", "1w", "99999999999999999999d", "١s"] {
-            assert!(Span::parse(wrong).is_err(), "{wrong:?}");
+    fn durations_keep_their_notation_and_reject_invalid_text() {
+        let ttl = TtlDuration::parse("120s").expect("valid");
+        assert_eq!((ttl.to_string().as_str(), ttl.duration), ("120s", Duration::from_secs(120)));
+        assert_eq!(TtlDuration::parse("90d").expect("valid").duration, Duration::from_secs(90 * 86_400));
+        for invalid in ["", "s", "10", "0s", "-1s", "1.5h", "5 m", "1w", "99999999999999999999d", "١s"] {
+            assert!(TtlDuration::parse(invalid).is_err(), "{invalid:?}");
         }
     }
 }

@@ -1,30 +1,50 @@
-//! How commands find their server and their token.
+//! Finds the server and the token of a command, and turns errors of the server into failures with hints.
+//!
+//! A stored token is sent only to the address it was created for.
 
 use std::fs;
-use std::future::Future;
 use std::path::{Path, PathBuf};
 
-use ade_client::wire::{CycleEdge, FieldError};
+use ade_client::wire::{CycleEdge, FieldError, Problem};
 use ade_client::{Client, Error};
-use clap::Args as ClapArgs;
+use clap::{Args as ClapArgs, Subcommand};
+use tokio::runtime::Builder;
 
-use crate::config::{self, ConfigFile};
+use crate::commands::config::{self, ConfigFile};
+use crate::commands::login::credentials::Credentials;
 use crate::failure::{Failure, Kind};
-use crate::login::credentials::Credentials;
-use crate::times;
+use crate::output::time;
 
-/// Which server to ask, and with which token.
+/// A group of subcommands that call a server.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct RemoteCommand<C: Subcommand> {
+    #[command(subcommand)]
+    command: C,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl<C: Subcommand> RemoteCommand<C> {
+    pub(crate) fn run<T>(
+        self,
+        run: impl AsyncFnOnce(&Client, C) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let client = self.connection.client()?;
+        block_on(run(&client, self.command))
+    }
+}
+
 #[derive(Debug, Clone, ClapArgs)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct Connection {
-    /// Address of the server [default: http://127.0.0.1:8300, or the port that ade.toml says]
+    /// Address of the server [default: http://127.0.0.1:8300, or the port in ade.toml]
     #[arg(long, value_name = "URL", env = "ADE_SERVER", hide_env_values = true, global = true)]
     server: Option<String>,
-    /// Token to act with [default: the one ade login keeps for this server, else admin-token in the data folder of a
-    /// server here]
+    /// Token to authenticate with [default: the one that ade login stored for this server, else admin-token in the data
+    /// folder of a local server]
     #[arg(long, env = "ADE_TOKEN", hide_env_values = true, global = true)]
     token: Option<String>,
-    /// Configuration file of the server, for its port and its token [default: ade.toml in this folder, if it is there]
+    /// Configuration file of a local server, for its port and token [default: ade.toml in the current folder, if it exists]
     #[arg(long, value_name = "FILE", env = "ADE_CONFIG", hide_env_values = true, global = true)]
     config: Option<PathBuf>,
 }
@@ -32,86 +52,94 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn client(&self) -> Result<Client, Failure> {
         let url = self.url()?;
-        let token = match given(&self.token) {
+        let token = match non_empty(&self.token) {
             Some(token) => token,
-            None => self.kept(&url)?,
+            None => self.stored_token(&url)?,
         };
         Client::new(&url, &token).map_err(Failure::from)
     }
 
-    /// Which server.
     pub(crate) fn url(&self) -> Result<String, Failure> {
-        let url = match given(&self.server) {
+        let url = match non_empty(&self.server) {
             Some(url) => url,
-            // Whoever wrote a file into this folder must not get a token sent to an address of theirs.
-            None => format!("http://127.0.0.1:{}", self.configured()?.listen.port()),
+            // Only the port comes from the file: a file in the current folder must not redirect a token to another host.
+            None => format!("http://127.0.0.1:{}", self.local_config()?.listen.port()),
         };
         if url.contains("://") {
             return Ok(url);
         }
-        let failure = Failure::new(Kind::Input, format!("{url} is not the address of a server"));
-        Err(failure.hint(format!("write it as http://{url}")))
+        let failure = Failure::new(Kind::Input, format!("{url} is not the URL of a server"));
+        Err(failure.hint(format!("write http://{url}")))
     }
 
-    /// The token that is kept for this server, by whoever signed in or by the server itself.
-    fn kept(&self, url: &str) -> Result<String, Failure> {
-        let kept = Credentials::usual().map(|credentials| credentials.get(url)).transpose()?.flatten();
-        match kept {
-            Some(credential) if credential.expires_at.0 <= times::now() => {
-                let told = format!("your sign-in at {url} as {} has expired", credential.user_id);
-                Err(Failure::new(Kind::Input, told).hint("ade login signs in again; ade logout forgets it"))
+    /// The token stored by `ade login`, else the bootstrap token of a local server.
+    fn stored_token(&self, url: &str) -> Result<String, Failure> {
+        let stored = Credentials::default_location().map(|credentials| credentials.get(url)).transpose()?;
+        match stored.flatten() {
+            Some(credential) if credential.expires_at.0 <= time::now() => {
+                let message = format!("your sign-in at {url} as {} has expired", credential.user_id);
+                Err(Failure::new(Kind::Input, message)
+                    .hint("sign in again with ade login, or remove the sign-in with ade logout"))
             }
             Some(credential) => Ok(credential.token),
             None => {
-                let config = self.configured()?;
-                // The bootstrap token of a server here is for a server here.
-                let here = ["127.0.0.1", "localhost", "[::1]"].iter().any(|host| {
+                let config = self.local_config()?;
+                // The bootstrap token is sent to the local server only.
+                let is_local = ["127.0.0.1", "localhost", "[::1]"].iter().any(|host| {
                     url.trim_end_matches('/') == format!("http://{host}:{}", config.listen.port())
                 });
-                if !here {
-                    return Err(Failure::new(Kind::Input, format!("a token for {url} is needed"))
-                        .hint("ade login signs in there; or set ADE_TOKEN, or give --token"));
+                if !is_local {
+                    return Err(Failure::new(Kind::Input, format!("no token for {url}"))
+                        .hint("sign in with ade login, set ADE_TOKEN, or use --token"));
                 }
-                own_token(&config.data.join("admin-token"))
+                bootstrap_token(&config.data.join("admin-token"))
             }
         }
     }
 
-    fn configured(&self) -> Result<ade_server::Config, Failure> {
-        config::load(&ConfigFile::at(self.config.clone()), Vec::new())
+    fn local_config(&self) -> Result<ade_server::Config, Failure> {
+        config::load(&ConfigFile::new(self.config.clone()), [])
     }
 }
 
-fn given(value: &Option<String>) -> Option<String> {
+fn non_empty(value: &Option<String>) -> Option<String> {
     value.clone().filter(|value| !value.is_empty())
 }
 
-/// The token of a server whose data folder is here.
-fn own_token(file: &Path) -> Result<String, Failure> {
+fn bootstrap_token(file: &Path) -> Result<String, Failure> {
     fs::read_to_string(file).map(|token| token.trim().to_owned()).map_err(|_| {
-        Failure::new(Kind::Input, "a token is needed")
-            .hint(format!("sign in with ade login, set ADE_TOKEN, or run this where {} is", file.display()))
+        Failure::new(Kind::Input, "no token for the server").hint(format!(
+            "sign in with ade login, set ADE_TOKEN, or run the command in the folder that contains {}",
+            file.display()
+        ))
     })
 }
 
 /// Runs a command that talks to a server.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime =
-        runtime.map_err(|error| Failure::new(Kind::Unavailable, format!("cannot start: {error}")))?;
-    runtime.block_on(work)
+    run_on(&mut Builder::new_current_thread(), work)
 }
 
-/// What the server said, for people.
+/// Runs a server or a worker, on all cores.
+pub(crate) fn block_on_all_cores(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    run_on(&mut Builder::new_multi_thread(), work)
+}
+
+fn run_on<T>(builder: &mut Builder, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = builder.enable_all().build();
+    runtime
+        .map_err(|error| Failure::new(Kind::Unavailable, format!("cannot start the runtime: {error}")))?
+        .block_on(work)
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let message = error.to_string();
         match &error {
             Error::Unreachable { .. } => Self::new(Kind::Unavailable, message)
-                .hint("is it running? ade serve starts one; --server names another"),
-            Error::Foreign { .. } => {
-                Self::new(Kind::Unavailable, message).hint("--server must be the address of an ADE")
-            }
+                .hint("start a server with ade serve, or name another one with --server"),
+            Error::Foreign { .. } => Self::new(Kind::Unavailable, message)
+                .hint("check that --server is the address of an ADE server"),
             Error::Problem(problem) => {
                 let kind = match problem.status {
                     401 | 400 | 413 | 422 => Kind::Input,
@@ -119,52 +147,50 @@ impl From<Error> for Failure {
                     _ => Kind::No,
                 };
                 let failure = Self::new(kind, message);
-                match problem.code.as_str() {
-                    "UNAUTHENTICATED" => failure.hint(
-                        "ade login signs in; the token of a local server is in its data folder: admin-token",
-                    ),
-                    "LOCK_HELD" => {
-                        failure.hint("wait for it with --wait SECONDS; ade lock show tells who holds it")
-                    }
-                    "DEADLOCK_DETECTED" => {
-                        let cycle: Vec<CycleEdge> = problem.fact("cycle").unwrap_or_default();
-                        let wait =
-                            |edge: &CycleEdge| format!("{} waited for {}", edge.agent_id, edge.waits_for);
-                        let waits: Vec<String> = cycle.iter().map(wait).collect();
-                        failure.hint(format!("{}; try again", waits.join(", ")))
-                    }
-                    "DIGEST_MISMATCH" => failure
-                        .hint("it was changed since you looked at it; ade task show shows it as it is now"),
-                    "FORBIDDEN" if problem.detail.contains("decide") => {
-                        failure.hint("ade login --decide makes a token that may, for some hours")
-                    }
-                    "BATCH_REFUSED" => {
-                        let items: Vec<Refused> = problem.fact("items").unwrap_or_default();
-                        let each =
-                            |item: &Refused| format!("{}: {} ({})", item.approval_id, item.detail, item.code);
-                        failure.hint(items.iter().map(each).collect::<Vec<_>>().join("; "))
-                    }
-                    // One fault is the message itself.
-                    _ => match problem.fact::<Vec<FieldError>>("errors").filter(|errors| errors.len() > 1) {
-                        Some(errors) => failure.hint(told(&errors)),
-                        None => failure,
-                    },
+                match problem_hint(problem) {
+                    Some(hint) => failure.hint(hint),
+                    None => failure,
                 }
             }
         }
     }
 }
 
-/// What a batch was refused for.
+fn problem_hint(problem: &Problem) -> Option<String> {
+    match problem.code.as_str() {
+        "UNAUTHENTICATED" => Some(
+            "sign in with ade login; the token of a local server is in its data folder, in the file admin-token"
+                .to_owned(),
+        ),
+        "LOCK_HELD" => {
+            Some("wait for the lock with --wait SECONDS; see its holder with ade lock show".to_owned())
+        }
+        "DEADLOCK_DETECTED" => {
+            let cycle: Vec<CycleEdge> = problem.fact("cycle").unwrap_or_default();
+            let wait = |edge: &CycleEdge| format!("{} waited for {}", edge.agent_id, edge.waits_for);
+            Some(format!("try again; the cycle was: {}", joined(&cycle, wait)))
+        }
+        "DIGEST_MISMATCH" => {
+            Some("the task has changed since you reviewed it; review it again with ade task show".to_owned())
+        }
+        "BATCH_REFUSED" => {
+            let items: Vec<RefusedItem> = problem.fact("items").unwrap_or_default();
+            Some(joined(&items, |item| format!("{}: {} ({})", item.approval_id, item.detail, item.code)))
+        }
+        // A single field error is the message itself.
+        _ => problem.fact::<Vec<FieldError>>("errors").filter(|errors| errors.len() > 1).map(|errors| {
+            joined(&errors, |error| format!("{} {}", error.pointer, error.detail).trim().to_owned())
+        }),
+    }
+}
+
 #[derive(serde::Deserialize)]
-struct Refused {
+struct RefusedItem {
     approval_id: String,
     code: String,
     detail: String,
 }
 
-/// What is wrong with which part.
-fn told(errors: &[FieldError]) -> String {
-    let one = |error: &FieldError| format!("{} {}", error.pointer, error.detail).trim().to_owned();
-    errors.iter().map(one).collect::<Vec<_>>().join("; ")
+fn joined<T>(items: &[T], text: impl Fn(&T) -> String) -> String {
+    items.iter().map(text).collect::<Vec<_>>().join("; ")
 }

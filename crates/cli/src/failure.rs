@@ -1,28 +1,30 @@
-//! How a command fails: a kind that decides the exit code, one sentence, and a hint what to do next.
+//! How a command fails: a kind that selects the exit code, a message, and a hint what to do next.
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use owo_colors::OwoColorize;
 
+use crate::output::safe;
+
 /// Shown below the help.
-pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 the answer is no, 2 wrong use or wrong input, 3 a task was rejected, 4 a task failed, 5 a file or server could not be used, 6 a lock was lost";
+pub(crate) const EXIT_CODES: &str = "Exit codes: 0 success, 1 refused, not found or negative result, 2 invalid arguments or input, 3 the task was rejected, 4 the task failed, 5 a file or server is unavailable, 6 a lock was lost";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The question was understood and the answer is no: nothing found, something stale.
+    /// The command worked and its result is negative: not found, refused, outdated.
     No,
-    /// The arguments or a file given by the user are wrong.
+    /// The arguments or a file of the user are invalid.
     Input,
-    /// A task that was waited for was rejected.
+    /// The awaited task was rejected.
     Rejected,
-    /// A task that was waited for failed.
+    /// The awaited task failed.
     Failed,
-    /// A file, a stream or a server could not be used.
+    /// A file, a stream or a server is unavailable.
     Unavailable,
     /// A lock was lost while it was needed.
     Lost,
-    /// The reader went away; nobody is left to be told.
+    /// Standard output was closed by its reader. Nothing is reported.
     Hangup,
 }
 
@@ -42,26 +44,20 @@ impl Failure {
         &self.message
     }
 
+    /// Adds a hint, after those it has already.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        let hint = hint.into();
+        self.hint = Some(self.hint.map_or(hint.clone(), |before| format!("{before}; {hint}")));
         self
     }
 
-    /// One more hint, after the others.
-    pub(crate) fn also(self, hint: impl Into<String>) -> Self {
-        let hint = hint.into();
-        let all = self.hint.as_deref().map_or(hint.clone(), |before| format!("{before}; {hint}"));
-        self.hint(all)
-    }
-
     pub(crate) fn report(self) -> ExitCode {
-        use std::io::Write;
         if self.kind != Kind::Hangup {
             let mut err = anstream::stderr().lock();
-            // If standard error is gone as well there is nobody left to tell.
-            let _ = writeln!(err, "{} {}", "error:".red().bold(), printable(&self.message));
+            // A closed standard error is ignored.
+            let _ = writeln!(err, "{} {}", "error:".red().bold(), safe(&self.message));
             if let Some(hint) = self.hint {
-                let _ = writeln!(err, "{} {}", "hint:".cyan().bold(), printable(&hint));
+                let _ = writeln!(err, "{} {}", "hint:".cyan().bold(), safe(&hint));
             }
         }
         ExitCode::from(match self.kind {
@@ -76,22 +72,7 @@ impl Failure {
     }
 }
 
-/// What was given from outside must not steer the terminal, nor read otherwise than it is: what turns the direction of
-/// text, or takes no room, is shown for what it is.
-pub(crate) fn printable(text: &str) -> String {
-    let shown = |c: char| match c {
-        '\u{200b}'
-        | '\u{200e}'
-        | '\u{200f}'
-        | '\u{202a}'..='\u{202e}'
-        | '\u{2060}'..='\u{2069}'
-        | '\u{feff}' => false,
-        c => !c.is_control(),
-    };
-    text.chars().flat_map(|c| if shown(c) { vec![c] } else { c.escape_default().collect() }).collect()
-}
-
-/// Failures of writing the output itself.
+/// For errors of writing the output.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {

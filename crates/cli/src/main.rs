@@ -1,35 +1,24 @@
-//! `ade`, the one binary: arguments in, use cases called, results laid out.
+//! `ade`, the one binary: parses arguments, calls the server or the crates below, prints results.
 //!
-//! Data goes to standard output, everything else to standard error. Nothing is decided here: a command that needs a
-//! decision calls a room below.
+//! Data goes to standard output, everything else to standard error. No business rule is decided here.
 
-mod approval;
-mod audit;
-mod bench;
-mod config;
+mod commands;
 mod connect;
-mod delegation;
-mod documents;
 mod failure;
-mod jobs;
-mod keys;
-mod lists;
-mod lock;
-mod login;
+mod input;
 mod output;
-mod policy;
-mod resource;
-mod serve;
-mod simulate;
-mod task;
-mod times;
-mod user;
-mod watchdog;
-mod worker;
+mod prompt;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use commands::{
+    approval, audit, bench, config, delegation, jobs, keys, lock, login, policy, resource, serve, simulate, task,
+    user, watchdog, worker,
+};
+use connect::RemoteCommand;
+use failure::Failure;
 
 /// Approvals and locks for fleets of agents.
 #[derive(Debug, Parser)]
@@ -41,77 +30,78 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the server, with its locks in one data folder or on Redis
+    /// Run the server, with its data in one folder or on Redis and PostgreSQL
     Serve(serve::Args),
-    /// Carry out what is approved, beside servers on the same Redis and PostgreSQL
+    /// Run a worker that applies approved tasks, next to servers on the same Redis and PostgreSQL
     Worker(worker::Args),
-    /// Sign in with a password; the token is kept for this machine
+    /// Sign in with a password and store a token on this machine
     Login(login::LoginArgs),
-    /// Take the token back that ade login made
+    /// Sign out: revoke and remove the token that ade login stored
     Logout(login::LogoutArgs),
-    /// Who you are, and what your token is good for
+    /// Show who you are and what your token allows
     Whoami(login::WhoamiArgs),
-    /// People, their roles, passwords and tokens
-    User(user::Args),
-    /// Tasks: propose them, submit them, see what they would do and who must agree
-    Task(task::Args),
-    /// What waits for your answer, and your answers
-    Approval(approval::Args),
-    /// Policies: which tasks need whose agreement
-    Policy(policy::Args),
-    /// Delegations: who stands in for whom
-    Delegation(delegation::Args),
-    /// Resources: how critical things are, and what depends on them
-    Resource(resource::Args),
-    /// What would happen if: risk, reviewers, locks; nothing is changed
+    /// Manage users, their roles, passwords and tokens
+    User(RemoteCommand<user::Command>),
+    /// Create, submit, inspect and control tasks
+    Task(RemoteCommand<task::Command>),
+    /// List the approval requests that wait for your decision, and decide
+    Approval(RemoteCommand<approval::Command>),
+    /// Manage policies: which tasks need whose approval
+    Policy(RemoteCommand<policy::Command>),
+    /// Manage delegations: who decides in place of whom
+    Delegation(RemoteCommand<delegation::Command>),
+    /// Manage the registry of resources: how critical they are and what depends on them
+    Resource(RemoteCommand<resource::Command>),
+    /// Simulate the submission of a task: risk, reviewers, locks; nothing is changed
     Simulate(simulate::Args),
-    /// The audit log: search, export, verify
-    Audit(audit::Args),
-    /// Work that repeats, and how it goes (admin, auditor)
+    /// Search, export and verify the audit log
+    Audit(RemoteCommand<audit::Command>),
+    /// Show background jobs and how their last runs went (admin, auditor)
     Jobs(jobs::JobArgs),
-    /// What ended long ago and was taken out of the record (admin)
-    Archive(jobs::ArchiveArgs),
-    /// Locks: take them, hold them while a command runs, see who holds and who waits
-    Lock(lock::Args),
-    /// The configuration of a server here, and settings that all servers share
+    /// List and restore archives of finished tasks (admin)
+    Archive(RemoteCommand<jobs::ArchiveCommand>),
+    /// Acquire locks, hold them while a command runs, see holders and waiters
+    Lock(RemoteCommand<lock::Command>),
+    /// Show the configuration of a local server, and manage the settings that all servers share
     Config(config::Args),
-    /// The Redis keyspace: every key, channel and consumer group, from one catalog
+    /// Explore the Redis keyspace: every key, channel and consumer group in the catalogs
     Keys(keys::Args),
-    /// Measure the product on this machine, against its aims
+    /// Measure the performance on this machine and compare it with the targets
     Bench(ade_bench::Args),
-    /// Ends a command of `ade lock hold` or of a worker that is gone itself
+    /// Stops the command of `ade lock hold` or of a worker when its parent is gone
     #[command(hide = true, name = ade_executors::watchdog::NAME)]
     Watchdog,
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let result = match cli.command {
-        Command::Serve(args) => serve::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Worker(args) => worker::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Login(args) => login::login(&args).map(|()| ExitCode::SUCCESS),
-        Command::Logout(args) => login::logout(&args).map(|()| ExitCode::SUCCESS),
-        Command::Whoami(args) => login::whoami(&args).map(|()| ExitCode::SUCCESS),
-        Command::User(args) => user::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Task(args) => task::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Approval(args) => approval::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Policy(args) => policy::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Delegation(args) => delegation::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Resource(args) => resource::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Simulate(args) => simulate::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Audit(args) => audit::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Jobs(args) => jobs::jobs(&args).map(|()| ExitCode::SUCCESS),
-        Command::Archive(args) => jobs::archive(args).map(|()| ExitCode::SUCCESS),
-        Command::Lock(args) => lock::run(args),
-        Command::Config(args) => config::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Bench(args) => bench::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Keys(args) => keys::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Watchdog => watchdog::run().map(|()| ExitCode::SUCCESS),
-    };
-    match result {
-        Ok(code) => code,
-        Err(failure) => failure.report(),
-    }
+    run(Cli::parse().command).unwrap_or_else(Failure::report)
+}
+
+fn run(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        // Exits with the code of the command that it runs.
+        Command::Lock(args) => return args.run(lock::run),
+        Command::Serve(args) => serve::run(&args),
+        Command::Worker(args) => worker::run(&args),
+        Command::Login(args) => login::login(&args),
+        Command::Logout(args) => login::logout(&args),
+        Command::Whoami(args) => login::whoami(&args),
+        Command::User(args) => args.run(user::run),
+        Command::Task(args) => args.run(task::run),
+        Command::Approval(args) => args.run(approval::run),
+        Command::Policy(args) => args.run(policy::run),
+        Command::Delegation(args) => args.run(delegation::run),
+        Command::Resource(args) => args.run(resource::run),
+        Command::Simulate(args) => simulate::run(args),
+        Command::Audit(args) => args.run(audit::run),
+        Command::Jobs(args) => jobs::jobs(&args),
+        Command::Archive(args) => args.run(jobs::archive),
+        Command::Config(args) => config::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Keys(args) => keys::run(&args),
+        Command::Watchdog => watchdog::run(),
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The argument parser as a whole, and the reference made from it.
+//! Tests of the argument parser, and of the reference generated from it.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -9,13 +9,13 @@ use clap::CommandFactory;
 use super::*;
 
 #[test]
-fn arguments_are_consistent() {
+fn parser_definition_is_consistent() {
     Cli::command().debug_assert();
 }
 
 #[test]
-fn commands_are_understood() {
-    for good in [
+fn accepts_valid_and_rejects_invalid_arguments() {
+    for valid in [
         "config",
         "config --default",
         "config --config a.toml --json",
@@ -44,12 +44,12 @@ fn commands_are_understood() {
         "audit export --format csv -o log.csv",
         "audit verify --json",
     ] {
-        let words = std::iter::once("ade").chain(good.split(' '));
+        let words = std::iter::once("ade").chain(valid.split(' '));
         if let Err(error) = Cli::try_parse_from(words) {
-            panic!("{good}: {error}");
+            panic!("{valid}: {error}");
         }
     }
-    for wrong in [
+    for invalid in [
         "config --default ls",
         "login --ttl soon",
         "user set bob",
@@ -65,32 +65,32 @@ fn commands_are_understood() {
         "audit ls --from yesterday",
         "audit export --format xml",
     ] {
-        let words = std::iter::once("ade").chain(wrong.split(' '));
-        assert!(Cli::try_parse_from(words).is_err(), "{wrong} was understood");
+        let words = std::iter::once("ade").chain(invalid.split(' '));
+        assert!(Cli::try_parse_from(words).is_err(), "{invalid} was accepted");
     }
 }
 
 #[test]
-fn the_reference_of_commands_is_fresh() {
+fn cli_reference_is_fresh() {
     let mut root = Cli::command().term_width(100);
     root.build();
     let mut text = String::from(
         "<!-- Generated from the command line parser by `make docs`. Never edit this file. -->\n# Commands\n",
     );
-    reference(&mut text, &mut root, "");
+    append_reference(&mut text, &mut root, "");
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
     assert_fresh(&file, &text).expect("fresh");
 }
 
-/// The help of a command and of all below it.
-fn reference(text: &mut String, command: &mut clap::Command, above: &str) {
-    let path = format!("{above} {}", command.get_name());
+/// Appends the help of a command and of its subcommands.
+fn append_reference(text: &mut String, command: &mut clap::Command, parent: &str) {
+    let path = format!("{parent} {}", command.get_name());
     let path = path.trim();
     let help = command.render_long_help().to_string();
     let help: Vec<&str> = help.lines().map(str::trim_end).collect();
-    write!(text, "\n## `{path}`\n\n```text\n{}\n```\n", help.join("\n").trim()).expect("a String takes all");
-    let for_people = |below: &&mut clap::Command| below.get_name() != "help" && !below.is_hide_set();
-    for below in command.get_subcommands_mut().filter(for_people) {
-        reference(text, below, path);
+    write!(text, "\n## `{path}`\n\n```text\n{}\n```\n", help.join("\n").trim()).expect("writing to a String");
+    let is_public = |command: &&mut clap::Command| command.get_name() != "help" && !command.is_hide_set();
+    for subcommand in command.get_subcommands_mut().filter(is_public) {
+        append_reference(text, subcommand, path);
     }
 }

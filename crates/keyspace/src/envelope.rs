@@ -1,7 +1,7 @@
-//! The envelope of mediation values (INFRA-004 §3): `createdAt`, `expiresAt` and `version`, with the business `payload`
-//! apart from the transport's `meta`.
+//! The envelope of mediation values (INFRA-004 §3): `createdAt`, `expiresAt`, `version`, the business data in `payload` and
+//! the transport data in `meta`.
 //!
-//! Invariant: an envelope is sealed for a key together with that key's TTL, so that both always end at the same time.
+//! Invariant: an envelope expires together with the key it is sealed for.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
@@ -9,61 +9,61 @@ use serde::{Deserialize, Serialize};
 
 use crate::Writable;
 
-/// A value as it is stored.
+/// A stored value with its lifetime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Envelope<P, M = serde_json::Map<String, serde_json::Value>> {
-    /// When it was sealed.
+    /// Time of sealing.
     pub created_at: Timestamp,
-    /// From when on it counts as gone, whatever the server's own expiry does.
+    /// Time of expiry. An expired envelope is rejected even if Redis still has the key.
     pub expires_at: Timestamp,
     /// Version of the payload's format.
     pub version: u32,
-    /// What the business cares about.
+    /// Business data.
     pub payload: P,
-    /// What only the transport cares about.
+    /// Transport data.
     pub meta: M,
 }
 
 /// Why an envelope cannot be sealed or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvelopeError {
-    /// The key has no TTL, so the envelope has no end.
+    /// The key has no TTL.
     #[error("{entry} does not expire: an envelope needs a key with a ttl")]
     NoTtl {
-        /// The key's entry.
+        /// Entry of the key.
         entry: &'static str,
     },
-    /// The end lies outside the calendar.
-    #[error("a ttl of {ttl:?} from {created_at} leaves the calendar: choose a shorter one")]
+    /// The expiry is outside the supported range of timestamps.
+    #[error("a ttl of {ttl:?} from {created_at} exceeds the range of timestamps: choose a shorter one")]
     OutOfRange {
-        /// Beginning.
+        /// Time of sealing.
         created_at: Timestamp,
-        /// Asked for.
+        /// The TTL of the key.
         ttl: std::time::Duration,
     },
-    /// Not an envelope at all.
+    /// The text is not an envelope.
     #[error("not an envelope: {0}")]
     Malformed(#[from] serde_json::Error),
-    /// It ends before it begins.
+    /// The envelope expires before its creation.
     #[error("the envelope expires at {expires_at}, before it was created at {created_at}")]
     Inverted {
-        /// Beginning.
+        /// Time of sealing.
         created_at: Timestamp,
-        /// End.
+        /// Time of expiry.
         expires_at: Timestamp,
     },
-    /// It is over.
+    /// The envelope has expired.
     #[error("the envelope expired at {expires_at}")]
     Expired {
-        /// End.
+        /// Time of expiry.
         expires_at: Timestamp,
     },
 }
 
 impl<P: Serialize, M: Serialize> Envelope<P, M> {
-    /// Wraps a payload for `key`: it expires when the key does.
+    /// Wraps a payload for `key`. Both expire at the same time.
     pub fn seal(
         key: &Writable<'_>,
         now: Timestamp,
@@ -79,14 +79,14 @@ impl<P: Serialize, M: Serialize> Envelope<P, M> {
         Ok(Self { created_at: now, expires_at, version, payload, meta })
     }
 
-    /// The stored text.
+    /// Serialises the envelope.
     pub fn to_json(&self) -> Result<String, EnvelopeError> {
         Ok(serde_json::to_string(self)?)
     }
 }
 
 impl<P: DeserializeOwned, M: DeserializeOwned> Envelope<P, M> {
-    /// Reads a stored text and refuses what is malformed or over.
+    /// Parses a stored text. Malformed and expired envelopes are rejected.
     pub fn open(json: &str, now: Timestamp) -> Result<Self, EnvelopeError> {
         let envelope: Self = serde_json::from_str(json)?;
         let (created_at, expires_at) = (envelope.created_at, envelope.expires_at);

@@ -1,5 +1,5 @@
-//! The Redis keys of ADE, of the mediation runtime and of the mesh: three catalogs, the typed builders generated from
-//! them, and the envelope in which mediation values travel.
+//! The Redis keys of ADE, of the mediation runtime and of the mesh: three catalogs, the typed builders generated from them, and
+//! the envelope of mediation values.
 //!
 //! ```
 //! use ade_keyspace::{Layout, ade as keys};
@@ -11,7 +11,7 @@
 //! # Ok::<(), ade_keyspace::IdentifierError>(())
 //! ```
 //!
-//! Mediation keys belong to modules. Circuits are module D's, so D builds them, and their TTL with them:
+//! Mediation keys belong to modules. Only module D builds circuit keys, together with their TTL:
 //!
 //! ```
 //! use ade_keyspace::mediation::{D, ids};
@@ -22,7 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! while F cannot:
+//! Module F cannot:
 //!
 //! ```compile_fail
 //! use ade_keyspace::mediation::{F, ids};
@@ -32,7 +32,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Invariants: keys come from builders only; nothing here is listed that is not in `catalogs/`; no I/O, no clock.
+//! Invariants: only builders create keys, and only for entries in `catalogs/`; no I/O, no clock.
 
 #![warn(missing_docs)]
 
@@ -41,7 +41,7 @@ pub mod envelope;
 use std::sync::LazyLock;
 
 use ade_catalog::Catalog;
-pub use ade_catalog::key::{ChannelName, Key, RedisKey, TtlOutOfRule, Writable, lifetime};
+pub use ade_catalog::key::{ChannelName, Key, RedisKey, TtlOutOfRange, Writable, lifetime};
 pub use ade_catalog::{IdentifierError, Layout};
 
 include!(concat!(env!("OUT_DIR"), "/catalogs.rs"));
@@ -49,7 +49,7 @@ include!(concat!(env!("OUT_DIR"), "/catalogs.rs"));
 /// The shipped catalogs, in alphabetical order.
 pub fn catalogs() -> &'static [Catalog] {
     static CATALOGS: LazyLock<Vec<Catalog>> = LazyLock::new(|| {
-        // The build script has parsed each of them; a fault would have failed the build.
+        // The build script has parsed all of them, so parsing cannot fail here.
         SHIPPED.iter().filter_map(|(name, source)| Catalog::parse(name, source).ok()).collect()
     });
     &CATALOGS
@@ -59,7 +59,7 @@ pub fn catalogs() -> &'static [Catalog] {
 #[doc(hidden)]
 pub type EveryBuilder = fn(ade_catalog::key::RawIds<'_>) -> ade_catalog::key::EveryKey;
 
-/// The README's Rust is compiled with the documentation examples.
+/// Compiles the Rust code of the README as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

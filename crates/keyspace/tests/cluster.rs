@@ -1,4 +1,4 @@
-//! The slots we compute are the slots of a real cluster, and what belongs to one entity can be used in one script there.
+//! Computed slots match a real cluster, and one script there can use all keys of an entity.
 
 mod support;
 
@@ -10,41 +10,41 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use support::{any_choice, shipped};
 
-/// Runs a script that touches all keys; the error's code if the cluster refuses.
+/// Runs a script that uses all keys. Returns the error code if the cluster rejects it.
 fn touch_all(nodes: &[Redis], keys: &[&str]) -> Result<usize, String> {
-    let mut refusal = String::new();
+    let mut rejection = String::new();
     for node in nodes.iter().take(3) {
-        let mut link = node.connect().map_err(|error| error.to_string())?;
+        let mut connection = node.connect().map_err(|error| error.to_string())?;
         let mut script = redis::cmd("EVAL");
         script
             .arg("local n = 0 for _, k in ipairs(KEYS) do n = n + 1 - redis.call('EXISTS', k) end return n");
-        match script.arg(keys.len()).arg(keys).query::<usize>(&mut link) {
+        match script.arg(keys.len()).arg(keys).query::<usize>(&mut connection) {
             Ok(touched) => return Ok(touched),
             Err(error) if error.code() == Some("MOVED") => {}
-            Err(error) => refusal = error.code().unwrap_or_default().to_owned(),
+            Err(error) => rejection = error.code().unwrap_or_default().to_owned(),
         }
     }
-    Err(refusal)
+    Err(rejection)
 }
 
 #[test]
-fn a_real_cluster_agrees_with_our_slots() {
+fn slots_match_a_real_cluster() {
     let cluster = RedisCluster::start().expect("starts");
-    let mut link = cluster.nodes[0].connect().expect("connects");
+    let mut connection = cluster.nodes[0].connect().expect("connects");
     let mut runner = TestRunner::new(ProptestConfig::with_cases(24));
     let cases = shipped().prop_flat_map(|it| (Just(it), any_choice(it.0)));
-    let link = std::cell::RefCell::new(&mut link);
+    let connection = std::cell::RefCell::new(&mut connection);
     runner
         .run(&cases, |((catalog, build), choice)| {
             let mut entities: BTreeMap<String, Vec<String>> = BTreeMap::new();
-            for (name, spelled) in build(&|kind| choice[kind].clone()).expect("nothing is empty") {
+            for (name, spelled) in build(&|kind| choice[kind].clone()).expect("no empty identifier") {
                 for key in &spelled {
-                    let theirs: u16 = redis::cmd("CLUSTER")
+                    let actual: u16 = redis::cmd("CLUSTER")
                         .arg("KEYSLOT")
                         .arg(key)
-                        .query(&mut **link.borrow_mut())
-                        .expect("answers");
-                    prop_assert_eq!(slot_of(key.as_bytes()), theirs, "{}", key);
+                        .query(&mut **connection.borrow_mut())
+                        .expect("a slot");
+                    prop_assert_eq!(slot_of(key.as_bytes()), actual, "{}", key);
                 }
                 if let Some((tag, _)) = catalog.entry(name).expect("known").cluster.tag() {
                     entities.entry(tag).or_default().push(spelled[1].clone());
@@ -56,12 +56,12 @@ fn a_real_cluster_agrees_with_our_slots() {
             }
             Ok(())
         })
-        .expect("the cluster agrees");
+        .expect("slots match");
 }
 
 #[test]
-fn without_hash_tags_the_cluster_refuses_the_same_script() {
-    // The counterpart: were the plain layout accepted too, the test above would prove nothing.
+fn cluster_rejects_the_script_without_hash_tags() {
+    // If the plain layout were accepted too, the test above would prove nothing.
     let cluster = RedisCluster::start().expect("starts");
     let catalog = ade_keyspace::catalogs()
         .iter()

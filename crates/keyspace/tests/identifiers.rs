@@ -1,5 +1,4 @@
-//! Whatever identifiers come from outside: every builder of every catalog builds a key that leads back to them, and no
-//! two keys are ever the same.
+//! Property tests over all builders of all catalogs: keys can be decoded to their identifiers, and no two keys are equal.
 
 mod support;
 
@@ -15,14 +14,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn every_key_leads_back_to_its_entry_and_identifiers(
+    fn keys_decode_to_their_entry_and_identifiers(
         ((catalog, build), choice) in shipped().prop_flat_map(|it| (Just(it), any_choice(it.0)))
     ) {
-        for (name, spelled) in build(&|kind| choice[kind].clone()).expect("nothing is empty") {
+        for (name, spelled) in build(&|kind| choice[kind].clone()).expect("no empty identifier") {
             let entry = catalog.entry(name).expect("builders come from the catalog");
             for (layout, key) in [Layout::Plain, Layout::Cluster].into_iter().zip(spelled) {
-                let by_data = catalog.build(entry, layout, |kind| Cow::Borrowed(choice[kind].as_str()));
-                prop_assert_eq!(by_data.expect("nothing is empty"), key.as_str());
+                let from_catalog = catalog.build(entry, layout, |kind| Cow::Borrowed(choice[kind].as_str()));
+                prop_assert_eq!(from_catalog.expect("no empty identifier"), key.as_str());
                 prop_assert!(key.len() < catalog.key_limit, "{} has {} bytes", key, key.len());
                 prop_assert!(key.bytes().all(|byte| byte.is_ascii_graphic()));
 
@@ -41,12 +40,12 @@ proptest! {
     }
 
     #[test]
-    fn no_two_entries_share_a_key(
+    fn entries_never_share_a_key(
         ((_, build), choice) in shipped().prop_flat_map(|it| (Just(it), any_choice(it.0)))
     ) {
         for layout in [0, 1] {
             let mut seen: BTreeMap<String, &str> = BTreeMap::new();
-            for (name, spelled) in build(&|kind| choice[kind].clone()).expect("nothing is empty") {
+            for (name, spelled) in build(&|kind| choice[kind].clone()).expect("no empty identifier") {
                 if let Some(other) = seen.insert(spelled[layout].clone(), name) {
                     prop_assert!(false, "{} and {} share {}", name, other, spelled[layout]);
                 }
@@ -55,7 +54,7 @@ proptest! {
     }
 
     #[test]
-    fn no_two_identifiers_share_a_key(
+    fn identifiers_never_share_a_key(
         ((catalog, build), one) in shipped().prop_flat_map(|it| (Just(it), any_choice(it.0))),
         text in any_identifier(),
         which in any::<prop::sample::Index>(),
@@ -68,23 +67,23 @@ proptest! {
         prop_assume!(one[changed] != text);
         let mut other = one.clone();
         other.insert(changed.to_owned(), text);
-        let before = build(&|kind| one[kind].clone()).expect("nothing is empty");
-        let after = build(&|kind| other[kind].clone()).expect("nothing is empty");
+        let before = build(&|kind| one[kind].clone()).expect("no empty identifier");
+        let after = build(&|kind| other[kind].clone()).expect("no empty identifier");
         for ((name, before), (_, after)) in before.into_iter().zip(after) {
             let entry = catalog.entry(name).expect("builders come from the catalog");
-            let takes_it = entry.plain.ids().any(|number| catalog.id(number).is_some_and(|kind| kind.name == changed));
+            let contains_it = entry.plain.ids().any(|number| catalog.id(number).is_some_and(|kind| kind.name == changed));
             for layout in [0, 1] {
-                prop_assert_eq!(before[layout] == after[layout], !takes_it, "{} {}", name, before[layout]);
+                prop_assert_eq!(before[layout] == after[layout], !contains_it, "{} {}", name, before[layout]);
             }
         }
     }
 
     #[test]
-    fn an_entity_has_one_slot(
+    fn keys_of_an_entity_share_a_slot(
         ((catalog, build), choice) in shipped().prop_flat_map(|it| (Just(it), any_choice(it.0)))
     ) {
         let mut slots: BTreeMap<String, (u16, &str)> = BTreeMap::new();
-        for (name, [_, key]) in build(&|kind| choice[kind].clone()).expect("nothing is empty") {
+        for (name, [_, key]) in build(&|kind| choice[kind].clone()).expect("no empty identifier") {
             let Some((tag, _)) = catalog.entry(name).expect("known").cluster.tag() else { continue };
             let slot = slot::slot_of(key.as_bytes());
             let (first, other) = *slots.entry(tag).or_insert((slot, name));
@@ -94,7 +93,7 @@ proptest! {
 }
 
 #[test]
-fn the_empty_identifier_is_refused_by_every_builder() {
+fn every_builder_rejects_empty_identifiers() {
     for (name, build) in ade_keyspace::__EVERY_BUILDER {
         let catalog = ade_keyspace::catalogs().iter().find(|catalog| catalog.name == *name).expect("shipped");
         for empty in &catalog.ids {
@@ -114,6 +113,6 @@ fn the_empty_identifier_is_refused_by_every_builder() {
 }
 
 #[test]
-fn every_shipped_catalog_has_loaded() {
+fn loads_every_shipped_catalog() {
     assert_eq!(ade_keyspace::catalogs().len(), ade_keyspace::__EVERY_BUILDER.len());
 }

@@ -1,5 +1,5 @@
-//! The rules of the mediation keyspace (INFRA-004), over whatever its catalog lists: who owns a key stands in it, raw
-//! strings do not, what must expire does, and values travel in envelopes that end with their key.
+//! The rules of the mediation keyspace (INFRA-004) for all entries of its catalog: keys name their owner, contain no raw user
+//! input and expire where required; values are envelopes that expire with their key.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ fn mediation() -> Option<&'static Catalog> {
 }
 
 #[test]
-fn raw_user_strings_never_stand_in_a_key() {
+fn keys_never_contain_raw_user_input() {
     for kind in &mediation().expect("shipped").ids {
         if let IdForm::Text(rules) = &kind.form {
-            assert!(rules.hashed, "{} would be written as it comes", kind.name);
+            assert!(rules.hashed, "{} would not be hashed", kind.name);
         }
     }
 }
 
 #[test]
-fn the_third_segment_is_the_owner() {
+fn third_segment_is_the_owner() {
     let catalog = mediation().expect("shipped");
     for entry in &catalog.entries {
         let key = catalog.example(entry, Layout::Plain);
@@ -35,7 +35,7 @@ fn the_third_segment_is_the_owner() {
 }
 
 #[test]
-fn what_must_expire_does_and_every_value_is_an_envelope() {
+fn keys_of_expiring_families_expire_and_hold_envelopes() {
     let catalog = mediation().expect("shipped");
     let mut checked = 0;
     for entry in &catalog.entries {
@@ -47,19 +47,19 @@ fn what_must_expire_does_and_every_value_is_an_envelope() {
             checked += 1;
         }
     }
-    assert!(checked > 0, "some must expire");
+    assert!(checked > 0, "no key was checked");
 }
 
 #[test]
-fn a_tenant_is_written_as_its_hash_only() {
+fn tenant_is_always_hashed() {
     let catalog = mediation().expect("shipped");
     let tenant = catalog.ids.iter().find(|kind| kind.name == "tenant").expect("tenants are identifiers");
-    let written = tenant.write("Secret Customer").expect("not empty");
+    let written = tenant.encode("Secret Customer").expect("not empty");
     assert_eq!(written, format!("~{}", ade_catalog::ident::digest("Secret Customer")));
 }
 
 #[test]
-fn an_envelope_ends_with_its_key() {
+fn envelope_expires_with_its_key() {
     let clock = ManualClock::new("2026-03-18T15:30:00Z".parse().expect("valid"));
     static WINDOW: Template = Template { name: "test.window", plain: &[], cluster: &[] };
     let writable =
@@ -79,20 +79,20 @@ fn an_envelope_ends_with_its_key() {
 }
 
 #[test]
-fn an_envelope_needs_an_end() {
+fn envelope_requires_a_ttl() {
     static LASTING: Template = Template { name: "test.lasting", plain: &[], cluster: &[] };
     let lasting = Key::from_builder(&LASTING, [""; MAX_IDS], Unbounded).writable();
-    let refused = Envelope::seal(&lasting, Timestamp::UNIX_EPOCH, 1, 7, ()).expect_err("no end");
-    assert_eq!(refused.to_string(), "test.lasting does not expire: an envelope needs a key with a ttl");
+    let error = Envelope::seal(&lasting, Timestamp::UNIX_EPOCH, 1, 7, ()).expect_err("no ttl");
+    assert_eq!(error.to_string(), "test.lasting does not expire: an envelope needs a key with a ttl");
     let endless = Key::from_builder(&LASTING, [""; MAX_IDS], Fixed { ttl: Duration::MAX }).writable();
-    let refused = Envelope::seal(&endless, Timestamp::UNIX_EPOCH, 1, 7, ()).expect_err("too far");
-    assert!(matches!(refused, EnvelopeError::OutOfRange { .. }));
+    let error = Envelope::seal(&endless, Timestamp::UNIX_EPOCH, 1, 7, ()).expect_err("too far");
+    assert!(matches!(error, EnvelopeError::OutOfRange { .. }));
 }
 
 #[test]
-fn what_is_no_envelope_is_refused_with_a_reason() {
+fn rejects_malformed_envelopes_with_a_reason() {
     let now = Timestamp::UNIX_EPOCH;
-    let reason = |json: &str| Envelope::<u32>::open(json, now).expect_err("refused").to_string();
+    let reason = |json: &str| Envelope::<u32>::open(json, now).expect_err("rejected").to_string();
     assert!(reason("7").starts_with("not an envelope"));
     let complete = r#"{"createdAt":"2026-03-18T15:30:00Z","expiresAt":"2026-03-18T15:32:00Z","version":1,"payload":7,"meta":{}}"#;
     Envelope::<u32>::open(complete, now).expect("complete");

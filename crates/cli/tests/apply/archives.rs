@@ -161,13 +161,13 @@ async fn comes_back(stage: &Stage, id: &str, all: &[Value], before: &Value) {
     let (tasks, requests) = (text(&all[0], "archive_id"), text(&all[1], "archive_id"));
     assert!(table.contains(&tasks) && table.contains(&requests), "{table}");
     let early = stage.shell.run(&["archive", "restore", &requests]).await;
-    assert_eq!((early.code, early.out.trim()), (Some(0), "0 of 1 tasks are back"));
-    assert!(early.err.contains("1 are archived themselves"), "{}", early.err);
+    assert_eq!((early.code, early.out.trim()), (Some(0), "restored 0 of 1 tasks"));
+    assert!(early.err.contains("skipped 1, whose tasks are archived"), "{}", early.err);
     let back = stage.shell.json(&["archive", "restore", &tasks]).await;
     assert_eq!((&back["restored"], &back["outdated"], &back["away"]), (&json!(1), &json!(0), &json!(0)));
     let path = format!("/tasks/{id}");
     assert_eq!(lasting(&stage.rob.get(&path).await.expect(200)), lasting(before));
-    assert_eq!(stage.shell.says(&["archive", "restore", &requests]).await.trim(), "1 of 1 tasks are back");
+    assert_eq!(stage.shell.says(&["archive", "restore", &requests]).await.trim(), "restored 1 of 1 tasks");
     assert_eq!(stage.rob.get(&path).await.expect(200), *before, "as it was");
     assert_eq!(stage.office.requests(id).await.len(), 1);
     assert_eq!(stage.eve.get("/stats/overview").await.expect(200)["tasks_archived"], 0);

@@ -202,7 +202,7 @@ async fn what_moved_on_since_the_approval_is_looked_at_again() {
     assert_eq!(back["reopened"]["why"], stale[0]["reason"]);
     let page = Shell::of(ADE, house.ade(), &stage.pat).says(&["task", "show", &id]).await;
     assert!(page.contains("ago: STALE_PREVIEW: the preview no longer matches what was approved\n"), "{page}");
-    assert!(page.contains("You can ask it to\n  modify, cancel, comment"), "what its author may: {page}");
+    assert!(page.contains("Allowed actions\n  modify, cancel, comment"), "what its author may: {page}");
     // Whoever has seen what would be done now approves that.
     stage.approve(&id).await;
     let done = stage.state(&id, "COMPLETED").await;

@@ -172,7 +172,7 @@ async fn a_change_that_is_not_verified_is_undone(cast: &Cast, site: &Site) {
     cast.rex.says(&["approval", "approve", &request]).await;
     let ended = waiting.ends().await;
     assert_eq!(ended.code, Some(4), "{} {}", ended.out, ended.err);
-    for words in ["the task is FAILED", "exit status: 4", "a line is broken", "everything was rolled back"] {
+    for words in ["is FAILED", "exit status: 4", "a line is broken", "everything was rolled back"] {
         assert!(ended.err.contains(words), "{words} is missing in {}", ended.err);
     }
     // Content, permissions, names: also nothing of the worker's own is left.
@@ -181,7 +181,7 @@ async fn a_change_that_is_not_verified_is_undone(cast: &Cast, site: &Site) {
     assert_eq!((&shown["state"], &shown["execution"]["rolled_back"]), (&json!("FAILED"), &json!(true)));
     assert_eq!(shown["execution"]["retry_count"], 0);
     let page = cast.pat.says(&["task", "show", &task]).await;
-    assert!(page.contains("everything is as it was before"), "{page}");
+    assert!(page.contains("all changes are undone"), "{page}");
     let told = cast.told(&task, "task.fail").await;
     assert_eq!(told[..8], DONE[..8]);
     assert_eq!(told[8..], ["task.fail"]);

@@ -10,7 +10,7 @@ use rustix::fs::{CWD, FileType, mknodat};
 use serde_json::{Value, json};
 
 const ADE: &str = env!("CARGO_BIN_EXE_ade");
-const SILENCE: &str = "the server does not answer; waiting for it";
+const SILENCE: &str = "the server is unavailable, retrying";
 
 struct Stage {
     around: tempfile::TempDir,
@@ -73,7 +73,7 @@ async fn who_waits_outlasts_restarts_and_is_told_how_it_ended() {
         stage.house.ade().kill().expect("killed");
         waiting.tells(SILENCE).await;
         stage.house.ade().start_again().expect("starts");
-        waiting.tells("the server answers again").await;
+        waiting.tells("the server is available again").await;
         let _ = stage.rex.answers(&request, how).await.expect(200);
         let ended = waiting.ends().await;
         assert_eq!(ended.code, Some(code), "{} {}", ended.out, ended.err);
@@ -146,13 +146,13 @@ async fn who_waits_is_told_once_what_an_approved_task_waits_for() {
     }
     let (mut for_agent, id) = waiting.pop().expect("the second");
     let (mut for_lock, _) = waiting.pop().expect("the first");
-    let told = format!("APPROVED and waits for the lock {lock}, held by other");
+    let told = format!("APPROVED: waiting for the lock {lock}, held by other");
     for_lock.tells(&told).await;
-    for_agent.tells("warning: finding out what would change went wrong").await;
+    for_agent.tells("warning: the preview failed").await;
     for_agent.tells("warning: the database is away").await;
-    for_agent.tells("APPROVED and waits for an agent that can note, who has not asked for it").await;
+    for_agent.tells("APPROVED: waiting for an agent with the capability note").await;
     let page = stage.shell().says(&["task", "show", &id]).await;
-    assert!(page.contains("taken by     nobody yet"), "{page}");
+    assert!(page.contains("claimed by       no worker yet"), "{page}");
     let token = &held["grants"][0]["fencing_token"];
     let back = json!({ "agent_id": "other", "locks": [{ "lock": lock, "fencing_token": token }] });
     let _ = stage.office.admin.post("/locks/release", &back).await.expect(200);

@@ -74,7 +74,9 @@ fn a_sign_in_becomes_a_token_of_one_server_until_it_is_taken_back() {
     let (told, noted) = (String::from_utf8_lossy(&login.stdout), String::from_utf8_lossy(&login.stderr));
     assert!(login.status.success(), "{noted}");
     assert!(
-        told.starts_with(&format!("signed in at {url} as ann to read, propose, lock, decide, for ")),
+        told.starts_with(&format!(
+            "signed in at {url} as ann with the scopes read, propose, lock, decide, for "
+        )),
         "{told}"
     );
     assert!(!told.contains("ade_secret") && !noted.contains("ade_secret"), "the token stays in its file");

@@ -70,12 +70,15 @@ fn the_second_waits_and_says_for_whom() {
     let mut second = server.run(&hold(&["--agent", "ben"], &["echo", "second"]));
     let said = second.err.wait_for("waiting:");
     assert!(said.contains("resource:db:prod is held by ann"), "{said}");
-    assert!(said.contains("migrate \\u{1b}[31mred\\u{7}") && said.contains("next in line"), "{said:?}");
+    assert!(
+        said.contains("migrate \\u{1b}[31mred\\u{7}") && said.contains("position 1 in the queue"),
+        "{said:?}"
+    );
     assert!(!said.chars().any(char::is_control), "{said:?}");
     let mut third = server.run(&hold(&["--agent", "cem", "--quiet"], &["echo", "third"]));
     let mut fourth = server.run(&hold(&["--agent", "dee"], &["echo", "fourth"]));
     let said = fourth.err.wait_for("waiting:");
-    assert!(said.contains("in line"), "{said}");
+    assert!(said.contains("in the queue"), "{said}");
     let (code, error) =
         server.run(&hold(&["--agent", "eve", "--wait", "0.3"], &["echo", "never"])).code_and_error();
     assert_eq!(code, 1);

@@ -1,5 +1,5 @@
-//! Identifiers for tests: anything a caller could send, and a choice of them for every kind of a catalog. No key and no
-//! kind is named here: tests iterate over the catalogs, so that a changed catalog needs no changed test.
+//! Strategies for identifiers: arbitrary input, and a set of identifiers for all kinds of a catalog. Nothing here names a key
+//! or a kind, so that tests need no change when a catalog changes.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use ade_catalog::Catalog;
 use ade_catalog::model::IdForm;
 use proptest::prelude::*;
 
-/// Any text but the empty one: arbitrary unicode, what could break out of a segment, reserved words, up to 10 KiB.
+/// Non-empty text up to 10 KiB: arbitrary Unicode, separators, control characters and reserved words.
 pub(crate) fn any_identifier() -> impl Strategy<Value = String> {
-    let nasty = proptest::sample::select(vec![
+    let special = proptest::sample::select(vec![
         ":",
         "{",
         "}",
@@ -44,13 +44,13 @@ pub(crate) fn any_identifier() -> impl Strategy<Value = String> {
     ]);
     prop_oneof![
         3 => any::<String>(),
-        3 => proptest::collection::vec(nasty, 1..8).prop_map(|parts| parts.concat()),
+        3 => proptest::collection::vec(special, 1..8).prop_map(|parts| parts.concat()),
         2 => "[a-zA-Z0-9_-]{1,90}",
         1 => (any::<char>(), 1usize..10_240).prop_map(|(character, bytes)| {
             character.to_string().repeat(bytes / character.len_utf8() + 1)
         }),
     ]
-    .prop_filter("empty is refused elsewhere", |text| !text.is_empty())
+    .prop_filter("empty is tested elsewhere", |text| !text.is_empty())
 }
 
 /// An identifier for every kind of the catalog.
@@ -70,7 +70,7 @@ pub(crate) fn any_choice(catalog: &'static Catalog) -> impl Strategy<Value = Cho
         .iter()
         .map(|kind| {
             let value = match &kind.form {
-                // A word that some pattern has literally must not be rare: it is where keys could be mistaken.
+                // Literal words of patterns must be frequent: they are most likely to be ambiguous.
                 IdForm::Text(_) if words.is_empty() => any_identifier().boxed(),
                 IdForm::Text(_) => {
                     prop_oneof![2 => any_identifier(), 1 => proptest::sample::select(words.clone())].boxed()
@@ -86,7 +86,7 @@ pub(crate) fn any_choice(catalog: &'static Catalog) -> impl Strategy<Value = Cho
     kinds.prop_map(|chosen| chosen.into_iter().collect())
 }
 
-/// A shipped catalog, and the function that calls each of its builders.
+/// A shipped catalog and the function that calls its builders.
 pub(crate) fn shipped() -> impl Strategy<Value = (&'static Catalog, ade_keyspace::EveryBuilder)> {
     let all: Vec<_> = ade_keyspace::__EVERY_BUILDER
         .iter()

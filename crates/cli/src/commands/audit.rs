@@ -1,0 +1,297 @@
+//! `ade audit`: search, export and verify the audit log.
+//!
+//! A log that was truncated, or rewritten from some entry on, is consistent in itself: only a checkpoint that was stored
+//! elsewhere reveals it. Its signature is checked here, so that the server is not trusted with that.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use ade_app::audit::Checkpoint;
+use ade_client::wire::{AuditEntry, AuditVerdict, BadEntry};
+use ade_client::{Client, Export};
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use comfy_table::Table;
+use tempfile::NamedTempFile;
+
+use crate::failure::{Failure, Kind};
+use crate::output::list::{ListArgs, present};
+use crate::output::time::{self, When};
+use crate::output::{self, Format, safe};
+
+/// The latest checkpoints of a file that are compared one by one.
+const MAX_CHECKPOINTS: usize = 2_000;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List audit entries
+    Ls(LsArgs),
+    /// Export the audit log as NDJSON or CSV
+    Export(ExportArgs),
+    /// Check that no entry was changed, removed or reordered
+    Verify(VerifyArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct LsArgs {
+    #[command(flatten)]
+    filters: Filters,
+    #[command(flatten)]
+    list: ListArgs,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ExportArgs {
+    #[command(flatten)]
+    filters: Filters,
+    /// One JSON object per line, or comma-separated values
+    #[arg(long, value_enum, default_value_t = ExportFormat::Ndjson)]
+    format: ExportFormat,
+    /// Write to this file instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct VerifyArgs {
+    /// A file of checkpoints that was stored elsewhere (a copy of audit-checkpoints.ndjson of the server): the log must contain
+    /// all of them
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+    /// Public key that must have signed the checkpoints, in hexadecimal digits [default: the key that they name]
+    #[arg(long, value_name = "KEY", requires = "checkpoint")]
+    key: Option<String>,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, ClapArgs)]
+struct Filters {
+    /// Only entries about this task
+    #[arg(long)]
+    task: Option<String>,
+    /// Only entries of this user or agent
+    #[arg(long)]
+    actor: Option<String>,
+    /// Only entries of this kind, such as task.submit
+    #[arg(long)]
+    action: Option<String>,
+    /// Only entries since then: a time, a date, or a duration ago such as 24h
+    #[arg(long, value_name = "TIME", value_parser = time::parse_when)]
+    from: Option<When>,
+    /// Only entries before then: a time, a date, or a duration ago
+    #[arg(long, value_name = "TIME", value_parser = time::parse_when)]
+    to: Option<When>,
+}
+
+impl Filters {
+    /// Resolves relative times and passes the query to `f`.
+    async fn query<T>(&self, f: impl AsyncFnOnce(&[(&str, &str)]) -> T) -> T {
+        let now = time::now();
+        let [from, to] = [&self.from, &self.to].map(|when| when.map(|when| when.in_past(now).to_string()));
+        let (task, actor, action) = (&self.task, &self.actor, &self.action);
+        f(&present(&[("task", task), ("actor", actor), ("action", action), ("from", &from), ("to", &to)]))
+            .await
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ExportFormat {
+    Ndjson,
+    Csv,
+}
+
+pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Ls(args) => {
+            let fetch = async |query: &[(&str, &str)]| client.audit(query).await;
+            let show = async |query: &[(&str, &str)]| {
+                args.list.show(query, fetch, "no audit entries found", table).await
+            };
+            args.filters.query(show).await
+        }
+        Command::Export(args) => export(client, &args).await,
+        Command::Verify(args) => verify(client, &args).await,
+    }
+}
+
+pub(super) fn table(entries: &[AuditEntry]) -> Table {
+    let mut table = output::table(&["#", "TIME", "ACTOR", "ACTION", "OBJECT", "FROM → TO", "REASON"]);
+    for entry in entries {
+        let transition = match (entry.from, entry.to) {
+            (Some(from), Some(to)) if from != to => format!("{from} → {to}"),
+            (_, Some(state)) | (Some(state), None) => state.to_string(),
+            (None, None) => String::new(),
+        };
+        let reason = [entry.ticket.as_deref(), entry.reason.as_deref()];
+        table.add_row([
+            entry.number.to_string(),
+            time::timestamp(entry.at),
+            actor(entry),
+            safe(&entry.action),
+            format!("{} {}", safe(&entry.object_type), safe(&entry.object_id)),
+            transition,
+            safe(&reason.into_iter().flatten().collect::<Vec<_>>().join(": ")),
+        ]);
+    }
+    table
+}
+
+fn actor(entry: &AuditEntry) -> String {
+    match (&entry.who.user_id, &entry.who.agent_id) {
+        (Some(user), Some(agent)) => format!("{} for {}", safe(agent), safe(user.as_str())),
+        (Some(user), None) => safe(user.as_str()),
+        (None, Some(agent)) => safe(agent),
+        (None, None) => "ade".to_owned(),
+    }
+}
+
+/// Writes the log to standard output or to a file. The file is replaced only once the export is complete.
+async fn export(client: &Client, args: &ExportArgs) -> Result<(), Failure> {
+    let format = match args.format {
+        ExportFormat::Ndjson => "ndjson",
+        ExportFormat::Csv => "csv",
+    };
+    let mut export =
+        args.filters.query(async |query: &[(&str, &str)]| client.export_audit(format, query).await).await?;
+    let Some(file) = &args.output else {
+        copy(&mut export, &mut io::stdout().lock()).await?;
+        return Ok(());
+    };
+    let unwritable = |error: io::Error| {
+        Failure::new(Kind::Unavailable, format!("cannot write {}: {error}", file.display()))
+    };
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut temporary = NamedTempFile::new_in(folder).map_err(unwritable)?;
+    let bytes = copy(&mut export, temporary.as_file_mut()).await?;
+    temporary.as_file().sync_all().map_err(unwritable)?;
+    temporary.persist(file).map_err(|error| unwritable(error.error))?;
+    output::note(&format!("wrote {bytes} bytes to {}", file.display()));
+    Ok(())
+}
+
+async fn copy(export: &mut Export, to: &mut impl Write) -> Result<u64, Failure> {
+    let mut bytes = 0;
+    while let Some(chunk) = export.next().await? {
+        to.write_all(&chunk)?;
+        bytes += chunk.len() as u64;
+    }
+    to.flush()?;
+    Ok(bytes)
+}
+
+async fn verify(client: &Client, args: &VerifyArgs) -> Result<(), Failure> {
+    let checkpoints = match &args.checkpoint {
+        Some(file) => read_checkpoints(file, args.key.as_deref())?,
+        None => Vec::new(),
+    };
+    let latest = checkpoints.iter().max_by_key(|checkpoint| checkpoint.head.number);
+    let hash = latest.map(|checkpoint| checkpoint.head.entry_hash.to_string());
+    let trusted = latest.map(|checkpoint| checkpoint.head.number).zip(hash.as_deref());
+    // The first contradicted checkpoint is a better hint than the end of the log.
+    let verdict = match find_contradiction(client, &checkpoints).await? {
+        Some((valid_up_to, bad)) => {
+            AuditVerdict { valid: false, entries: valid_up_to, head: None, first_bad: Some(bad) }
+        }
+        None => client.verify_audit(trusted).await?,
+    };
+    if args.format.json {
+        output::json(&verdict)?;
+    } else if verdict.valid {
+        output::line(&intact(&verdict))?;
+        if let Some(Checkpoint { head, at, public_key, .. }) = latest {
+            let number = head.number;
+            output::line(&format!(
+                "it contains the checkpoint at entry {number}, signed by {public_key} at {at}"
+            ))?;
+        }
+    }
+    judge(&verdict)
+}
+
+/// Reads the checkpoints of a file. All of them must be signed by the same key.
+fn read_checkpoints(file: &Path, key: Option<&str>) -> Result<Vec<Checkpoint>, Failure> {
+    let name = file.display();
+    let text = fs::read_to_string(file)
+        .map_err(|error| Failure::new(Kind::Input, format!("cannot read {name}: {error}")))?;
+    let mut checkpoints: Vec<Checkpoint> = Vec::new();
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let invalid = |why: &str| Failure::new(Kind::Input, format!("{name}, line {}: {why}", index + 1));
+        let checkpoint: Checkpoint =
+            serde_json::from_str(line).map_err(|_| invalid("not a checkpoint of an audit log"))?;
+        if !checkpoint.is_signed() {
+            return Err(invalid("the signature of the checkpoint does not match the key that it names"));
+        }
+        let expected = key.or(checkpoints.first().map(|first| first.public_key.as_str()));
+        if expected.is_some_and(|expected| !expected.eq_ignore_ascii_case(&checkpoint.public_key)) {
+            return Err(invalid("the checkpoint is signed by another key"));
+        }
+        checkpoints.push(checkpoint);
+    }
+    if checkpoints.is_empty() {
+        return Err(Failure::new(Kind::Input, format!("{name} contains no checkpoint")));
+    }
+    Ok(checkpoints)
+}
+
+/// Finds the first checkpoint whose entry has another hash now, and the last entry that an earlier checkpoint confirms.
+/// Entries missing at the end are left to the server, which reads the whole log.
+async fn find_contradiction(
+    client: &Client,
+    checkpoints: &[Checkpoint],
+) -> Result<Option<(u64, BadEntry)>, Failure> {
+    let mut valid_up_to = 0;
+    for checkpoint in checkpoints.iter().rev().take(MAX_CHECKPOINTS).rev() {
+        let number = checkpoint.head.number;
+        let cursor = number.saturating_sub(1).to_string();
+        let page = client.audit(&[("cursor", cursor.as_str()), ("limit", "1")]).await?;
+        match page.items.first().filter(|entry| entry.number == number) {
+            Some(entry) if entry.entry_hash != checkpoint.head.entry_hash.to_string() => {
+                let why = format!(
+                    "differs from the entry that was signed at {}: the log was rewritten",
+                    checkpoint.at
+                );
+                return Ok(Some((valid_up_to, BadEntry { number, why })));
+            }
+            Some(_) => valid_up_to = number,
+            None => {}
+        }
+    }
+    Ok(None)
+}
+
+fn intact(verdict: &AuditVerdict) -> String {
+    let head = verdict.head.as_deref().map(|head| format!("; the last one has the hash {}", safe(head)));
+    format!("the audit log is intact: {} entries{}", verdict.entries, head.unwrap_or_default())
+}
+
+fn judge(verdict: &AuditVerdict) -> Result<(), Failure> {
+    if verdict.valid {
+        return Ok(());
+    }
+    let message = match &verdict.first_bad {
+        Some(bad) => format!("the audit log was tampered with: entry {}: {}", bad.number, bad.why),
+        None => "the audit log was tampered with".to_owned(),
+    };
+    let hint = match verdict.entries {
+        0 => "no entry can be trusted; compare the log with a backup".to_owned(),
+        valid => format!("it is intact up to entry {valid}; compare the rest with a backup"),
+    };
+    Err(Failure::new(Kind::No, message).hint(hint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_log_is_a_negative_result_that_names_the_entry() {
+        let valid = AuditVerdict { valid: true, entries: 7, head: Some("abc".to_owned()), first_bad: None };
+        assert!(judge(&valid).is_ok());
+        assert_eq!(intact(&valid), "the audit log is intact: 7 entries; the last one has the hash abc");
+        let bad = Some(BadEntry { number: 8, why: "its hash does not match".to_owned() });
+        let failure = judge(&AuditVerdict { valid: false, first_bad: bad, ..valid }).expect_err("broken");
+        assert_eq!(failure.kind, Kind::No);
+        assert_eq!(failure.message(), "the audit log was tampered with: entry 8: its hash does not match");
+    }
+}

@@ -1,0 +1,259 @@
+//! `ade config`: the configuration of a local server, and the settings that all servers share.
+//!
+//! Configuration files and environment variables are read here and nowhere else.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use ade_client::Client;
+use ade_client::wire::{Feature, FeatureRequest, Setting, SettingRequest};
+use ade_server::config::Effective;
+use ade_server::{Config, Layers, unusable_roots};
+use clap::{Args as ClapArgs, Subcommand};
+use comfy_table::{Cell, Table};
+use serde_json::{Value, json};
+
+use crate::connect::{Connection, RemoteCommand, block_on};
+use crate::failure::{Failure, Kind};
+use crate::output::list::ListArgs;
+use crate::output::{self, Format, Tone, safe};
+
+/// Used if it exists and no other file is named.
+const DEFAULT_FILE: &str = "ade.toml";
+
+#[derive(Debug, Clone, ClapArgs)]
+pub(crate) struct ConfigFile {
+    /// Configuration file [default: ade.toml in the current folder, if it exists]
+    #[arg(long, value_name = "FILE", env = "ADE_CONFIG", hide_env_values = true)]
+    config: Option<PathBuf>,
+}
+
+impl ConfigFile {
+    pub(crate) const fn new(config: Option<PathBuf>) -> Self {
+        Self { config }
+    }
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Print a commented configuration file with every setting and its default
+    #[arg(long)]
+    default: bool,
+    /// Print JSON
+    #[arg(long, conflicts_with = "default")]
+    json: bool,
+}
+
+/// Commands about settings that all servers share, and that change while they run.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the shared settings: they apply to all servers without a restart
+    Ls(LsArgs),
+    /// Print the value of a shared setting
+    Get(GetArgs),
+    /// Change a shared setting (admin)
+    Set(SetArgs),
+    /// List and switch feature flags
+    Feature(RemoteCommand<FeatureCommand>),
+}
+
+#[derive(Debug, ClapArgs)]
+struct LsArgs {
+    #[command(flatten)]
+    list: ListArgs,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Debug, ClapArgs)]
+struct GetArgs {
+    /// Name of the setting, such as approval:validity
+    name: String,
+    #[command(flatten)]
+    format: Format,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Debug, ClapArgs)]
+struct SetArgs {
+    /// Name of the setting, such as approval:validity
+    name: String,
+    /// New value: JSON, or plain text
+    #[arg(allow_hyphen_values = true)]
+    value: String,
+    /// Change it only if it still has this revision
+    #[arg(long, value_name = "NUMBER")]
+    revision: Option<u64>,
+    #[command(flatten)]
+    format: Format,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Debug, Subcommand)]
+enum FeatureCommand {
+    /// List feature flags
+    Ls(ListArgs),
+    /// Switch a feature on (admin)
+    On(FlagArgs),
+    /// Switch a feature off (admin)
+    Off(FlagArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+struct FlagArgs {
+    /// Name of the flag, such as batch_approvals
+    flag: String,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    match args.command {
+        None => show(&args),
+        Some(Command::Ls(LsArgs { list, connection })) => {
+            let client = connection.client()?;
+            let fetch = async |query: &[(&str, &str)]| client.settings(query).await;
+            block_on(list.show(&[], fetch, "no settings found", setting_table))
+        }
+        Some(Command::Get(GetArgs { name, format, connection })) => {
+            let client = connection.client()?;
+            // Only the value goes to standard output, so that it can be piped.
+            block_on(async {
+                format.print(&client.setting(&name).await?, |setting| safe(&plain_text(&setting.value)))
+            })
+        }
+        Some(Command::Set(SetArgs { name, value, revision, format, connection })) => {
+            let client = connection.client()?;
+            let request = SettingRequest { value: parse_value(&value) };
+            block_on(async {
+                format.print_row(&client.change_setting(&name, revision, &request).await?, setting_table)
+            })
+        }
+        Some(Command::Feature(args)) => args.run(feature),
+    }
+}
+
+/// Shows the effective configuration of a local server.
+fn show(args: &Args) -> Result<(), Failure> {
+    if args.default {
+        return output::raw(&Config::default_file());
+    }
+    let config = load(&args.file, [])?;
+    let faults: Vec<String> =
+        unusable_roots(&config).iter().map(|(root, why)| format!("{} {why}", root.display())).collect();
+    for fault in &faults {
+        output::warning(&format!("{fault}: tasks that change files there fail until this is fixed"));
+    }
+    if args.json {
+        let entry = |setting: &Effective| json!({ "name": setting.name, "value": setting.value, "origin": setting.origin.to_string(), "about": setting.about });
+        return output::json(&config.effective.iter().map(entry).collect::<Vec<_>>());
+    }
+    let mut table = output::table(&["SETTING", "VALUE", "FROM", "DESCRIPTION"]);
+    for setting in &config.effective {
+        let about = match setting.name.as_str() {
+            "executors.files.roots" => [&[setting.about.to_owned()], &faults[..]].concat().join("\n"),
+            _ => setting.about.to_owned(),
+        };
+        table.add_row([&setting.name, &setting.value, &setting.origin.to_string(), &about]);
+    }
+    output::line(&table.to_string())
+}
+
+/// Merges defaults, file, environment variables and flags. A flag is a setting, the name of its option, and its value if given.
+pub(crate) fn load(
+    file: &ConfigFile,
+    flags: impl IntoIterator<Item = (&'static str, &'static str, Option<String>)>,
+) -> Result<Config, Failure> {
+    let path = file.config.clone().unwrap_or_else(|| DEFAULT_FILE.into());
+    let file = match fs::read_to_string(&path) {
+        Ok(text) => Some((path, text)),
+        Err(error) if error.kind() == ErrorKind::NotFound && file.config.is_none() => None,
+        Err(error) => {
+            let failure = Failure::new(Kind::Unavailable, format!("cannot read {}: {error}", path.display()));
+            return Err(failure.hint("print a file to start from with ade config --default"));
+        }
+    };
+    let flags = flags.into_iter().filter_map(|(name, flag, value)| Some((name, flag, value?))).collect();
+    let layers = Layers { file, variables: variables(), flags };
+    Config::load(&layers).map_err(|error| {
+        Failure::new(Kind::Input, error.to_string()).hint(
+            "list all settings with ade config, or print a file to start from with ade config --default",
+        )
+    })
+}
+
+fn variables() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
+        .collect()
+}
+
+/// The admin token from the environment, if it is set.
+pub(super) fn admin_token() -> Option<String> {
+    variables().into_iter().find(|(name, _)| name == "ADE_ADMIN_TOKEN").map(|(_, value)| value)
+}
+
+async fn feature(client: &Client, command: FeatureCommand) -> Result<(), Failure> {
+    let (args, enabled) = match command {
+        FeatureCommand::Ls(args) => {
+            let fetch = async |query: &[(&str, &str)]| client.features(query).await;
+            return args.show(&[], fetch, "no feature flags found", feature_table).await;
+        }
+        FeatureCommand::On(args) => (args, true),
+        FeatureCommand::Off(args) => (args, false),
+    };
+    let feature = client.switch_feature(&args.flag, None, FeatureRequest { enabled }).await?;
+    args.format.print_row(&feature, feature_table)
+}
+
+/// Parses JSON; anything else is text, so that text needs no second pair of quotes.
+fn parse_value(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
+fn plain_text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn setting_table(settings: &[Setting]) -> Table {
+    let mut table = output::table(&["SETTING", "VALUE", "FROM", "DESCRIPTION"]);
+    for setting in settings {
+        let from = match (setting.is_default, setting.revision) {
+            (true, _) => "default".to_owned(),
+            (false, 0) => "this server".to_owned(),
+            (false, revision) => format!("revision {revision}"),
+        };
+        table.add_row([safe(&setting.name), safe(&plain_text(&setting.value)), from, safe(&setting.about)]);
+    }
+    table
+}
+
+fn feature_table(features: &[Feature]) -> Table {
+    let mut table = output::table(&["FLAG", "STATUS", "DESCRIPTION"]);
+    for feature in features {
+        let status = if feature.enabled { Tone::Good.cell("on") } else { Tone::Dim.cell("off") };
+        table.add_row([Cell::new(safe(&feature.flag)), status, Cell::new(safe(&feature.about))]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_values_as_json_or_text() {
+        assert_eq!(parse_value("48"), json!(48));
+        assert_eq!(parse_value("48h"), json!("48h"));
+        assert_eq!(parse_value("\"48\""), json!("48"));
+        assert_eq!(parse_value("{\"medium\": 25}"), json!({ "medium": 25 }));
+    }
+}

@@ -1,0 +1,205 @@
+//! `ade keys explain`: maps a concrete key to its entry. The key comes from outside and is never printed raw.
+
+use std::borrow::Cow;
+
+use ade_catalog::find::{FoundId, Spelling};
+use ade_catalog::model::IdForm;
+use ade_catalog::pattern::Pattern;
+use ade_catalog::slot::slot_of;
+use ade_catalog::{Catalog, Found, Identifier};
+use owo_colors::OwoColorize;
+use serde::Serialize;
+
+use super::catalog_names;
+use crate::failure::{Failure, Kind};
+use crate::output::Format;
+use crate::output::page::Page;
+
+/// Longest part of a key that is printed.
+const MAX_PRINTED_CHARS: usize = 220;
+
+#[derive(Serialize)]
+struct Explanation<'a> {
+    key: &'a str,
+    name: &'a str,
+    catalog: &'a str,
+    layout: &'static str,
+    canonical: bool,
+    identifiers: Vec<ExplainedId<'a>>,
+    #[serde(rename = "type")]
+    type_name: &'static str,
+    ttl: String,
+    owner: &'a str,
+    purpose: &'a str,
+    slot: u16,
+    /// The present spelling in the plain layout, if the key has a former one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    now: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ExplainedId<'a> {
+    name: &'a str,
+    about: &'a str,
+    written: &'a str,
+    /// The identifier, unless the key contains only its hash.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<&'a str>,
+    /// The first 40 digits of the SHA-256 of the identifier, if the key contains only that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<&'a str>,
+    /// The canonical spelling, if the key has another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    should_be: Option<String>,
+}
+
+pub(super) fn run(catalogs: &[Catalog], key: &str, format: Format) -> Result<(), Failure> {
+    let mut found: Vec<(&Catalog, Found<'_>)> =
+        catalogs.iter().filter_map(|catalog| Some((catalog, catalog.find(key)?))).collect();
+    if found.iter().any(|(_, found)| found.is_canonical()) {
+        found.retain(|(_, found)| found.is_canonical());
+    }
+    let Some((catalog, found)) = found.first() else { return Err(unknown_key(catalogs, key)) };
+    let row = catalog.row(found.entry);
+    let explanation = Explanation {
+        key,
+        name: row.name,
+        catalog: row.catalog,
+        layout: match found.spelling {
+            Spelling::Both => "plain and cluster",
+            Spelling::Plain => "plain",
+            Spelling::Cluster => "cluster",
+            Spelling::Former => "former",
+        },
+        canonical: found.is_canonical(),
+        identifiers: found.ids.iter().map(explain_id).collect(),
+        type_name: row.type_name,
+        ttl: row.ttl,
+        owner: row.owner,
+        purpose: row.purpose,
+        slot: slot_of(key.as_bytes()),
+        now: (found.spelling == Spelling::Former).then(|| present_spelling(found)).flatten(),
+    };
+    format.print(&explanation, page)?;
+    if explanation.canonical { Ok(()) } else { Err(not_canonical(&explanation, &found.ids)) }
+}
+
+/// The present plain spelling of a key that was found under a former pattern.
+fn present_spelling(found: &Found<'_>) -> Option<String> {
+    let written: Vec<String> = found
+        .ids
+        .iter()
+        .map(|id| match id.identifier {
+            // Canonical already. Respelling would encode a hash as if it were text.
+            Some(_) => Some(id.written.clone()),
+            None => id.kind.canonicalize(&id.written).ok(),
+        })
+        .collect::<Option<_>>()?;
+    let mut written = written.iter();
+    Some(found.entry.plain.fill(|_| written.next().map_or("", String::as_str)))
+}
+
+fn explain_id<'a>(id: &'a FoundId<'_>) -> ExplainedId<'a> {
+    let (value, digest) = match &id.identifier {
+        Some(Identifier::Exact(text)) => (Some(text.as_str()), None),
+        Some(Identifier::Hashed { digest, .. }) => (None, Some(digest.as_str())),
+        None => (None, None),
+    };
+    let should_be = if id.identifier.is_none() { id.kind.canonicalize(&id.written).ok() } else { None };
+    ExplainedId { name: &id.kind.name, about: &id.kind.about, written: &id.written, value, digest, should_be }
+}
+
+fn page(explanation: &Explanation<'_>) -> Page {
+    let mut page = Page::default();
+    page.line(format_args!("{}  {}", explanation.name.bold(), explanation.purpose));
+    for id in &explanation.identifiers {
+        let meaning = match (id.value, id.digest) {
+            (Some(value), _) => format!("{:?}", shortened(value)),
+            (None, Some(digest)) => format!("hashed: its SHA-256 begins with {digest}"),
+            (None, None) => format!("{:?}, which is not canonical", shortened(id.written)),
+        };
+        page.line(format_args!("  {:<16} {meaning}  ({})", id.name.cyan(), id.about));
+    }
+    page.field("catalog", explanation.catalog);
+    page.field("layout", explanation.layout);
+    page.field("type", explanation.type_name);
+    page.field("ttl", &explanation.ttl);
+    page.field("owner", explanation.owner);
+    page.field("slot", explanation.slot.to_string());
+    page.optional("now written", explanation.now.as_ref());
+    page
+}
+
+fn not_canonical(explanation: &Explanation<'_>, ids: &[FoundId<'_>]) -> Failure {
+    let corrections: Vec<String> = ids
+        .iter()
+        .filter(|id| id.identifier.is_none())
+        .map(|id| match id.kind.canonicalize(&id.written) {
+            Ok(should_be) => format!("write {:?} as {should_be}", shortened(&id.written)),
+            Err(error) => error.to_string(),
+        })
+        .collect();
+    let (key, name) = (shortened(explanation.key), explanation.name);
+    Failure::new(Kind::No, format!("{key:?} matches {name}, but its identifiers are not encoded canonically"))
+        .hint(corrections.join("; "))
+}
+
+fn shortened(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(MAX_PRINTED_CHARS) {
+        Some((end, _)) => {
+            Cow::Owned(format!("{}… ({} bytes)", text.get(..end).unwrap_or_default(), text.len()))
+        }
+        None => Cow::Borrowed(text),
+    }
+}
+
+fn unknown_key(catalogs: &[Catalog], key: &str) -> Failure {
+    let (names, shown) = (catalog_names(catalogs), shortened(key));
+    let failure = Failure::new(Kind::No, format!("no entry of {names} matches {shown:?}"));
+    let near =
+        nearest(catalogs, key).map(|(name, pattern)| format!("the nearest entry is {name}: {pattern}"));
+    let family = catalogs.iter().find_map(|catalog| catalog.families_of(key).last());
+    let family = family.map(|family| format!("it is in the family {} ({})", family.name, family.purpose));
+    let hints: Vec<String> = near.into_iter().chain(family).collect();
+    if hints.is_empty() {
+        return failure
+            .hint("list every pattern with ade keys list, or read another catalog with --catalog FILE");
+    }
+    failure.hint(hints.join("; "))
+}
+
+/// The entry whose pattern comes closest to the key, with the identifiers of the key filled in. Only a hint.
+fn nearest<'a>(catalogs: &'a [Catalog], key: &str) -> Option<(&'a str, &'a str)> {
+    let patterns = catalogs.iter().flat_map(|catalog| {
+        let both = catalog.entries.iter().flat_map(|entry| [(entry, &entry.plain), (entry, &entry.cluster)]);
+        both.flat_map(|(entry, pattern)| {
+            expand_members(catalog, pattern).into_iter().map(move |text| (entry, pattern, text))
+        })
+    });
+    let candidates: Vec<(&str, &str, String)> = patterns
+        .map(|(entry, pattern, text)| {
+            let separator = pattern.separator();
+            let key_segments: Vec<&str> = key.split(separator).collect();
+            let filled = text.split(separator).enumerate().map(|(position, segment)| {
+                let is_id = segment.contains('{') && segment.contains('}');
+                if is_id { key_segments.get(position).copied().unwrap_or_default() } else { segment }
+            });
+            (entry.name.as_str(), pattern.text(), filled.collect::<Vec<_>>().join(&separator.to_string()))
+        })
+        .collect();
+    let near = ade_catalog::closest(key, candidates.iter().map(|(.., filled)| filled.as_str()))?;
+    candidates.iter().find(|(.., filled)| filled == near).map(|(name, pattern, _)| (*name, *pattern))
+}
+
+/// The pattern, once for every member of a closed set with colons: such members span several segments.
+fn expand_members(catalog: &Catalog, pattern: &Pattern) -> Vec<String> {
+    let members = pattern.ids().filter_map(|number| catalog.id(number)).find_map(|kind| match &kind.form {
+        IdForm::OneOf(members) if members.iter().any(|member| member.value.contains(':')) => {
+            Some((kind, members))
+        }
+        _ => None,
+    });
+    let Some((kind, members)) = members else { return vec![pattern.text().to_owned()] };
+    let placeholder = format!("{{{}}}", kind.name);
+    members.iter().map(|member| pattern.text().replace(&placeholder, &member.value)).collect()
+}

@@ -1,0 +1,264 @@
+//! `ade keys`: shows the key catalogs as table, JSON or Markdown, and maps a concrete key to its entry.
+
+mod explain;
+
+use std::borrow::Cow;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use ade_catalog::listing::{Details, Row};
+use ade_catalog::{Catalog, reference};
+use clap::Subcommand;
+use comfy_table::ContentArrangement;
+use owo_colors::OwoColorize;
+
+use crate::failure::{Failure, Kind};
+use crate::output::page::Page;
+use crate::output::{self, Format};
+
+/// Largest catalog file that is read.
+const MAX_CATALOG_BYTES: u64 = 4 * 1024 * 1024;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[arg(long, global = true, value_name = "NAME|FILE", help = catalog_help())]
+    catalog: Option<String>,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List every key, channel and consumer group
+    List(Format),
+    /// Show an entry: shape, lifetime, identifiers, an example key and its slot
+    Show {
+        /// Name of the entry, such as lock.task
+        name: String,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Show which entry a concrete key belongs to, in either layout
+    Explain {
+        /// The key as it is stored in Redis
+        key: String,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Write the Markdown reference
+    Doc {
+        /// Write to this file instead of standard output
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Write nothing; fail if this file is outdated
+        #[arg(long, value_name = "FILE", conflicts_with = "output")]
+        check: Option<PathBuf>,
+    },
+}
+
+fn shipped_names() -> String {
+    catalog_names(ade_keyspace::catalogs())
+}
+
+fn catalog_names(catalogs: &[Catalog]) -> String {
+    catalogs.iter().map(|catalog| catalog.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn catalog_help() -> String {
+    format!(
+        "Name of a shipped catalog ({}) or path of a catalog file [default: all shipped ones]",
+        shipped_names()
+    )
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let catalogs = select(args.catalog.as_deref())?;
+    match &args.command {
+        Command::List(format) => list(&catalogs, *format),
+        Command::Show { name, format } => show(&catalogs, name, *format),
+        Command::Explain { key, format } => explain::run(&catalogs, key, *format),
+        Command::Doc { output: Some(file), .. } => {
+            fs::write(file, reference::markdown(&*catalogs)).map_err(|error| unusable(file, &error))
+        }
+        Command::Doc { check: Some(file), .. } => {
+            check_reference(&reference::markdown(&*catalogs), file, args.catalog.as_deref())
+        }
+        Command::Doc { .. } => output::raw(&reference::markdown(&*catalogs)),
+    }
+}
+
+/// The catalogs that a command works on.
+fn select(choice: Option<&str>) -> Result<Cow<'static, [Catalog]>, Failure> {
+    let shipped = ade_keyspace::catalogs();
+    let Some(choice) = choice else { return Ok(Cow::Borrowed(shipped)) };
+    if let Some(catalog) = shipped.iter().find(|catalog| catalog.name == choice) {
+        return Ok(Cow::Borrowed(std::slice::from_ref(catalog)));
+    }
+    let unreadable = |reason: String| {
+        Failure::new(Kind::Input, format!("cannot read the catalog {choice}: {reason}"))
+            .hint(format!("use one of {}, or the path of a catalog file", shipped_names()))
+    };
+    let mut source = String::new();
+    File::open(choice)
+        .and_then(|file| file.take(MAX_CATALOG_BYTES + 1).read_to_string(&mut source))
+        .map_err(|error| unreadable(error.to_string()))?;
+    if source.len() as u64 > MAX_CATALOG_BYTES {
+        return Err(unreadable(format!("it is larger than {MAX_CATALOG_BYTES} bytes")));
+    }
+    let catalog =
+        Catalog::parse(choice, &source).map_err(|error| Failure::new(Kind::Input, error.to_string()))?;
+    Ok(Cow::Owned(vec![catalog]))
+}
+
+fn list(catalogs: &[Catalog], format: Format) -> Result<(), Failure> {
+    let rows: Vec<Row<'_>> = catalogs.iter().flat_map(Catalog::rows).collect();
+    format.print(&rows, |_| catalogs.iter().map(catalog_table).collect::<Vec<_>>().join("\n\n"))
+}
+
+fn catalog_table(catalog: &Catalog) -> String {
+    let rows = catalog.rows();
+    let additions = rows.iter().filter(|row| row.addition).count();
+    format!(
+        "{}  {}\n{}\n{} rows, {additions} of them additions (+) to {}",
+        catalog.name.bold(),
+        catalog.title,
+        row_table(&rows),
+        rows.len(),
+        catalog.source
+    )
+}
+
+/// A table, or two lines per row on a terminal that is too narrow: names and patterns are never wrapped.
+fn row_table(rows: &[Row<'_>]) -> String {
+    let mut table = output::table(&["NAME", "PATTERN", "TYPE", "TTL", "OWNER"]);
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    for row in rows {
+        table.add_row([&marked(row.name, row.addition), &row.pattern, row.type_name, &row.ttl, row.owner]);
+    }
+    let needed = table.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    if output::terminal_width(&table).is_none_or(|width| needed <= width) {
+        return table.to_string();
+    }
+    let lines = rows.iter().map(|row| {
+        let facts = format!("{}, {}, ttl {}", row.type_name, row.owner, row.ttl);
+        let name = marked(row.name, row.addition);
+        format!("  {}\n      {}\n      {}", name.bold(), row.pattern, facts.dimmed())
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A name, with a plus sign if the source document does not have it.
+fn marked(name: &str, is_addition: bool) -> String {
+    format!("{name}{}", if is_addition { " +" } else { "" })
+}
+
+fn show(catalogs: &[Catalog], name: &str, format: Format) -> Result<(), Failure> {
+    let entries: Vec<Details<'_>> =
+        catalogs.iter().filter_map(|catalog| Some(catalog.details(catalog.entry(name)?))).collect();
+    match entries.as_slice() {
+        [] => {}
+        [entry] => return format.print(entry, entry_page),
+        several => {
+            let catalogs: Vec<&str> = several.iter().map(|details| details.row.catalog).collect();
+            let message = format!("{name} is in several catalogs: {}", catalogs.join(", "));
+            return Err(Failure::new(Kind::Input, message).hint("choose one with --catalog"));
+        }
+    }
+    let families = |catalog| Some(Catalog::family_row(catalog, catalog.family(name)?));
+    if let Some(family) = catalogs.iter().find_map(families) {
+        return format.print(&family, family_page);
+    }
+    let names = || catalogs.iter().flat_map(|catalog| &catalog.entries).map(|entry| entry.name.as_str());
+    let lowercase = name.to_lowercase();
+    let group: Vec<&str> = names().filter(|entry| entry.split('.').next() == Some(&lowercase)).collect();
+    let hint = match ade_catalog::closest(&lowercase, names()) {
+        _ if !group.is_empty() => format!("the group has {}", group.join(", ")),
+        Some(near) => format!("did you mean {near}?"),
+        None => "list every name with ade keys list".to_owned(),
+    };
+    Err(Failure::new(Kind::No, format!("no entry is named {name:?}")).hint(hint))
+}
+
+fn family_page(row: &Row<'_>) -> Page {
+    let mut page = Page::default();
+    page.line(format_args!("{}  {}", row.name.bold(), row.purpose));
+    page.field("catalog", row.catalog);
+    page.field("pattern", &row.pattern);
+    page.field("type", "family");
+    page.field("ttl", &row.ttl);
+    page
+}
+
+fn entry_page(details: &Details<'_>) -> Page {
+    let row = &details.row;
+    let mut page = Page::default();
+    page.line(format_args!("{}  {}", row.name.bold(), row.purpose));
+    let has_one_layout = row.pattern == row.cluster_pattern;
+    page.field("catalog", format!("{}, from {}", row.catalog, details.source));
+    page.field("pattern", &row.pattern);
+    page.optional("cluster", (!has_one_layout).then_some(&row.cluster_pattern));
+    page.field("type", row.type_name);
+    page.optional("ttl", details.format.is_some().then_some(&row.ttl));
+    page.optional("format", details.format.map(|format| format.as_str()));
+    page.optional("sensitivity", details.sensitivity.map(|level| level.as_str()));
+    page.optional("value", details.value);
+    page.optional("members", details.members);
+    page.optional("score", details.score);
+    page.optional("cleanup", details.cleanup);
+    page.field("owner", row.owner);
+    page.field("groups", details.groups.join(", "));
+    page.optional("stream", details.stream);
+    page.field("formerly", row.formerly.join(", "));
+    page.optional("addition", row.addition.then(|| format!("not in {}", details.source)));
+    let (plain, cluster) = (&details.example, &details.cluster_example);
+    page.field("example", format!("{}  (slot {})", plain.key, plain.slot));
+    if !has_one_layout {
+        page.field("", format!("{}  (slot {})", cluster.key, cluster.slot));
+    }
+    if !details.identifiers.is_empty() {
+        let mut table = output::table(&["IDENTIFIER", "IDENTIFIES", "WRITTEN"]);
+        for id in &details.identifiers {
+            let members: Vec<String> =
+                id.one_of.iter().map(|member| marked(&member.value, member.addition)).collect();
+            let form = if members.is_empty() { id.form.clone() } else { members.join(", ") };
+            table.add_row([id.name, id.about, &form]);
+        }
+        page.line(table);
+    }
+    if !details.fields.is_empty() {
+        let mut table = output::table(&["FIELD", "TYPE", "MEANING"]);
+        for field in details.fields {
+            table.add_row([&marked(&field.name, field.addition), field.field_type.as_str(), &field.about]);
+        }
+        page.line(table);
+    }
+    if !details.messages.is_empty() {
+        let mut table = output::table(&["MESSAGE", "MEANING"]);
+        for message in details.messages {
+            table.add_row([&message.name, &message.about]);
+        }
+        page.line(table);
+    }
+    page
+}
+
+fn check_reference(expected: &str, file: &Path, catalog: Option<&str>) -> Result<(), Failure> {
+    let present = match fs::read_to_string(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(unusable(file, &error)),
+        present => present.unwrap_or_default(),
+    };
+    if present == expected {
+        return Ok(());
+    }
+    let same = present.lines().zip(expected.lines()).take_while(|(old, new)| old == new).count();
+    let catalog = catalog.map_or_else(String::new, |catalog| format!("--catalog {catalog} "));
+    let command = format!("ade keys doc {catalog}--output {}", file.display());
+    Err(Failure::new(Kind::No, format!("{} is outdated from line {} on", file.display(), same + 1))
+        .hint(format!("update it with `{command}`")))
+}
+
+fn unusable(file: &Path, error: &io::Error) -> Failure {
+    Failure::new(Kind::Unavailable, format!("cannot use {}: {error}", file.display()))
+}

@@ -1,0 +1,19 @@
+//! The subcommands, one module per noun. A command translates arguments into calls and prints their results.
+
+pub(crate) mod approval;
+pub(crate) mod audit;
+pub(crate) mod bench;
+pub(crate) mod config;
+pub(crate) mod delegation;
+pub(crate) mod jobs;
+pub(crate) mod keys;
+pub(crate) mod lock;
+pub(crate) mod login;
+pub(crate) mod policy;
+pub(crate) mod resource;
+pub(crate) mod serve;
+pub(crate) mod simulate;
+pub(crate) mod task;
+pub(crate) mod user;
+pub(crate) mod watchdog;
+pub(crate) mod worker;

@@ -1,0 +1,152 @@
+//! `ade serve`: runs the server in the foreground until it receives SIGINT or SIGTERM.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use ade_server::{Config, Server, StartError, start_logging};
+use clap::Args as ClapArgs;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::config::{self, ConfigFile};
+use crate::connect::block_on_all_cores;
+use crate::failure::{Failure, Kind};
+use crate::output;
+
+/// Commands that run in the parent folder find the token in it.
+const DEFAULT_DATA: &str = "./ade-data";
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Address to listen on; port 0 picks a free one [default: 127.0.0.1:8300]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Folder for all persistent data [default: ./ade-data]
+    #[arg(long, value_name = "FOLDER")]
+    data: Option<PathBuf>,
+    /// Redis for locks that several servers share: redis://, redis+sentinel:// or redis+cluster://. A URL with a password
+    /// belongs into ADE_SERVER_REDIS [default: locks in this process]
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+    /// PostgreSQL for tasks, users and the audit log that several servers share: postgres://; requires --redis. A URL with a
+    /// password belongs into ADE_SERVER_POSTGRES [default: SQLite in the data folder]
+    #[arg(long, value_name = "URL")]
+    postgres: Option<String>,
+    /// Start with a demo organisation, on a loopback address and in an empty data folder
+    #[arg(long)]
+    demo: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if args.redis.as_deref() == Some("") {
+        return Err(Failure::new(Kind::Input, "--redis is empty, so locks would not be shared")
+            .hint("give the URL of a Redis, or leave the option out to keep locks in this process"));
+    }
+    let flags = [
+        ("server.listen", "listen", args.listen.clone()),
+        ("server.data", "data", args.data.as_ref().map(|data| data.to_string_lossy().into_owned())),
+        ("server.redis", "redis", args.redis.clone()),
+        ("server.postgres", "postgres", args.postgres.clone()),
+    ];
+    let mut config = config::load(&args.file, flags)?;
+    config.demo = args.demo;
+    start_logging(&config.log_format, &config.log_level).map_err(|error| Failure::new(Kind::Input, error))?;
+    raise_file_limit();
+    block_on_all_cores(serve(&config))
+}
+
+async fn serve(config: &Config) -> Result<(), Failure> {
+    let admin_token = config::admin_token();
+    let server =
+        Server::start(config, admin_token.as_deref()).await.map_err(|error| start_failure(&error))?;
+    let shutdown = shutdown_signal()?;
+    let address = server.address();
+    if let Some(path) = server.new_token() {
+        let usage = if config.redis.is_some() {
+            "each server has its own, unless ADE_ADMIN_TOKEN sets a common one"
+        } else if config.data == Path::new(DEFAULT_DATA) {
+            "commands that you run in this folder use it"
+        } else {
+            "pass it to commands in ADE_TOKEN"
+        };
+        output::note(&format!("the admin token is in {}; {usage}", path.display()));
+    }
+    if config.demo {
+        print_demo_notes(config, address);
+    }
+    if let Some(password) = server.first_password() {
+        output::note(&format!(
+            "the user admin was created with the password {password}, which is shown only once; change it with ade user passwd"
+        ));
+    }
+    output::line(&format!("listening on http://{address}"))?;
+    output::note(&format!("read the API documentation at http://{address}/docs, or try ade lock --help"));
+    server.run(shutdown).await;
+    Ok(())
+}
+
+fn print_demo_notes(config: &Config, address: SocketAddr) {
+    let server = if address.port() == 8300 { String::new() } else { format!(" --server http://{address}") };
+    output::note(&format!(
+        "demo users: ann and dave are authors; alice, bob, carol, dave and mia are reviewers; erin and frank are admins; \
+         grace is an auditor; the password of all of them is {}",
+        ade_server::DEMO_PASSWORD
+    ));
+    output::note(&format!(
+        "to review a task: ade login carol --decide{server}, then ade approval ls{server}"
+    ));
+    output::note(&format!("to start over: stop the server and remove {}", config.data.display()));
+}
+
+/// Raises the soft limit of open files to the hard limit, because every waiting caller is an open file.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        output::note(&format!("cannot raise the limit of open files ({:?}): {error}", limit.current));
+    }
+}
+
+/// Resolves on SIGINT or SIGTERM. The signals are handled from the call on.
+pub(super) fn shutdown_signal() -> Result<impl Future<Output = ()>, Failure> {
+    let listen = |kind| {
+        signal(kind)
+            .map_err(|error| Failure::new(Kind::Unavailable, format!("cannot handle signals: {error}")))
+    };
+    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+pub(super) fn start_failure(error: &StartError) -> Failure {
+    let failure = Failure::new(Kind::Unavailable, error.to_string());
+    match error {
+        StartError::Listen { .. } => {
+            failure.hint("choose another address with --listen; port 0 picks a free one")
+        }
+        StartError::Redis(_) => failure
+            .hint("check --redis and that Redis is running; ade config shows where the setting comes from"),
+        StartError::Record(_) => failure.hint(
+            "check the data folder, or --postgres and that PostgreSQL is running; ade config shows where the settings come from",
+        ),
+        StartError::NoWorker => failure.hint("set them with --redis and --postgres, or in ade.toml"),
+        StartError::Executor(_) => failure.hint("correct the section executors of the configuration file"),
+        StartError::Blobs(_) => failure.hint("choose another folder with server.blobs in ade.toml"),
+        StartError::OtherBlobs { first, .. } => failure.hint(format!(
+            "set server.blobs of every server and worker, as ADE_SERVER_BLOBS={first} or to the path where that folder is mounted \
+             here; docs/apply.md explains how to move it"
+        )),
+        StartError::Store(_)
+        | StartError::Folder(_)
+        | StartError::Token(_)
+        | StartError::FirstAdmin(_)
+        | StartError::Demo(_)
+        | StartError::NoDemo(_)
+        | StartError::Ledger(_) => failure,
+    }
+}

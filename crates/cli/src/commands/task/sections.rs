@@ -1,0 +1,112 @@
+//! Labels of task states and risk levels, and the page sections that tasks and simulations share.
+
+use ade_client::wire::{LockPreview, Risk};
+use ade_domain::approval::assignment::ConsideredPolicy;
+use ade_domain::approval::delegation::Step;
+use ade_domain::risk::Level;
+use ade_domain::task::State;
+use owo_colors::OwoColorize;
+
+use crate::commands::lock::mode_name;
+use crate::output::page::Page;
+use crate::output::{self, Tone, safe, time};
+
+/// Characters of a full bar.
+const BAR_WIDTH: usize = 20;
+
+/// A state in its colour.
+pub(crate) fn state_label(state: State) -> String {
+    state_tone(state).paint(state.word())
+}
+
+pub(crate) const fn state_tone(state: State) -> Tone {
+    match state {
+        State::Draft | State::Submitted => Tone::Dim,
+        State::Reviewing => Tone::Pending,
+        State::Approved | State::Completed => Tone::Good,
+        State::Applying => Tone::Active,
+        State::Failed | State::Rejected => Tone::Bad,
+        State::Cancelled => Tone::Unusual,
+    }
+}
+
+pub(crate) const fn risk_level(level: Level) -> (&'static str, Tone) {
+    match level {
+        Level::Low => ("LOW", Tone::Good),
+        Level::Medium => ("MEDIUM", Tone::Pending),
+        Level::High => ("HIGH", Tone::Bad),
+        Level::Critical => ("CRITICAL", Tone::Bad),
+    }
+}
+
+/// A value from 0 to 100 as a bar.
+fn bar(value: f64) -> String {
+    let filled = ((value.clamp(0.0, 100.0) / 100.0 * BAR_WIDTH as f64).round() as usize).min(BAR_WIDTH);
+    let (full, empty) = ("█".repeat(filled), "░".repeat(BAR_WIDTH - filled));
+    let tone = match value {
+        v if v < 25.0 => Tone::Good,
+        v if v < 75.0 => Tone::Pending,
+        _ => Tone::Bad,
+    };
+    format!("{}{}", tone.paint(&full), empty.dimmed())
+}
+
+/// The score and its factors.
+pub(crate) fn risk(page: &mut Page, risk: &Risk) {
+    let (word, tone) = risk_level(risk.level);
+    let automatic = if risk.auto_approvable { ", low enough for automatic approval" } else { "" };
+    page.heading(format_args!("Risk {}", risk.score));
+    page.line(format_args!("  {} {}{automatic}", bar(f64::from(risk.score)), tone.paint(word)));
+    let width = risk.factors.iter().map(|factor| factor.name.len()).max().unwrap_or(0);
+    for factor in &risk.factors {
+        let sum = format!("{:>5.1} × {:.1} = {:>4.1}", factor.value, factor.weight, factor.contribution);
+        let name = safe(&factor.name.replace('_', " "));
+        page.line(format_args!(
+            "  {} {name:<width$} {sum}  {}",
+            bar(factor.value),
+            safe(&factor.why).dimmed()
+        ));
+    }
+}
+
+pub(crate) fn locks(page: &mut Page, title: &str, locks: &[LockPreview]) {
+    if locks.is_empty() {
+        return;
+    }
+    page.heading(title);
+    let mut table = output::table(&["LOCK", "MODE", "HELD BY", "WAITING", "EXPECTED WAIT"]);
+    for lock in locks {
+        let [mut holders, mut waiting, mut wait] = ["unknown".to_owned(), String::new(), String::new()];
+        if !lock.unavailable {
+            holders =
+                if lock.holders.is_empty() { "free".to_owned() } else { safe(&lock.holders.join(", ")) };
+            waiting = lock.queue_length.to_string();
+            if lock.expected_wait_seconds > 0.0 {
+                wait = time::duration(lock.expected_wait_seconds);
+            }
+        }
+        table.add_row([safe(&lock.lock), mode_name(lock.mode).to_owned(), holders, waiting, wait]);
+    }
+    page.line(table);
+}
+
+/// The policies that were considered, and the reviewers that were skipped.
+pub(crate) fn why_these_reviewers(page: &mut Page, policies: &[ConsideredPolicy], skipped: &[String]) {
+    if policies.is_empty() && skipped.is_empty() {
+        return;
+    }
+    page.heading("Why these reviewers");
+    for policy in policies {
+        let mark = if policy.applies { "✓".green().to_string() } else { "–".dimmed().to_string() };
+        page.line(format_args!("  {mark} policy {}: {}", safe(&policy.policy), safe(&policy.why)));
+    }
+    for reason in skipped {
+        page.line(format_args!("  {} {}", "–".dimmed(), safe(reason)));
+    }
+}
+
+/// A delegation chain: `ann → bob → eve`.
+pub(crate) fn chain(steps: &[Step]) -> String {
+    let first = steps.first().map(|step| safe(step.from.as_str()));
+    first.into_iter().chain(steps.iter().map(|step| safe(step.to.as_str()))).collect::<Vec<_>>().join(" → ")
+}

@@ -1,0 +1,358 @@
+//! `ade task propose --wait` and `ade task logs`: polls a task until it has ended and prints its output.
+//!
+//! Reviews take days, so polling survives an unavailable server.
+
+use std::time::Duration;
+
+use ade_client::wire::{LockPreview, LogLine, Page, SimulationRequest, Task};
+use ade_client::{Backoff, Client, Error};
+use ade_domain::approval::quorum::Status;
+use ade_domain::task::{AGENT, Config, NOOP, Phase, State};
+use owo_colors::OwoColorize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{LogArgs, ProposeArgs, submit_draft, summary, with_preview_warnings};
+use crate::failure::{Failure, Kind};
+use crate::input;
+use crate::output::{self, safe};
+
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
+/// An approved task is usually claimed sooner than this. Afterwards the user is notified what it waits for.
+const CLAIM_DELAY: Duration = Duration::from_secs(3);
+
+pub(super) async fn propose(client: &Client, args: &ProposeArgs) -> Result<(), Failure> {
+    let draft = client.make_task(&input::read(&args.file)?).await?;
+    let task = with_preview_warnings(submit_draft(client, &draft).await?);
+    if !args.wait {
+        return args.format.print(&task, summary);
+    }
+    let task = wait_until_ended(client, task, args.format.json).await?;
+    args.format.print(&task, summary)?;
+    verdict(&task)
+}
+
+/// Prints the output of a task, with `--follow` until it has ended.
+pub(super) async fn logs(client: &Client, args: &LogArgs) -> Result<(), Failure> {
+    let (mut last_line, mut poller) = (0, Poller::default());
+    // Fails at once if the server was never available: its address may be wrong.
+    let mut task = client.task(&args.task_id).await?;
+    loop {
+        // The state was read before the output, so no output of an ended task is missed.
+        last_line = print_new_output(&mut poller, client, &args.task_id, last_line).await?;
+        if !args.follow || !is_open(&task) {
+            return Ok(());
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+        task = poller.call(async || client.task(&args.task_id).await).await?;
+    }
+}
+
+/// Repeats a call while the server is unavailable. The user is notified once per outage.
+#[derive(Default)]
+struct Poller {
+    backoff: Backoff,
+    is_notified: bool,
+}
+
+impl Poller {
+    async fn call<T>(&mut self, call: impl AsyncFn() -> Result<T, Error>) -> Result<T, Failure> {
+        loop {
+            match call().await {
+                Ok(response) => {
+                    if std::mem::take(self).is_notified {
+                        output::note("the server is available again");
+                    }
+                    return Ok(response);
+                }
+                Err(error) if is_temporary(&error) => {
+                    if !std::mem::replace(&mut self.is_notified, true) {
+                        output::note(&format!("the server is unavailable, retrying: {error}"));
+                    }
+                    let minimum = error.retry_after_seconds().map(Duration::from_secs);
+                    tokio::time::sleep(self.backoff.pause(minimum).max(POLL_INTERVAL)).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Whether the server or a proxy is unavailable for now, as opposed to a refused request.
+fn is_temporary(error: &Error) -> bool {
+    let status = match error {
+        Error::Unreachable { .. } => return true,
+        Error::Problem(problem) => problem.status,
+        Error::Foreign { status, .. } => status.unwrap_or_default(),
+    };
+    matches!(status, 429 | 502..=504)
+}
+
+/// Whether the task has not ended yet, or a rollback is running or requested.
+fn is_open(task: &Task) -> bool {
+    let is_rolling_back = task.execution.as_ref().is_some_and(|execution| {
+        execution.phase == Phase::RollingBack || (execution.phase == Phase::Ended && execution.undo.is_some())
+    });
+    is_rolling_back || !task.state.is_final()
+}
+
+/// Prints each new state and the output, unless `quiet`, until the task has ended.
+async fn wait_until_ended(client: &Client, mut task: Task, quiet: bool) -> Result<Task, Failure> {
+    let mut shown: Option<(State, Option<Phase>)> = None;
+    let (mut last_line, mut poller, task_id) = (0, Poller::default(), task.task_id.clone());
+    let mut stall = StallNotice::default();
+    loop {
+        let phase = task.execution.as_ref().map(|execution| execution.phase);
+        if shown != Some((task.state, phase)) && !quiet {
+            output::note(&progress(&task));
+        }
+        shown = Some((task.state, phase));
+        if !quiet && task.execution.is_some() {
+            last_line = print_new_output(&mut poller, client, &task_id, last_line).await?;
+        }
+        if !is_open(&task) {
+            return Ok(task);
+        }
+        stall.observe(client, &task).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
+        task = poller.call(async || client.task(&task_id).await).await?;
+    }
+}
+
+fn progress(task: &Task) -> String {
+    let state = task.state;
+    match (task.state, &task.execution) {
+        (State::Reviewing, _) => {
+            let open = task.requirements.iter().filter(|it| it.status == Status::Unsatisfied).count();
+            let requirements = if open == 1 { "requirement" } else { "requirements" };
+            let again = task.reopened.as_ref().map(|reopened| format!(" again ({})", reopened.why));
+            format!(
+                "{state}{}: {open} {requirements} not satisfied; see ade task show {}",
+                again.unwrap_or_default(),
+                task.task_id
+            )
+        }
+        (State::Applying, Some(execution)) => {
+            let phase = match execution.phase {
+                Phase::Prepared => "locks held",
+                Phase::Started => "running",
+                Phase::RollingBack => "rolling back",
+                Phase::Ended => "ended",
+            };
+            format!("{state}: attempt {}, {phase}", execution.attempt)
+        }
+        _ => state.to_string(),
+    }
+}
+
+/// Maps the final state to the exit code.
+fn verdict(task: &Task) -> Result<(), Failure> {
+    let kind = match task.state {
+        State::Completed => return Ok(()),
+        State::Rejected => Kind::Rejected,
+        State::Failed => Kind::Failed,
+        _ => Kind::No,
+    };
+    let id = &task.task_id;
+    let error = task.execution.as_ref().and_then(|execution| execution.error.clone());
+    let error = error.map(|error| format!(": {error}")).unwrap_or_default();
+    let hint = match task.state {
+        State::Failed => {
+            format!(
+                "see what is left with ade task show {id}; create a new draft with ade task resubmit {id}"
+            )
+        }
+        _ => format!("see why with ade task show {id}"),
+    };
+    Err(Failure::new(kind, format!("task {id} is {}{error}", task.state)).hint(hint))
+}
+
+/// Prints the output after `last_line` and returns the number of the last line.
+async fn print_new_output(
+    poller: &mut Poller,
+    client: &Client,
+    task_id: &str,
+    mut last_line: u64,
+) -> Result<u64, Failure> {
+    loop {
+        let page: Page<LogLine> = poller.call(async || client.task_logs(task_id, last_line).await).await?;
+        for line in &page.items {
+            let prefix = format!("{} │", line.attempt);
+            for text in line.text.lines() {
+                output::line(&format!("{} {}", prefix.dimmed(), safe(text)))?;
+            }
+            last_line = line.number;
+        }
+        if page.next_cursor.is_none() {
+            return Ok(last_line);
+        }
+    }
+}
+
+/// Tells once, each time the task is approved, why it is not applied yet.
+#[derive(Debug, Default)]
+struct StallNotice {
+    /// When to check next; `None` if the task is not approved or the user was notified.
+    check_at: Option<Instant>,
+    was_approved: bool,
+}
+
+impl StallNotice {
+    async fn observe(&mut self, client: &Client, task: &Task) {
+        let is_approved = task.state == State::Approved;
+        if is_approved != std::mem::replace(&mut self.was_approved, is_approved) {
+            self.check_at = is_approved.then(|| Instant::now() + CLAIM_DELAY);
+        }
+        if self.check_at.is_none_or(|at| at > Instant::now()) {
+            return;
+        }
+        // A failed check is repeated later: a late notice is better than none.
+        let reason = stall_reason(client, task).await.ok().flatten();
+        self.check_at = if reason.is_some() { None } else { Some(Instant::now() + CLAIM_DELAY) };
+        if let Some(reason) = reason {
+            output::note(&format!("{}: {reason}", task.state));
+        }
+    }
+}
+
+async fn stall_reason(client: &Client, task: &Task) -> Result<Option<String>, Error> {
+    if task.claimed_by.is_some() {
+        // The lock preview of the task is as old as its submission; a simulation has the present one.
+        let request = SimulationRequest { task_id: Some(task.task_id.clone()), ..Default::default() };
+        let locks = client.simulate(&request).await?.lock_preview;
+        return Ok(locks.iter().find_map(|lock| blocking_lock(lock, &task.task_id)));
+    }
+    let error = task.execution.as_ref().and_then(|execution| execution.error.as_deref());
+    let retry = error.map(|error| format!("the last attempt failed and is retried soon: {error}"));
+    Ok(Some(retry.unwrap_or_else(|| missing_worker(&task.config))))
+}
+
+/// Describes a lock that someone other than the task holds.
+fn blocking_lock(lock: &LockPreview, task_id: &str) -> Option<String> {
+    let others: Vec<&str> =
+        lock.holders.iter().map(String::as_str).filter(|holder| !holder.contains(task_id)).collect();
+    if lock.unavailable {
+        Some(format!("waiting for the lock {}, which is unavailable", lock.lock))
+    } else if lock.expected_wait_seconds > 0.0 && !others.is_empty() {
+        Some(format!("waiting for the lock {}, held by {}", lock.lock, others.join(", ")))
+    } else {
+        None
+    }
+}
+
+/// Names the worker or agent that the task needs. Whether one exists is unknown: all may be busy.
+fn missing_worker(config: &Config) -> String {
+    let parameter = |name: &str| config.parameters.get(name).and_then(Value::as_str).unwrap_or_default();
+    let label = match parameter("worker") {
+        "" => String::new(),
+        label => format!(" with the label {label}"),
+    };
+    let configured_for = match config.executor.as_str() {
+        AGENT => {
+            let agent = match (parameter("agent"), parameter("capability")) {
+                ("", "") => format!("an agent with the capability {}", config.task_type),
+                ("", capability) => format!("an agent with the capability {capability}"),
+                (agent, _) => format!("the agent {agent}"),
+            };
+            return format!("waiting for {agent}, which is busy or has not claimed the task");
+        }
+        "files" => format!("files in {}", parameter("root")),
+        "command" => format!("the command template {}", parameter("template")),
+        "sql" => format!("the SQL connection {}", parameter("connection")),
+        NOOP => return format!("no worker{label} has claimed the task: all are busy, or none is running"),
+        other => format!("the executor {other}"),
+    };
+    format!(
+        "no worker{label} has claimed the task: all are busy, or none is running that is configured for {configured_for}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::fixture;
+    use super::*;
+
+    fn problem(status: u16) -> Error {
+        let problem = json!({ "status": status, "code": "CODE", "detail": "why" });
+        Error::Problem(Box::new(serde_json::from_value(problem).expect("a problem")))
+    }
+
+    #[test]
+    fn retries_only_temporary_errors() {
+        let foreign = |status| Error::Foreign { url: "u".to_owned(), status, cause: "c".to_owned() };
+        assert!(is_temporary(&Error::Unreachable { url: "u".to_owned(), cause: "c".to_owned() }));
+        assert!([429, 502, 503, 504].into_iter().all(|status| is_temporary(&problem(status))));
+        assert!(is_temporary(&foreign(Some(503))), "from a proxy");
+        assert!(![401, 403, 404, 409, 422, 500].into_iter().any(|status| is_temporary(&problem(status))));
+        assert!(!is_temporary(&foreign(None)) && !is_temporary(&foreign(Some(200))));
+    }
+
+    #[test]
+    fn task_is_open_during_rollback() {
+        let time = "2026-07-01T10:00:00.000000Z";
+        let mut task = fixture::task();
+        assert!(is_open(&task));
+        let execution = |phase: &str, undo: bool| {
+            let undo = undo.then(|| json!({ "by": "ada", "reason": "because", "at": time }));
+            let execution = json!({
+                "attempt": 1, "agent_id": "w", "phase": phase, "lease_until": null, "started_at": time,
+                "completed_at": null, "result": null, "output": null, "output_key": null, "error": null,
+                "code": null, "rolled_back": null, "retry_count": 0, "grants": [], "stop": null, "undo": undo,
+            });
+            Some(serde_json::from_value(execution).expect("an execution"))
+        };
+        for (state, phase, undo, open) in [
+            (State::Failed, "ENDED", false, false),
+            (State::Failed, "ENDED", true, true),
+            (State::Failed, "ROLLING_BACK", false, true),
+            (State::Applying, "STARTED", false, true),
+            (State::Completed, "ENDED", false, false),
+        ] {
+            task.state = state;
+            task.execution = execution(phase, undo);
+            assert_eq!(is_open(&task), open, "{state} {phase} {undo}");
+        }
+    }
+
+    #[test]
+    fn reports_locks_held_by_others() {
+        let reason = |holders: &[&str], wait: f64| {
+            let mut lock = fixture::task().lock_preview.remove(0);
+            lock.holders = holders.iter().map(|holder| (*holder).to_owned()).collect();
+            lock.expected_wait_seconds = wait;
+            blocking_lock(&lock, "t-1")
+        };
+        let expected = "waiting for the lock resource:database:prod, held by nightly";
+        assert_eq!(reason(&["nightly"], 90.0).as_deref(), Some(expected));
+        assert_eq!(reason(&["nightly"], 0.0), None, "a shared lock");
+        assert_eq!(reason(&["worker-1/t-1:1"], 90.0), None, "held by the task itself");
+    }
+
+    #[test]
+    fn names_the_worker_that_the_task_needs() {
+        let reason = |executor: &str, parameters: Value| {
+            let mut config = fixture::task().config;
+            config.executor = executor.to_owned();
+            config.parameters = serde_json::from_value(parameters).expect("an object");
+            missing_worker(&config)
+        };
+        for (executor, parameters, expected) in [
+            ("files", json!({ "root": "/srv/x" }), "configured for files in /srv/x"),
+            (
+                "command",
+                json!({ "template": "deploy", "worker": "eu" }),
+                "no worker with the label eu has claimed the task",
+            ),
+            ("sql", json!({ "connection": "main" }), "configured for the SQL connection main"),
+            ("http", json!({}), "configured for the executor http"),
+            ("agent", json!({}), "waiting for an agent with the capability migration,"),
+            ("agent", json!({ "capability": "deploy" }), "waiting for an agent with the capability deploy,"),
+            ("agent", json!({ "agent": "ci-bot" }), "waiting for the agent ci-bot,"),
+        ] {
+            let reason = reason(executor, parameters);
+            assert!(reason.contains(expected), "{expected:?} is missing in {reason:?}");
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! `ade user`: manage users, their roles, passwords and tokens.
+
+mod token;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ade_client::Client;
+use ade_client::wire::{User, UserPatch, UserRequest};
+use clap::{Args as ClapArgs, Subcommand};
+use comfy_table::{Cell, Table};
+use owo_colors::OwoColorize;
+
+use crate::failure::{Failure, Kind};
+use crate::output::list::ListArgs;
+use crate::output::page::Page;
+use crate::output::{self, Format, Tone, safe, safe_or_empty, time};
+use crate::prompt;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List users
+    Ls(ListArgs),
+    /// Show a user, with statistics
+    Show(UserArgs),
+    /// Create a user (admin)
+    Add(AddArgs),
+    /// Change name, roles, manager or team of a user (admin)
+    Set(SetArgs),
+    /// Change a password; this ends all sessions of the user, but does not revoke tokens
+    Passwd(PasswdArgs),
+    /// Deactivate a user: ends all sessions and reassigns open approval requests (admin)
+    Deactivate(UserArgs),
+    /// Activate a user again (admin)
+    Activate(UserArgs),
+    /// Manage the tokens of a user
+    #[command(subcommand)]
+    Token(token::Command),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct UserArgs {
+    /// Id of the user
+    #[arg(value_name = "USER")]
+    user_id: String,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct AddArgs {
+    /// Id of the new user
+    #[arg(value_name = "USER")]
+    user_id: String,
+    /// Display name [default: the id]
+    #[arg(long)]
+    name: Option<String>,
+    /// Roles: author, reviewer, admin, or any other that policies require [default: author]
+    #[arg(long = "role", value_name = "ROLE", value_delimiter = ',')]
+    roles: Vec<String>,
+    /// Manager, who gets the approval requests that nobody else can decide
+    #[arg(long, value_name = "USER")]
+    manager: Option<String>,
+    /// Team
+    #[arg(long)]
+    team: Option<String>,
+    /// Read the password from the first line of standard input
+    #[arg(long)]
+    password_stdin: bool,
+    /// Create the user without a password, so that it cannot sign in
+    #[arg(long, conflicts_with = "password_stdin")]
+    no_password: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+pub(crate) struct SetArgs {
+    /// Id of the user
+    #[arg(value_name = "USER")]
+    user_id: String,
+    /// Display name
+    #[arg(long, group = "what")]
+    name: Option<String>,
+    /// Roles, replacing the present ones
+    #[arg(long = "role", value_name = "ROLE", group = "what", value_delimiter = ',')]
+    roles: Vec<String>,
+    /// Roles to add
+    #[arg(long, value_name = "ROLE", group = "what", value_delimiter = ',', conflicts_with = "roles")]
+    add_role: Vec<String>,
+    /// Roles to remove
+    #[arg(long, value_name = "ROLE", group = "what", value_delimiter = ',', conflicts_with = "roles")]
+    remove_role: Vec<String>,
+    /// Manager, who gets the approval requests that nobody else can decide
+    #[arg(long, value_name = "USER", group = "what")]
+    manager: Option<String>,
+    /// Remove the manager
+    #[arg(long, group = "what", conflicts_with = "manager")]
+    no_manager: bool,
+    /// Team
+    #[arg(long, group = "what")]
+    team: Option<String>,
+    /// Remove the team
+    #[arg(long, group = "what", conflicts_with = "team")]
+    no_team: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct PasswdArgs {
+    /// Id of the user [default: you]
+    #[arg(value_name = "USER")]
+    user_id: Option<String>,
+    /// Read the new password from the first line of standard input; for your own password, the present one from the first line
+    /// and the new one from the second
+    #[arg(long)]
+    password_stdin: bool,
+}
+
+pub(crate) async fn run(client: &Client, command: Command) -> Result<(), Failure> {
+    let (format, user) = match command {
+        Command::Ls(args) => {
+            let fetch = async |query: &[(&str, &str)]| client.users(query).await;
+            return args.show(&[], fetch, "no users found", table).await;
+        }
+        Command::Show(args) => return show(client, &args).await,
+        Command::Passwd(args) => return change_password(client, args).await,
+        Command::Token(command) => return token::run(client, command).await,
+        Command::Add(args) => (args.format, add(client, args).await?),
+        Command::Set(args) => (args.format, set(client, args).await?),
+        Command::Deactivate(args) => (args.format, set_active(client, &args, false).await?),
+        Command::Activate(args) => (args.format, set_active(client, &args, true).await?),
+    };
+    format.print_row(&user, table)
+}
+
+async fn show(client: &Client, args: &UserArgs) -> Result<(), Failure> {
+    let user = client.user(&args.user_id).await?;
+    if args.format.json {
+        return output::json(&user);
+    }
+    let mut page = Page::default();
+    page.line(format_args!("{} ({})", safe(&user.name).bold(), safe(&user.user_id)));
+    page.field("roles", roles(&user));
+    page.field("manager", safe_or_empty(&user.manager_id));
+    page.field("team", safe_or_empty(&user.team));
+    page.field("active", if user.active { "yes" } else { "no" });
+    // Statistics are left out if the caller may not see them.
+    if let Ok(stats) = client.user_stats(&args.user_id).await {
+        let counts = |counts: &BTreeMap<String, u64>| {
+            counts
+                .iter()
+                .map(|(what, count)| format!("{count} {}", safe(what)))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        page.field("own tasks", counts(&stats.tasks));
+        page.field("approvals", counts(&stats.approvals));
+        page.optional("median response", stats.median_response_seconds.map(time::duration));
+    }
+    output::line(&page.to_string())
+}
+
+async fn add(client: &Client, args: AddArgs) -> Result<User, Failure> {
+    let password = match (args.no_password, args.password_stdin) {
+        (true, _) => None,
+        (false, true) => Some(prompt::password_from_stdin()?),
+        (false, false) => Some(prompt::new_password(&args.user_id).await?),
+    };
+    let request = UserRequest {
+        user_id: args.user_id,
+        name: args.name,
+        roles: (!args.roles.is_empty()).then(|| args.roles.into_iter().collect()),
+        manager_id: args.manager,
+        team: args.team,
+        active: None,
+        password,
+    };
+    Ok(client.make_user(&request).await?)
+}
+
+async fn set(client: &Client, args: SetArgs) -> Result<User, Failure> {
+    let mut patch = UserPatch {
+        name: args.name,
+        roles: (!args.roles.is_empty()).then(|| args.roles.into_iter().collect()),
+        manager_id: if args.no_manager { Some(None) } else { args.manager.map(Some) },
+        team: if args.no_team { Some(None) } else { args.team.map(Some) },
+        ..UserPatch::default()
+    };
+    let mut revision = None;
+    if !args.add_role.is_empty() || !args.remove_role.is_empty() {
+        // The revision guards against overwriting a concurrent change of the roles.
+        let user = client.user(&args.user_id).await?;
+        revision = Some(user.revision);
+        patch.roles = Some(changed_roles(user.roles, args.add_role, &args.remove_role)?);
+    }
+    Ok(client.change_user(&args.user_id, revision, &patch).await?)
+}
+
+fn changed_roles(
+    mut roles: BTreeSet<String>,
+    add: Vec<String>,
+    remove: &[String],
+) -> Result<BTreeSet<String>, Failure> {
+    for role in remove {
+        if !roles.remove(role) {
+            return Err(Failure::new(Kind::No, format!("the user does not have the role {role}")));
+        }
+    }
+    roles.extend(add);
+    Ok(roles)
+}
+
+async fn set_active(client: &Client, args: &UserArgs, active: bool) -> Result<User, Failure> {
+    let patch = UserPatch { active: Some(active), ..UserPatch::default() };
+    Ok(client.change_user(&args.user_id, None, &patch).await?)
+}
+
+async fn change_password(client: &Client, args: PasswdArgs) -> Result<(), Failure> {
+    let caller = client.session().await?.user.map(|user| user.user_id);
+    let user_id = args.user_id.or_else(|| caller.clone()).ok_or_else(|| {
+        Failure::new(Kind::Input, "this token belongs to no user").hint("name the user: ade user passwd USER")
+    })?;
+    // Your own password requires the present one: a stolen token must not be enough to take over the account.
+    let present = match (caller.as_ref() == Some(&user_id), args.password_stdin) {
+        (false, _) => None,
+        (true, true) => Some(prompt::password_from_stdin()?),
+        (true, false) => Some(prompt::password(&format!("Present password of {}: ", safe(&user_id))).await?),
+    };
+    let password = if args.password_stdin {
+        prompt::password_from_stdin()?
+    } else {
+        prompt::new_password(&user_id).await?
+    };
+    let patch = UserPatch { password: Some(password), ..UserPatch::default() };
+    let user = match present {
+        None => client.change_user(&user_id, None, &patch).await?,
+        Some(present) => {
+            let session = Client::sign_in(client.url(), &user_id, &present).await?;
+            session.client().change_user(&user_id, None, &patch).await?
+        }
+    };
+    let id = safe(&user.user_id);
+    output::line(&format!(
+        "the password of {id} is changed and all sessions are ended; tokens stay valid: see ade user token ls {id}"
+    ))
+}
+
+fn table(users: &[User]) -> Table {
+    let mut table = output::table(&["USER", "NAME", "ROLES", "MANAGER", "TEAM", "ACTIVE"]);
+    for user in users {
+        table.add_row([
+            Cell::new(safe(&user.user_id)),
+            Cell::new(safe(&user.name)),
+            Cell::new(roles(user)),
+            Cell::new(safe_or_empty(&user.manager_id)),
+            Cell::new(safe_or_empty(&user.team)),
+            if user.active { Cell::new("yes") } else { Tone::Bad.cell("no") },
+        ]);
+    }
+    table
+}
+
+pub(super) fn roles(user: &User) -> String {
+    safe(&user.roles.iter().map(String::as_str).collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adds_and_removes_roles() {
+        let set = |roles: &[&str]| roles.iter().map(|role| (*role).to_owned()).collect::<BTreeSet<_>>();
+        let roles = changed_roles(set(&["author", "dba"]), vec!["reviewer".to_owned()], &["dba".to_owned()]);
+        assert_eq!(roles.expect("changed"), set(&["author", "reviewer"]));
+        assert!(changed_roles(set(&["author"]), Vec::new(), &["dba".to_owned()]).is_err());
+    }
+}

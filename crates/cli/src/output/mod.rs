@@ -1,0 +1,163 @@
+//! Command output: data goes to standard output, notes and warnings to standard error. Colours only on a terminal.
+
+pub(crate) mod list;
+pub(crate) mod page;
+pub(crate) mod time;
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use clap::Args;
+use comfy_table::{Attribute, Cell, Color, ColumnConstraint, ContentArrangement, LineStyle, Table, presets};
+use owo_colors::OwoColorize;
+use serde::Serialize;
+
+use crate::failure::{Failure, Kind};
+
+/// Titles of id columns that users copy from; a first column with one of them is never wrapped.
+const ID_COLUMNS: [&str; 6] = ["APPROVAL", "ARCHIVE", "DELEGATION", "POLICY", "TASK", "TOKEN"];
+
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Format {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Format {
+    /// Prints the value as JSON with `--json`, otherwise the text made from it.
+    pub(crate) fn print<T: Serialize, D: Display>(
+        self,
+        value: &T,
+        text: impl FnOnce(&T) -> D,
+    ) -> Result<(), Failure> {
+        if self.json { json(value) } else { line(&text(value).to_string()) }
+    }
+
+    /// Prints the value as JSON with `--json`, otherwise as the only row of a table.
+    pub(crate) fn print_row<T: Serialize>(
+        self,
+        value: &T,
+        table: impl FnOnce(&[T]) -> Table,
+    ) -> Result<(), Failure> {
+        self.print(value, |value| table(std::slice::from_ref(value)))
+    }
+}
+
+/// Creates a table with bold titles. On a terminal it is wrapped to the width of the terminal.
+pub(crate) fn table(titles: &[&str]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING.header_separator(LineStyle::none().fill('─').junction('─')))
+        .set_header(titles.iter().map(|title| Cell::new(title).add_attribute(Attribute::Bold)));
+    if terminal_width(&table).is_some() {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        let first = titles.first().and_then(|title| title.lines().next());
+        let is_id = first.is_some_and(|title| ID_COLUMNS.contains(&title));
+        if let Some(column) = table.column_mut(0).filter(|_| is_id) {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
+    }
+    table
+}
+
+/// Columns of the terminal; `None` without a terminal or if its size is unknown.
+pub(crate) fn terminal_width(table: &Table) -> Option<usize> {
+    table.width().filter(|width| *width > 0).map(usize::from)
+}
+
+pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Failure::new(Kind::Unavailable, format!("cannot write JSON: {error}")))?;
+    line(&text)
+}
+
+pub(crate) fn line(text: &str) -> Result<(), Failure> {
+    Ok(writeln!(anstream::stdout().lock(), "{text}")?)
+}
+
+/// Writes text unchanged: no colour stripping, no added line end.
+pub(crate) fn raw(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// Writes a note to standard error. A closed standard error is ignored.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "{} {}", "note:".cyan().bold(), safe(text));
+}
+
+/// Writes a warning to standard error. A closed standard error is ignored.
+pub(crate) fn warning(text: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "{} {}", "warning:".yellow().bold(), safe(text));
+}
+
+/// Escapes text from outside, so that it can neither control the terminal nor look like something else: control
+/// characters, characters that change the direction of text and invisible characters are shown as escapes.
+pub(crate) fn safe(text: &str) -> String {
+    let is_visible = |c: char| match c {
+        '\u{200b}'
+        | '\u{200e}'
+        | '\u{200f}'
+        | '\u{202a}'..='\u{202e}'
+        | '\u{2060}'..='\u{2069}'
+        | '\u{feff}' => false,
+        c => !c.is_control(),
+    };
+    text.chars().flat_map(|c| if is_visible(c) { vec![c] } else { c.escape_default().collect() }).collect()
+}
+
+/// Escapes an optional text; nothing becomes an empty string.
+pub(crate) fn safe_or_empty(text: &Option<String>) -> String {
+    text.as_deref().map(safe).unwrap_or_default()
+}
+
+/// Escapes text line by line; line breaks stay line breaks.
+pub(crate) fn safe_lines(text: &str) -> impl Iterator<Item = String> {
+    text.lines().map(|line| safe(&line.replace('\t', "    ")))
+}
+
+/// The first line of a text, escaped.
+pub(crate) fn first_line(text: &str) -> String {
+    safe_lines(text).next().unwrap_or_default()
+}
+
+/// Meaning of a colour. Cells are coloured through `cell`, because a table must know the width of the plain text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tone {
+    Plain,
+    Dim,
+    Good,
+    Pending,
+    Bad,
+    Active,
+    Unusual,
+}
+
+impl Tone {
+    pub(crate) fn paint(self, text: &str) -> String {
+        match self {
+            Self::Plain => text.to_owned(),
+            Self::Dim => text.dimmed().to_string(),
+            Self::Good => text.green().to_string(),
+            Self::Pending => text.yellow().to_string(),
+            Self::Bad => text.red().to_string(),
+            Self::Active => text.cyan().to_string(),
+            Self::Unusual => text.magenta().to_string(),
+        }
+    }
+
+    pub(crate) fn cell(self, text: impl Into<String>) -> Cell {
+        let cell = Cell::new(text.into());
+        match self {
+            Self::Plain => cell,
+            Self::Dim => cell.add_attribute(Attribute::Dim),
+            Self::Good => cell.fg(Color::DarkGreen),
+            Self::Pending => cell.fg(Color::DarkYellow),
+            Self::Bad => cell.fg(Color::DarkRed),
+            Self::Active => cell.fg(Color::DarkCyan),
+            Self::Unusual => cell.fg(Color::DarkMagenta),
+        }
+    }
+}
