@@ -3,11 +3,11 @@
 //! A call that changes something names itself with a key of its own, so that it can be sent again when a connection broke
 //! and still happens once. Redirects are not followed: what proves who calls goes to the server that was named, or nowhere.
 
+mod audit;
 mod locks;
-mod log;
-mod people;
 mod rules;
 mod tasks;
+mod users;
 
 use std::fmt;
 use std::time::Duration;
@@ -19,9 +19,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
+pub use audit::Export;
 pub use locks::Acquired;
-pub use log::Export;
-pub use people::SignedIn;
+pub use users::SignedIn;
 
 use crate::Error;
 use crate::wire::Problem;

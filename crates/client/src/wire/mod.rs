@@ -3,13 +3,13 @@
 
 mod agents;
 mod approvals;
+mod audit;
 mod execution;
 mod jobs;
 mod locks;
-mod log;
-mod people;
 mod rules;
 mod tasks;
+mod users;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,6 +20,7 @@ use serde_json::Value;
 
 pub use agents::{Agent, AgentRequest};
 pub use approvals::{Approval, BatchAnswer, BatchOptions, BatchRequest, DelegateRequest, ResponseRequest};
+pub use audit::{AuditEntry, AuditVerdict, BadEntry, Day, InboxMessage, Overview, UserStats};
 pub use execution::{
     Alive, Asked, AttemptRequest, Claim, ClaimRequest, CompleteRequest, Execution, LogLine, LogRequest,
 };
@@ -29,8 +30,6 @@ pub use locks::{
     HoldRequest, HoldResult, HoldResults, HolderRef, Lock, LockAsk, LockHolder, LockWaiter, Mode, Ticket,
     TicketStatus, Verified, VerifyRequest,
 };
-pub use log::{AuditEntry, AuditVerdict, BadEntry, Day, InboxMessage, Overview, UserStats};
-pub use people::{Session, SignIn, Token, TokenRequest, User, UserPatch, UserRequest};
 pub use rules::{
     Delegation, DelegationRequest, Feature, FeatureRequest, Policy, PolicyRequest, PolicyRules,
     RegisteredResource, Replay, ReplayedTask, ResourceRequest, Setting, SettingRequest, SimulatedRequirement,
@@ -40,6 +39,7 @@ pub use tasks::{
     Comment, CommentRequest, LockPreview, Metadata, OverrideAsked, OverrideRequest, PreviewRequest, Reason,
     Reopened, Risk, Task, TaskRequest, TaskStats,
 };
+pub use users::{Session, SignIn, Token, TokenRequest, User, UserPatch, UserRequest};
 
 /// A time, in UTC with microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
