@@ -1,34 +1,32 @@
-//! What was recorded: the audit log and how everything stands.
+//! Client methods of the audit log, jobs, archives and statistics.
 
 use std::time::Duration;
 
 use reqwest::{Method, Response};
 
-use super::{Client, PATIENCE, segment};
+use super::{Client, RESPONSE_TIMEOUT, segment};
 use crate::Error;
 use crate::wire::{Archive, AuditEntry, AuditVerdict, Job, Overview, Page, Restored};
 
-/// How long looking at the whole log may take.
-const WHOLE_LOG: Duration = Duration::from_secs(3_600);
+/// Verification and export read the whole log.
+const WHOLE_LOG_TIMEOUT: Duration = Duration::from_secs(3_600);
 
-/// The audit log as text, in pieces. It ends with `None`; whatever ends otherwise is not whole.
+/// A streamed export of the audit log.
 #[derive(Debug)]
 pub struct Export {
     client: Client,
-    answer: Response,
+    response: Response,
 }
 
 impl Export {
-    /// The next piece, at most as long as the server takes for one.
-    ///
-    /// # Errors
-    /// The connection broke, or nothing came for too long: what was read is not whole.
+    /// The next chunk, or `None` at the end. After an error the export is incomplete.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
-        match tokio::time::timeout(PATIENCE, self.answer.chunk()).await {
-            Ok(Ok(piece)) => Ok(piece.map(|bytes| bytes.to_vec())),
+        match tokio::time::timeout(RESPONSE_TIMEOUT, self.response.chunk()).await {
+            Ok(Ok(chunk)) => Ok(chunk.map(|bytes| bytes.to_vec())),
             Ok(Err(error)) => Err(self.client.unreachable(&error)),
             Err(_) => {
-                let (url, cause) = (self.client.base.clone(), "it stopped sending".to_owned());
+                let (url, cause) =
+                    (self.client.base.clone(), format!("no data for {} s", RESPONSE_TIMEOUT.as_secs()));
                 Err(Error::Unreachable { url, cause })
             }
         }
@@ -36,67 +34,46 @@ impl Export {
 }
 
 impl Client {
-    /// Work that repeats, and how it goes.
-    ///
-    /// # Errors
-    /// The caller may not see it.
+    /// Lists background jobs (admin or auditor).
     pub async fn jobs(&self) -> Result<Page<Job>, Error> {
         self.get("/jobs", &[]).await
     }
 
-    /// What was archived. Filters are `limit` and `cursor`.
-    ///
-    /// # Errors
-    /// The caller may not see it.
+    /// Lists archives (admin or auditor). Filters: `limit`, `cursor`.
     pub async fn archives(&self, filters: &[(&str, &str)]) -> Result<Page<Archive>, Error> {
         self.get("/archives", filters).await
     }
 
-    /// Brings back what was archived.
-    ///
-    /// # Errors
-    /// There is no such archive, or the caller may not.
+    /// Restores an archive (admin).
     pub async fn restore(&self, archive_id: &str) -> Result<Restored, Error> {
-        self.make_bare(&format!("/archives/{}/restore", segment(archive_id))).await
+        self.post_empty(&format!("/archives/{}/restore", segment(archive_id))).await
     }
 
-    /// The audit log. Filters are `task`, `actor`, `action`, `from`, `to`, `limit` and `cursor`.
-    ///
-    /// # Errors
-    /// A filter is wrong, or the caller may not.
+    /// Lists audit entries. Filters: `task`, `actor`, `action`, `from`, `to`, `limit`, `cursor`.
     pub async fn audit(&self, filters: &[(&str, &str)]) -> Result<Page<AuditEntry>, Error> {
         self.get("/audit", filters).await
     }
 
-    /// Whether the audit log is as it was written; the server looks at all of it. `trusted` is an entry that it must lead
-    /// through: its number and its hash.
-    ///
-    /// # Errors
-    /// The caller may not.
+    /// Verifies the whole audit log on the server. It must contain the `trusted` entry, given by number and hash.
     pub async fn verify_audit(&self, trusted: Option<(u64, &str)>) -> Result<AuditVerdict, Error> {
-        let mut call = self.call(Method::GET, "/audit/verify").timeout(WHOLE_LOG);
+        let mut request = self.request(Method::GET, "/audit/verify").timeout(WHOLE_LOG_TIMEOUT);
         if let Some((number, hash)) = trusted {
-            call = call.query(&[("number", number.to_string().as_str()), ("entry_hash", hash)]);
+            request = request.query(&[("number", number.to_string().as_str()), ("entry_hash", hash)]);
         }
-        let (_, body) = self.send(call).await?;
-        self.read(&body)
+        let (_, body) = self.send(request).await?;
+        self.parse(&body)
     }
 
-    /// The audit log as text: `ndjson` or `csv`. Filters are those of [`Client::audit`].
-    ///
-    /// # Errors
-    /// A filter is wrong, or the caller may not.
+    /// Exports the audit log as `ndjson` or `csv`. Filters are those of [`Client::audit`], without `limit` and
+    /// `cursor`.
     pub async fn export_audit(&self, format: &str, filters: &[(&str, &str)]) -> Result<Export, Error> {
-        let call = self.call(Method::GET, "/audit/export").timeout(WHOLE_LOG);
-        let call = self.with_query(call.query(&[("format", format)]), filters);
-        let answer = self.open(call).await?;
-        Ok(Export { client: self.clone(), answer })
+        let request = self.request(Method::GET, "/audit/export").timeout(WHOLE_LOG_TIMEOUT);
+        let request = self.with_query(request.query(&[("format", format)]), filters);
+        let response = self.open(request).await?;
+        Ok(Export { client: self.clone(), response })
     }
 
-    /// How everything stands.
-    ///
-    /// # Errors
-    /// The server does not answer.
+    /// Gets counts of the whole system.
     pub async fn overview(&self) -> Result<Overview, Error> {
         self.get("/stats/overview", &[]).await
     }

@@ -1,16 +1,15 @@
-//! People, their sessions and their tokens.
+//! Client methods of users, sessions and tokens.
 
 use reqwest::Method;
 use reqwest::header::SET_COOKIE;
 
-use super::{Client, Proof, segment};
+use super::{Client, Credentials, segment};
 use crate::Error;
 use crate::wire::{Page, Session, SignIn, Token, TokenRequest, User, UserPatch, UserRequest, UserStats};
 
-/// The cookie that a session is known by.
-const COOKIE_NAME: &str = "ade_session";
+const SESSION_COOKIE: &str = "ade_session";
 
-/// Somebody who signed in with a password, until it signs out.
+/// The session of a user who signed in with a password.
 #[derive(Debug)]
 pub struct SignedIn {
     client: Client,
@@ -19,134 +18,98 @@ pub struct SignedIn {
 
 impl Client {
     /// Signs in with a password.
-    ///
-    /// # Errors
-    /// The password is wrong, or the server does not answer as one.
     pub async fn sign_in(url: &str, user: &str, password: &str) -> Result<SignedIn, Error> {
-        let mut client = Self::with(url, Proof::Nothing)?;
+        let mut client = Self::with_credentials(url, Credentials::None)?;
         let body = SignIn { user_id: user.to_owned(), password: password.to_owned() };
-        let answer = client.open(client.call(Method::POST, "/sessions").json(&body)).await?;
-        let cookies = answer.headers().get_all(SET_COOKIE).iter().filter_map(|value| value.to_str().ok());
+        let response = client.open(client.request(Method::POST, "/sessions").json(&body)).await?;
+        let cookies = response.headers().get_all(SET_COOKIE).iter().filter_map(|value| value.to_str().ok());
         let cookie = cookies.filter_map(session_cookie).next_back().map(str::to_owned);
-        let body = answer.bytes().await.map_err(|error| client.unreachable(&error))?;
-        let session: Session = client.read(&body)?;
+        let body = response.bytes().await.map_err(|error| client.unreachable(&error))?;
+        let session: Session = client.parse(&body)?;
         let (Some(cookie), Some(csrf)) = (cookie, session.csrf_token.clone()) else {
-            let cause = "the answer to the sign-in has no session".to_owned();
+            let cause = "the sign-in response contains no session".to_owned();
             return Err(Error::Foreign { url: client.base, status: None, cause });
         };
-        client.proof = Proof::Session { cookie, csrf };
+        client.credentials = Credentials::Session { cookie, csrf };
         Ok(SignedIn { client, session })
     }
 
-    /// Who acts with this token or session.
-    ///
-    /// # Errors
-    /// It is not valid any more.
+    /// Gets the user or agent that the token or session belongs to.
     pub async fn session(&self) -> Result<Session, Error> {
         self.get("/sessions/current", &[]).await
     }
 
-    /// Everybody. Filters are `limit` and `cursor`.
-    ///
-    /// # Errors
-    /// A filter is wrong.
+    /// Lists users. Filters: `limit`, `cursor`.
     pub async fn users(&self, filters: &[(&str, &str)]) -> Result<Page<User>, Error> {
         self.get("/users", filters).await
     }
 
-    /// One person.
-    ///
-    /// # Errors
-    /// There is nobody of that name.
+    /// Gets a user.
     pub async fn user(&self, user_id: &str) -> Result<User, Error> {
         self.get(&user_path(user_id), &[]).await
     }
 
-    /// Makes a person known.
-    ///
-    /// # Errors
-    /// The name is taken, or the caller is no administrator.
+    /// Creates a user (admin).
     pub async fn make_user(&self, user: &UserRequest) -> Result<User, Error> {
-        self.make("/users", user).await
+        self.post_idempotent("/users", user).await
     }
 
-    /// Changes a person, if it still has this revision.
-    ///
-    /// # Errors
-    /// It was changed meanwhile, or the caller may not.
+    /// Updates a user if it has this revision.
     pub async fn change_user(
         &self,
         user_id: &str,
         revision: Option<u64>,
         patch: &UserPatch,
     ) -> Result<User, Error> {
-        self.change(Method::PATCH, &user_path(user_id), revision, patch).await
+        self.update(Method::PATCH, &user_path(user_id), revision, patch).await
     }
 
-    /// Somebody's tokens, without the tokens themselves.
-    ///
-    /// # Errors
-    /// The caller may not see them.
+    /// Lists the tokens of a user, without their secrets.
     pub async fn tokens(&self, user_id: &str, filters: &[(&str, &str)]) -> Result<Page<Token>, Error> {
         self.get(&format!("{}/tokens", user_path(user_id)), filters).await
     }
 
-    /// Makes a token that acts as somebody; it is told once.
-    ///
-    /// # Errors
-    /// The caller may not.
+    /// Creates a token for a user. Its secret is returned only once.
     pub async fn make_token(&self, user_id: &str, token: &TokenRequest) -> Result<Token, Error> {
-        self.make(&format!("{}/tokens", user_path(user_id)), token).await
+        self.post_idempotent(&format!("{}/tokens", user_path(user_id)), token).await
     }
 
-    /// Takes a token back.
-    ///
-    /// # Errors
-    /// There is no such token, or the caller may not.
+    /// Revokes a token.
     pub async fn revoke_token(&self, user_id: &str, token_id: &str) -> Result<(), Error> {
-        self.remove(&format!("{}/tokens/{}", user_path(user_id), segment(token_id)), None).await
+        self.delete(&format!("{}/tokens/{}", user_path(user_id), segment(token_id)), None).await
     }
 
-    /// How somebody works.
-    ///
-    /// # Errors
-    /// There is nobody of that name.
+    /// Gets the statistics of a user.
     pub async fn user_stats(&self, user_id: &str) -> Result<UserStats, Error> {
         self.get(&format!("/stats/users/{}", segment(user_id)), &[]).await
     }
 }
 
 impl SignedIn {
-    /// Who signed in.
+    /// The user and scopes of the session.
     #[must_use]
     pub const fn session(&self) -> &Session {
         &self.session
     }
 
-    /// A client that acts in this session; it is of no use after signing out.
+    /// A client that acts in this session. It stops working after [`sign_out`](Self::sign_out).
     #[must_use]
     pub const fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Makes a token that acts as whoever signed in.
-    ///
-    /// # Errors
-    /// It may not have these scopes, or not for so long.
+    /// Creates a token for the signed-in user.
     pub async fn make_token(&self, token: &TokenRequest) -> Result<Token, Error> {
         let Some(user) = &self.session.user else {
-            let (url, cause) = (self.client.base.clone(), "the session is nobody's".to_owned());
+            let (url, cause) = (self.client.base.clone(), "the session has no user".to_owned());
             return Err(Error::Foreign { url, status: None, cause });
         };
         self.client.make_token(&user.user_id, token).await
     }
 
     /// Ends the session.
-    ///
-    /// # Errors
-    /// The server cannot be reached; the session ends by itself.
     pub async fn sign_out(self) -> Result<(), Error> {
-        self.client.remove("/sessions/current", None).await
+        self.client.delete("/sessions/current", None).await
     }
 }
 
@@ -154,11 +117,11 @@ fn user_path(user_id: &str) -> String {
     format!("/users/{}", segment(user_id))
 }
 
-/// Name and value of the session's cookie, without what a browser would need to know besides.
-fn session_cookie(set: &str) -> Option<&str> {
-    let pair = set.split(';').next()?.trim();
+/// Name and value of the session cookie, without its attributes.
+fn session_cookie(set_cookie: &str) -> Option<&str> {
+    let pair = set_cookie.split(';').next()?.trim();
     let (name, value) = pair.split_once('=')?;
-    (name == COOKIE_NAME && !value.is_empty()).then_some(pair)
+    (name == SESSION_COOKIE && !value.is_empty()).then_some(pair)
 }
 
 #[cfg(test)]
@@ -166,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_session_s_cookie_is_found_among_others() {
+    fn finds_the_session_cookie() {
         assert_eq!(session_cookie("ade_session=abc; HttpOnly; Path=/"), Some("ade_session=abc"));
         assert_eq!(session_cookie("ade_session=; Max-Age=0"), None);
         assert_eq!(session_cookie("other=abc"), None);

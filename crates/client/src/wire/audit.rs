@@ -1,4 +1,4 @@
-//! What was recorded, on the wire: the audit log, statistics, the inbox of an agent.
+//! Wire types of the audit log, statistics, and the inbox of agents.
 
 use std::collections::BTreeMap;
 
@@ -13,136 +13,136 @@ use super::Time;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AuditEntry {
-    /// Its place: the first has 1, and none is left out.
+    /// Position in the log; the first entry has 1, and there are no gaps.
     pub number: u64,
-    /// What it is known by.
+    /// Unique id.
     pub entry_id: String,
-    /// When.
+    /// Time of the action.
     pub at: Time,
-    /// By whom, and from where.
+    /// Who acted, and from where.
     pub who: AuditActor,
-    /// As `task.submit`.
+    /// Action, such as `task.submit`.
     pub action: String,
-    /// About what: `task`, `approval`, `policy`, `lock`.
+    /// Type of the object, such as `task`, `approval`, `policy` or `lock`.
     pub object_type: String,
-    /// About which.
+    /// Id of the object.
     pub object_id: String,
-    /// About which task, if about one.
+    /// Task that the action concerns.
     pub task_id: Option<String>,
-    /// Out of which state.
+    /// State of the task before the action.
     pub from: Option<State>,
-    /// Into which.
+    /// State of the task after the action.
     pub to: Option<State>,
-    /// Which revision it made.
+    /// Revision of the object after the action.
     pub revision: Option<u64>,
-    /// For what exactly.
+    /// Digest of the task configuration that the action refers to.
     pub digest: Option<String>,
-    /// Why.
+    /// Reason that was given.
     pub reason: Option<String>,
-    /// For which ticket.
+    /// Ticket that was given.
     pub ticket: Option<String>,
-    /// Whatever else belongs to it.
+    /// Further details, depending on the action.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub details: Map<String, Value>,
-    /// The hash of the entry before.
+    /// Hash of the previous entry.
     pub previous_hash: String,
-    /// The hash of this one.
+    /// Hash of this entry.
     pub entry_hash: String,
 }
 
-/// Whether the audit log is as it was written.
+/// The result of verifying the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AuditVerdict {
-    /// Whether it is.
+    /// Whether the log is intact.
     pub valid: bool,
-    /// Entries that were looked at and found good.
+    /// Number of verified entries.
     pub entries: u64,
-    /// The hash of the last of them.
+    /// Hash of the last verified entry.
     pub head: Option<String>,
-    /// The first that is not as it was.
+    /// The first invalid entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_bad: Option<BadEntry>,
 }
 
-/// An entry that is not as it was.
+/// An invalid entry of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BadEntry {
-    /// Its place.
+    /// Position in the log.
     pub number: u64,
-    /// In which way.
+    /// Why it is invalid.
     pub why: String,
 }
 
-/// How everything stands.
+/// Counts of the whole system.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Overview {
-    /// Tasks by state, those included that are archived.
+    /// Tasks by state, including archived ones.
     pub tasks: BTreeMap<String, u64>,
-    /// How many of them are archived.
+    /// Number of archived tasks.
     #[serde(default)]
     pub tasks_archived: u64,
-    /// Requests that wait for an answer.
+    /// Approval requests that wait for a decision.
     pub pending: u64,
-    /// Since when the oldest of them waits.
+    /// Creation time of the oldest of them.
     pub oldest_pending: Option<Time>,
-    /// Locks that are held; null if the locks are away.
+    /// Locks held; null if the lock store is unavailable.
     pub locks_held: Option<usize>,
-    /// Requests that wait for locks.
+    /// Lock requests in queues; null if the lock store is unavailable.
     pub locks_waiting: Option<usize>,
-    /// Agents that are known.
+    /// Known agents; null if the lock store is unavailable.
     pub agents: Option<usize>,
-    /// Entries of the audit log that have their number.
+    /// Numbered entries of the audit log.
     pub audit_entries: u64,
-    /// How tasks ended on the last 30 days that are over, the newest first.
+    /// Outcomes of tasks on each of the last 30 complete days, newest first.
     #[serde(default)]
     pub days: Vec<Day>,
 }
 
-/// How tasks ended on a day that is over.
+/// Outcomes of tasks on one day.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Day {
-    /// Which, in UTC, as `2026-11-16`.
+    /// Date in UTC, such as `2026-11-16`.
     pub day: String,
-    /// Tasks that were done.
+    /// Tasks that completed.
     pub completed: u64,
     /// Tasks that failed.
     pub failed: u64,
     /// Tasks that were rejected.
     pub rejected: u64,
-    /// Tasks that were given up.
+    /// Tasks that were cancelled.
     pub cancelled: u64,
 }
 
-/// How somebody works.
+/// Statistics of a user.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct UserStats {
-    /// Who.
+    /// The user.
     pub user_id: String,
-    /// Its own tasks by state, those included that are archived.
+    /// The user's own tasks by state, including archived ones.
     pub tasks: BTreeMap<String, u64>,
-    /// Requests to it by status, those included that are archived.
+    /// Approval requests to the user by status, including archived ones.
     pub approvals: BTreeMap<String, u64>,
-    /// How long it takes to answer, on average over the last 200 answers that are not archived.
+    /// Mean response time of the last 200 decisions that are not archived.
     pub mean_response_seconds: Option<f64>,
-    /// The one in the middle.
+    /// Median response time of the same decisions.
     pub median_response_seconds: Option<f64>,
 }
 
-/// Something that an agent must hear of.
+/// A message to an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InboxMessage {
-    /// What it is known by.
+    /// Unique id.
     pub message_id: String,
-    /// Of which kind, such as `LOCK_BROKEN`.
+    /// Kind, such as `LOCK_BROKEN`.
     pub kind: String,
-    /// When.
+    /// Time of the event.
     pub at: Time,
-    /// What happened.
+    /// Details, depending on the kind.
     pub data: Value,
 }

@@ -1,159 +1,161 @@
-//! People, sessions and tokens on the wire.
+//! Wire types of users, sessions and tokens.
 
 use std::collections::BTreeSet;
 
 use ade_domain::permission::Scope;
 use serde::{Deserialize, Serialize};
 
-use super::{Time, given};
+use super::{Time, nullable};
 
-/// A person.
+/// A user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct User {
-    /// What it is known by.
+    /// Unique id.
     pub user_id: String,
-    /// A name for people.
+    /// Display name.
     pub name: String,
-    /// `author`, `reviewer`, `admin`, and any others that policies ask for.
+    /// `author`, `reviewer`, `admin`, `auditor`, and any other role that policies require.
     pub roles: BTreeSet<String>,
-    /// To whom its requests go when nobody else is left.
+    /// Manager, to whom approval requests escalate.
     pub manager_id: Option<String>,
-    /// Whom it works with.
+    /// Team.
     pub team: Option<String>,
-    /// Whether it still works here.
+    /// Whether the user may act. Users who leave are deactivated, not deleted.
     pub active: bool,
-    /// Grows with every change.
+    /// Incremented with every change.
     pub revision: u64,
 }
 
-/// A person to be made.
+/// Creates a user.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UserRequest {
-    /// What it is known by: 1 to 128 letters, digits, `.`, `_`, `-` or `@`.
+    /// Unique id: 1 to 128 letters, digits, `.`, `_`, `-` or `@`.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[A-Za-z0-9._@-]{1,128}$"))]
     pub user_id: String,
-    /// A name for people; the id, unless said.
+    /// Display name; the id by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
     pub name: Option<String>,
-    /// At most 50; `author`, unless said.
+    /// Roles, at most 50; `author` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<String>>, max_items = 50))]
     pub roles: Option<BTreeSet<String>>,
-    /// To whom its requests go when nobody else is left.
+    /// Manager, to whom approval requests escalate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manager_id: Option<String>,
-    /// Whom it works with.
+    /// Team.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
     pub team: Option<String>,
-    /// Whether it works here; it does, unless said.
+    /// Whether the user may act; true by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
-    /// What it signs in with: 8 to 1,024 bytes. Without one it cannot sign in.
+    /// Password, 8 to 1,024 bytes. Without one the user cannot sign in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 8, max_length = 1_024))]
     pub password: Option<String>,
 }
 
-/// What changes about a person.
+/// Updates a user. Absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UserPatch {
-    /// A name for people.
+    /// Display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
     pub name: Option<String>,
-    /// All of its roles.
+    /// All roles; they replace the current ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<String>>, max_items = 50))]
     pub roles: Option<BTreeSet<String>>,
-    /// To whom its requests go when nobody else is left; null for nobody.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    /// Manager; null for none.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub manager_id: Option<Option<String>>,
-    /// Whom it works with; null for nobody.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    /// Team; null for none.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, min_length = 1, max_length = 256))]
     pub team: Option<Option<String>>,
-    /// Whether it still works here. Whoever leaves is signed out, and others are asked in its place.
+    /// Whether the user may act. A deactivated user is signed out, and other reviewers are asked instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
-    /// What it signs in with from now on; it is signed out everywhere.
+    /// New password. The user is signed out everywhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 8, max_length = 1_024))]
     pub password: Option<String>,
 }
 
-/// Somebody signs in.
+/// Signs a user in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SignIn {
-    /// Who.
+    /// User id.
     pub user_id: String,
-    /// Its password.
+    /// Password.
     pub password: String,
 }
 
-/// Who acts.
+/// The caller: a user, an agent, or the bootstrap token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Session {
-    /// The person; null for the bootstrap token, which is nobody.
+    /// The user; null for the bootstrap token.
     pub user: Option<User>,
-    /// The agent, if it is one.
+    /// The agent, if the caller is one. `user` is then its sponsor.
     pub agent_id: Option<String>,
-    /// What may be done.
+    /// Scopes of the token or session.
     pub scopes: BTreeSet<Scope>,
-    /// Until when.
+    /// End of the session.
     pub expires_at: Option<Time>,
-    /// What every request that changes something carries as `X-CSRF-Token` beside the cookie; told at sign-in alone.
+    /// Token to send as `X-CSRF-Token` with the session cookie in requests that change something. Returned only at
+    /// sign-in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub csrf_token: Option<String>,
 }
 
-/// A token to be made.
+/// Creates a token.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
-    /// A name for people: 1 to 128 bytes.
+    /// Display name, 1 to 128 bytes.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128))]
     pub name: String,
-    /// What it is good for; `read`, `propose` and `lock`, unless said.
+    /// Scopes; `read`, `propose` and `lock` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Scope>>, min_items = 1))]
     pub scopes: Option<BTreeSet<Scope>>,
-    /// How long: at most a year, with `decide` at most 8 hours; 30 days, with `decide` 8 hours, unless said.
+    /// Validity in seconds: 30 days by default, at most a year. With the scope `decide`: 8 hours by default and at
+    /// most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 31_536_000))]
     pub ttl_seconds: Option<u64>,
 }
 
-/// A token.
+/// A token of a user or agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Token {
-    /// What it is known by.
+    /// Unique id.
     pub token_id: String,
-    /// The token itself: told once, when it is made.
+    /// The secret; returned only when the token is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// A name for people.
+    /// Display name.
     pub name: String,
-    /// What it is good for.
+    /// Scopes.
     pub scopes: BTreeSet<Scope>,
-    /// Until when.
+    /// End of validity.
     pub expires_at: Time,
-    /// Since when not any more.
+    /// Time of revocation.
     pub revoked_at: Option<Time>,
-    /// Who made it; null for the bootstrap token.
+    /// User who created it; null for the bootstrap token.
     pub made_by: Option<String>,
-    /// When.
+    /// Time of creation.
     pub created_at: Time,
 }
