@@ -270,7 +270,7 @@ pub struct SimulationRequest {
     pub at: Option<Time>,
     /// Policies to assume in force, at most 20. Each replaces the active policy with the same name.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
+    #[cfg_attr(feature = "openapi", schema(max_items = 20))]
     pub policies: Vec<PolicyRequest>,
 }
 
