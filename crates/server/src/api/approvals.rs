@@ -66,14 +66,7 @@ async fn list(
     let ListParams { reviewer, status, limit, cursor } = params;
     let page = PageParams::new(limit, cursor);
     let fetch_limit = page.fetch_limit_u32()?;
-    let status: Option<ApprovalStatus> = match status {
-        None => None,
-        Some(word) => {
-            let parsed = serde_json::from_value(serde_json::Value::String(word));
-            let invalid = |_| Problem::invalid_at("?status", "is not an approval status, such as PENDING");
-            Some(parsed.map_err(invalid)?)
-        }
-    };
+    let status = status.as_deref().map(parse_status).transpose()?;
     let whose = match reviewer.as_deref() {
         None | Some("me") => Whose::Own,
         Some("*") => Whose::Anybody,
@@ -88,6 +81,14 @@ async fn list(
         convert::listed_approval(approval, description, None)
     };
     page.page(approvals, cursor, convert)
+}
+
+fn parse_status(word: &str) -> ApiResult<ApprovalStatus> {
+    let invalid = |_| {
+        let detail = format!("must be an approval status such as PENDING, not {word:?}");
+        Problem::invalid_at("?status", detail)
+    };
+    serde_json::from_value(word.into()).map_err(invalid)
 }
 
 /// A cursor is the score and the id of the last approval request, as `SCORE-ID`.

@@ -213,7 +213,9 @@ async fn export(
     let format = match params.format.as_deref() {
         None | Some("ndjson") => ExportFormat::Ndjson,
         Some("csv") => ExportFormat::Csv,
-        Some(_) => return Err(Problem::invalid_at("?format", "must be ndjson or csv")),
+        Some(other) => {
+            return Err(Problem::invalid_at("?format", format!("must be ndjson or csv, not {other:?}")));
+        }
     };
     let ExportParams { task, actor, action, from, to, .. } = params;
     let filter =

@@ -69,11 +69,14 @@ async fn claim(
         Holder::new(id, None).map_err(|error| Problem::invalid_at("/agent_id", error))?;
     }
     if types.len() > MAX_TASK_TYPES {
-        return Err(Problem::invalid_at("/types", format!("may have at most {MAX_TASK_TYPES} items")));
+        return Err(Problem::invalid_at(
+            "/types",
+            format!("may have at most {MAX_TASK_TYPES} items, not {}", types.len()),
+        ));
     }
     let wait_seconds = wait_seconds.unwrap_or(0.0);
     if !(0.0..=MAX_WAIT_SECONDS).contains(&wait_seconds) {
-        let detail = format!("must be between 0 and {MAX_WAIT_SECONDS}");
+        let detail = format!("must be between 0 and {MAX_WAIT_SECONDS}, not {wait_seconds}");
         return Err(Problem::invalid_at("/wait_seconds", detail));
     }
     let claim = async {
@@ -132,7 +135,8 @@ async fn logs(
 ) -> ApiResult<JsonPage<wire::LogLine>> {
     let limit = params.limit.unwrap_or(DEFAULT_LOG_LINES);
     if !(1..=MAX_LOG_LINES).contains(&limit) {
-        return Err(Problem::invalid_at("?limit", format!("must be between 1 and {MAX_LOG_LINES}")));
+        let detail = format!("must be between 1 and {MAX_LOG_LINES}, not {limit}");
+        return Err(Problem::invalid_at("?limit", detail));
     }
     let after = params.after.unwrap_or(0);
     if i64::try_from(after).is_err() {

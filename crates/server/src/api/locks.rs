@@ -231,7 +231,9 @@ async fn list(
         None => None,
         Some("task") => Some(LockKind::Task),
         Some("resource") => Some(LockKind::Resource),
-        Some(_) => return Err(Problem::invalid_at("?kind", "must be task or resource")),
+        Some(other) => {
+            return Err(Problem::invalid_at("?kind", format!("must be task or resource, not {other:?}")));
+        }
     };
     let page = PageParams::new(limit, cursor);
     let fetch_limit = page.fetch_limit()?;

@@ -37,7 +37,8 @@ async fn simulate(
 ) -> ApiResult<Json<wire::Simulation>> {
     let wire::SimulationRequest { task_id, task, at, policies } = body;
     if policies.len() > MAX_POLICIES {
-        return Err(Problem::invalid_at("/policies", format!("may have at most {MAX_POLICIES} items")));
+        let detail = format!("may have at most {MAX_POLICIES} items, not {}", policies.len());
+        return Err(Problem::invalid_at("/policies", detail));
     }
     let policies: Vec<_> = policies.into_iter().map(policy_change).collect();
     let policies = ade_app::rules::imagined(&policies)?;

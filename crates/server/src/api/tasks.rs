@@ -80,7 +80,7 @@ async fn list(
     QueryParams(params): QueryParams<ListParams>,
 ) -> ApiResult<JsonPage<wire::Task>> {
     let ListParams { state, author, resource, tag, task_type, limit, cursor } = params;
-    let state = state.map(parse_state).transpose()?;
+    let state = state.as_deref().map(parse_state).transpose()?;
     let page = PageParams::new(limit, cursor);
     let fetch_limit = page.fetch_limit_u32()?;
     let filter = TaskFilter { state, author, resource, tag, task_type, visible_to: None };
@@ -90,9 +90,12 @@ async fn list(
     page.page(tasks, |task| task.task_id.clone(), convert)
 }
 
-fn parse_state(word: String) -> ApiResult<TaskState> {
-    serde_json::from_value(serde_json::Value::String(word))
-        .map_err(|_| Problem::invalid_at("?state", "is not a task state, such as REVIEWING"))
+fn parse_state(word: &str) -> ApiResult<TaskState> {
+    let invalid = |_| {
+        let detail = format!("must be a task state such as REVIEWING, not {word:?}");
+        Problem::invalid_at("?state", detail)
+    };
+    serde_json::from_value(word.into()).map_err(invalid)
 }
 
 pub(super) fn proposal(body: wire::TaskRequest) -> Proposal {

@@ -34,7 +34,9 @@ impl PageParams {
     fn limit(&self) -> ApiResult<usize> {
         match self.limit.unwrap_or(DEFAULT_LIMIT) {
             limit @ 1..=MAX_LIMIT => Ok(limit),
-            _ => Err(Problem::invalid_at("?limit", format!("must be between 1 and {MAX_LIMIT}"))),
+            limit => {
+                Err(Problem::invalid_at("?limit", format!("must be between 1 and {MAX_LIMIT}, not {limit}")))
+            }
         }
     }
 
@@ -56,8 +58,11 @@ impl PageParams {
         &'a self,
         parse: impl FnOnce(&'a str) -> Option<T>,
     ) -> ApiResult<Option<T>> {
-        let invalid = || Problem::invalid_at("?cursor", "is not a cursor of this list");
-        self.cursor().map(|cursor| parse(cursor).ok_or_else(invalid)).transpose()
+        let invalid = |cursor| {
+            let detail = format!("{cursor:?} is not a cursor of this list; use next_cursor of a page");
+            Problem::invalid_at("?cursor", detail)
+        };
+        self.cursor().map(|cursor| parse(cursor).ok_or_else(|| invalid(cursor))).transpose()
     }
 
     pub(crate) fn uuid_cursor(&self) -> ApiResult<Option<&str>> {
