@@ -67,13 +67,13 @@ async fn list(
     let page = PageParams::new(limit, cursor);
     let fetch_limit = page.fetch_limit_u32()?;
     let status = status.as_deref().map(parse_status).transpose()?;
-    let whose = match reviewer.as_deref() {
+    let owner = match reviewer.as_deref() {
         None | Some("me") => Whose::Own,
         Some("*") => Whose::Anybody,
         Some(other) => Whose::Of(UserId::new(other)),
     };
     let after = page.parse_cursor(parse_cursor)?;
-    let approvals = app.tasks.approvals(&whose, status, after, fetch_limit, &caller).await?;
+    let approvals = app.tasks.approvals(&owner, status, after, fetch_limit, &caller).await?;
     let descriptions = app.tasks.descriptions(&approvals).await?;
     let cursor = |approval: &Approval| format!("{}-{}", approval.score, approval.approval_id);
     let convert = |approval: &Approval| {

@@ -81,7 +81,7 @@ async fn claim(
     }
     let claim = async {
         let wait = Duration::from_secs_f64(wait_seconds);
-        Ok(app.pulls.claim(agent_id.as_deref(), &types, wait, &request.caller).await?)
+        Ok(app.agent_work.claim(agent_id.as_deref(), &types, wait, &request.caller).await?)
     };
     Ok(match app.unless_stopping(claim).await? {
         Some(task) => request.respond(Outcome::Claim(&task)),
@@ -104,7 +104,7 @@ async fn heartbeat(
     PathParam(id): PathParam,
     JsonBody(body): JsonBody<wire::AttemptRequest>,
 ) -> ApiResult<Json<wire::Alive>> {
-    let renewed = app.pulls.heartbeat(&id, body.attempt, &caller).await?;
+    let renewed = app.agent_work.heartbeat(&id, body.attempt, &caller).await?;
     Ok(Json(wire::Alive { lease_until: renewed.lease_until.into(), stop: renewed.stop }))
 }
 
@@ -142,7 +142,7 @@ async fn logs(
     if i64::try_from(after).is_err() {
         return Err(Problem::invalid_at("?after", "is too large for a line number"));
     }
-    let (lines, _) = app.pulls.logs(&id, after, limit, &caller).await?;
+    let (lines, _) = app.agent_work.logs(&id, after, limit, &caller).await?;
     let is_full = lines.len() == limit as usize;
     let next_cursor = lines.last().filter(|_| is_full).map(|line| line.number.to_string());
     Ok(Json(wire::Page { items: lines.iter().map(convert::log_line).collect(), next_cursor }))
@@ -166,7 +166,7 @@ async fn log(
     if !(1..=MAX_LOG_TEXT_BYTES).contains(&text.len()) {
         return Err(Problem::invalid_at("/text", format!("must have 1 to {MAX_LOG_TEXT_BYTES} bytes")));
     }
-    app.pulls.log(&id, *attempt, text, &request.caller).await?;
+    app.agent_work.log(&id, *attempt, text, &request.caller).await?;
     Ok(request.respond(Outcome::Said))
 }
 
@@ -190,7 +190,7 @@ async fn complete(
         return Err(Problem::invalid_at("/error", format!("may have at most {MAX_ERROR_BYTES} bytes")));
     }
     let report = Report { attempt, result, output, error };
-    let task = app.pulls.complete(&id, report, &caller).await?;
+    let task = app.agent_work.complete(&id, report, &caller).await?;
     Ok(Json(convert::task(&task, &caller, app.tasks.now())))
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct AppState {
     pub(crate) agents: AgentService,
     pub(crate) accounts: AccountService,
     pub(crate) tasks: TaskService,
-    pub(crate) pulls: Pulls,
+    pub(crate) agent_work: Pulls,
     pub(crate) jobs: Jobs,
     pub(crate) archives: Archives,
     pub(crate) rules: RuleService,

@@ -116,7 +116,7 @@ impl Server {
         );
         // Without slots it only recovers the tasks of lost agents.
         let worker = if config.worker_slots > 0 { worker.start() } else { worker.watch() };
-        let pulls = Pulls {
+        let agent_work = Pulls {
             record: database.clone(),
             reviews: tasks.clone(),
             locks: locks.clone(),
@@ -134,7 +134,7 @@ impl Server {
             rules,
             audits: AuditService::new(database.clone(), tasks.clone()),
             tasks,
-            pulls,
+            agent_work,
             jobs,
             archives: Archives { record: database.clone(), blobs, clock },
             database,
