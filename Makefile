@@ -31,7 +31,7 @@ unit: ## All tests, documentation examples included
 
 docs: ## Write the generated references and fixtures anew
 	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-catalog --test generated
-	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-server --test description fresh
+	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-server --test openapi fresh
 	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-cli fresh
 
 soak: ## The long campaigns: the same randomised tests, many more rounds (ADE_SEED repeats a run)

@@ -1,44 +1,44 @@
-//! How a call fails: whether to try again, and whether it may have happened.
+//! Errors of the client: whether a retry can help, and whether the request may have been applied.
 
 use crate::wire::Problem;
 
-/// A call that failed.
+/// A failed request.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The server answered with a problem.
+    /// The server responded with a problem.
     #[error("{} ({})", .0.detail, .0.code)]
     Problem(Box<Problem>),
-    /// The server could not be reached, or its answer did not arrive: what was asked may have happened.
+    /// No response arrived. The request may have been applied.
     #[error("cannot reach {url}: {cause}")]
     Unreachable {
-        /// Which server.
+        /// Address of the server.
         url: String,
-        /// Why.
+        /// Cause of the failure.
         cause: String,
     },
-    /// The answer is not what this client understands.
-    #[error("{url} answered something else than ADE would: {cause}")]
+    /// The response is not one of an ADE server, or of an incompatible version.
+    #[error("unexpected response from {url}: {cause}; check that this is the address of an ADE server")]
     Foreign {
-        /// Which server.
+        /// Address of the server.
         url: String,
-        /// The status of the answer, if it was one.
+        /// Status of the response, if the status itself is unexpected.
         status: Option<u16>,
-        /// What was wrong.
+        /// What is unexpected.
         cause: String,
     },
 }
 
-/// What a failure means to a caller.
+/// Whether a retry can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Trying again may help: the lock is held, the queue is full, a deadlock was ended, the server is away.
+    /// A retry can help: a lock is held, a queue is full, a deadlock was resolved, a server is unavailable.
     Transient,
-    /// Trying again does not help.
+    /// A retry fails again.
     Permanent,
 }
 
 impl Error {
-    /// The problem's code, if the server answered with one.
+    /// The code of the problem, if the server responded with one.
     #[must_use]
     pub fn code(&self) -> Option<&str> {
         match self {
@@ -47,18 +47,18 @@ impl Error {
         }
     }
 
-    /// Whether trying again may help.
+    /// Whether a retry can help.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
             Self::Unreachable { .. } => Kind::Transient,
-            // A proxy in between may fail for a while.
-            Self::Foreign { status, .. } => of_status(status.unwrap_or(200)),
-            Self::Problem(problem) => of_status(problem.status),
+            // A proxy may fail temporarily.
+            Self::Foreign { status, .. } => kind_of_status(status.unwrap_or(200)),
+            Self::Problem(problem) => kind_of_status(problem.status),
         }
     }
 
-    /// How long the server asks to wait before the next try.
+    /// Minimum delay before a retry, if the server requests one.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {
         match self {
@@ -68,7 +68,7 @@ impl Error {
     }
 }
 
-const fn of_status(status: u16) -> Kind {
+const fn kind_of_status(status: u16) -> Kind {
     match status {
         408 | 423 | 429 | 500..=599 => Kind::Transient,
         _ => Kind::Permanent,

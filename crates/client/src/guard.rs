@@ -1,8 +1,8 @@
-//! A guard holds locks for its owner: it waits for them, heartbeats, and says at once when they are lost.
+//! A guard acquires locks, sends heartbeats for them, and reports at once when they are lost.
 //!
-//! The trust window: a lease that was asked for at a moment of our own clock is believed in until that moment plus its
-//! length minus a margin. If no heartbeat gets through until then, the locks count as lost, although the server may not
-//! know yet; so two owners never believe at the same time.
+//! A lease is valid from the local time at which it was requested, for its length minus a margin. If no heartbeat succeeds
+//! within that time, the guard reports the locks as lost, possibly before the server does. So two guards never consider the
+//! same lock theirs at the same time.
 
 use std::time::Duration;
 
@@ -15,36 +15,36 @@ use crate::http::Acquired;
 use crate::wire::{AcquireRequest, Grant, HeartbeatRequest, HeldLock, HoldRequest, LockAsk, Mode};
 use crate::{Backoff, Client, Error, Kind};
 
-/// The longest single wait that is held open; a longer one asks again.
-const OPEN_AT_MOST: Duration = Duration::from_secs(3_600);
+/// Of one request; a longer wait takes several.
+const MAX_REQUEST_WAIT: Duration = Duration::from_secs(3_600);
 
-/// The shortest time that a heartbeat may take.
-const FIRST_TRY: Duration = Duration::from_millis(250);
+/// Lower bound, for very short leases.
+const MIN_HEARTBEAT_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// What a guard should hold.
+/// The locks of a guard, and how to acquire them.
 #[derive(Debug, Clone)]
 pub struct LockRequest {
-    /// Locks and modes.
+    /// Names and modes of the locks.
     pub locks: Vec<(String, Mode)>,
-    /// Who holds them; the caller itself if not said.
+    /// Agent that holds the locks; `None` for the caller.
     pub agent_id: Option<String>,
-    /// Which activity of the agent; one of its own if not said, so that guards exclude each other.
+    /// Activity of the agent; `None` for a new one, so that guards exclude each other.
     pub holder_id: Option<String>,
-    /// Length of the leases.
+    /// Lease of each lock.
     pub ttl: Duration,
-    /// How long to wait for the locks.
+    /// Maximum time to wait for the locks.
     pub wait: Duration,
-    /// How long the owner needs to stop once the locks are lost: it is told so long before the lease ends, and at least a
-    /// tenth of the lease.
+    /// Time that the owner needs to stop its work. The guard reports a loss so long before the lease ends, and at least a
+    /// tenth of the lease before.
     pub stop_within: Duration,
-    /// Shown to others.
+    /// Purpose, shown to others.
     pub purpose: String,
-    /// Shown to others.
+    /// Priority; see [`AcquireRequest::priority`].
     pub priority: i64,
 }
 
 impl LockRequest {
-    /// Exclusive locks, with leases of 30 s, waited for a minute.
+    /// Exclusive locks with leases of 30 s, waiting up to a minute.
     #[must_use]
     pub fn new<S: Into<String>>(locks: impl IntoIterator<Item = S>) -> Self {
         Self {
@@ -60,18 +60,20 @@ impl LockRequest {
     }
 }
 
-/// Why locks are not held any more.
+/// Why the locks of a guard are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
-    /// The server says so.
-    #[error("it expired, was taken away by an administrator, fell to a deadlock, or its store forgot it")]
+    /// The server reported it.
+    #[error(
+        "the lease expired, an administrator broke the lock, a deadlock was resolved, or the lock store lost its data"
+    )]
     Taken,
-    /// The server could not be reached for so long that they may have expired.
-    #[error("the server could not be reached in time, and the lease runs out")]
+    /// No heartbeat succeeded for so long that the leases may have expired.
+    #[error("the server could not be reached before the lease expired")]
     Unreachable,
 }
 
-/// Locks that are held as long as this lives.
+/// Held locks. Dropping the guard releases them.
 #[derive(Debug)]
 pub struct LockGuard {
     client: Client,
@@ -79,26 +81,25 @@ pub struct LockGuard {
     holder_id: String,
     grants: Vec<Grant>,
     state: watch::Receiver<State>,
-    heart: JoinHandle<()>,
-    released: bool,
+    heartbeats: JoinHandle<()>,
+    is_released: bool,
 }
 
-/// An ear for the heartbeats of a guard.
+/// Waits for lease renewals of a guard.
 #[derive(Debug)]
 pub struct Trust {
     state: watch::Receiver<State>,
 }
 
 impl Trust {
-    /// Waits until the locks may be believed in for longer than when this was asked last, and says for how long from now
-    /// on; never, once they are lost.
+    /// Waits for the next renewal and returns the remaining validity. Never returns once the locks are lost.
     pub async fn renewed(&mut self) -> Duration {
         loop {
-            let told = self.state.changed().await.is_ok();
-            if told && let State::Trusted(until) = *self.state.borrow_and_update() {
+            let is_open = self.state.changed().await.is_ok();
+            if is_open && let State::Valid(until) = *self.state.borrow_and_update() {
                 return until.saturating_duration_since(Instant::now());
             }
-            if !told {
+            if !is_open {
                 std::future::pending::<()>().await;
             }
         }
@@ -107,111 +108,115 @@ impl Trust {
 
 #[derive(Debug, Clone, Copy)]
 enum State {
-    Trusted(Instant),
+    Valid(Instant),
     Lost(Lost),
 }
 
 impl LockGuard {
-    /// Takes the locks of a request, waiting as long as it says. Deadlocks, full queues and servers that are away are
-    /// tried again with full jitter; a broken connection comes back with the same request and keeps its place.
+    /// Acquires the locks of a request. Deadlocks, full queues and unavailable servers are retried with backoff. After a
+    /// broken connection the same request is repeated, which keeps its place in the queue.
     ///
     /// # Errors
-    /// They could not be had in time, or never can.
+    /// The locks were not granted in time, or the request is invalid.
     pub async fn acquire(client: &Client, request: &LockRequest) -> Result<Self, Error> {
         let holder_id = request.holder_id.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
-        let give_up = Instant::now() + request.wait;
+        let deadline = Instant::now() + request.wait;
         let mut backoff = Backoff::default();
-        let mut next = body(request, &holder_id, request.wait);
-        // A lease may have begun with the first try of a request, although only a repetition was answered.
-        let mut asked_at = Instant::now();
+        let mut next = acquire_request(request, &holder_id, request.wait);
+        // The lease may have started with the first attempt of a request, even if only a repeated one got a response.
+        let mut requested_at = Instant::now();
         loop {
             let error = match client.acquire(&next).await {
                 Ok(Acquired::Granted(grants)) => {
-                    let keeper = Keeper {
+                    let heartbeat = Heartbeat {
                         client: client.clone(),
                         agent_id: request.agent_id.clone(),
                         holder_id: holder_id.clone(),
-                        locks: held(&grants.grants),
+                        locks: lock_tokens(&grants.grants),
                         ttl: request.ttl,
                         margin: request.stop_within.max(request.ttl / 10).min(request.ttl / 2),
                     };
-                    match Self::keep(keeper, grants.grants, asked_at).await {
+                    match Self::start(heartbeat, grants.grants, requested_at).await {
                         Ok(guard) => return Ok(guard),
                         Err(error) => error,
                     }
                 }
                 Ok(Acquired::Ticket(ticket)) => {
-                    let cause = format!("a ticket, {}, was not asked for", ticket.ticket);
+                    let cause = format!("ticket {} without a queued request", ticket.ticket);
                     return Err(Error::Foreign { url: client.url().to_owned(), status: None, cause });
                 }
                 Err(error) => error,
             };
-            let over = matches!(error.code(), Some("LOCK_LOST" | "SUPERSEDED" | "CANCELLED"));
-            if (error.kind() == Kind::Permanent && !over) || Instant::now() >= give_up {
+            let has_ended = matches!(error.code(), Some("LOCK_LOST" | "SUPERSEDED" | "CANCELLED"));
+            if (error.kind() == Kind::Permanent && !has_ended) || Instant::now() >= deadline {
                 return Err(error);
             }
-            let asked_for = error.retry_after_seconds().map(Duration::from_secs);
-            let pause = backoff.pause(asked_for).min(give_up.saturating_duration_since(Instant::now()));
-            // A request whose answer did not arrive may still stand in its queue: it is repeated as it was. Any other is
-            // over, and the next one is new.
-            let open = matches!(error, Error::Unreachable { .. } | Error::Foreign { .. })
+            let retry_after = error.retry_after_seconds().map(Duration::from_secs);
+            let delay = backoff.pause(retry_after).min(deadline.saturating_duration_since(Instant::now()));
+            // Without a response the request may still be queued, so the same one is repeated. Otherwise it has ended, and
+            // a new one is sent.
+            let may_be_queued = matches!(error, Error::Unreachable { .. } | Error::Foreign { .. })
                 || matches!(error.code(), Some("STOPPING" | "UNAVAILABLE"));
-            if !open {
-                next = body(request, &holder_id, give_up.saturating_duration_since(Instant::now() + pause));
-                asked_at = Instant::now() + pause;
+            if !may_be_queued {
+                next = acquire_request(
+                    request,
+                    &holder_id,
+                    deadline.saturating_duration_since(Instant::now() + delay),
+                );
+                requested_at = Instant::now() + delay;
             }
-            sleep(pause).await;
+            sleep(delay).await;
         }
     }
 
-    async fn keep(keeper: Keeper, grants: Vec<Grant>, asked_at: Instant) -> Result<Self, Error> {
-        let mut trusted = asked_at + keeper.trust();
-        // The lease began when the wait ended, which we cannot know: ask for one whose beginning we do know.
-        if asked_at.elapsed() > keeper.margin / 2 {
-            let again = Instant::now();
-            let late = |_| {
-                let cause = "the first heartbeat was not answered in time".to_owned();
-                Error::Unreachable { url: keeper.client.url().to_owned(), cause }
+    async fn start(heartbeat: Heartbeat, grants: Vec<Grant>, requested_at: Instant) -> Result<Self, Error> {
+        let mut valid_until = requested_at + heartbeat.validity();
+        // The lease started at the end of the wait, a time that is not known here. A heartbeat starts one at a known time.
+        if requested_at.elapsed() > heartbeat.margin / 2 {
+            let sent_at = Instant::now();
+            let timed_out = |_| {
+                let cause = "the first heartbeat timed out".to_owned();
+                Error::Unreachable { url: heartbeat.client.url().to_owned(), cause }
             };
-            timeout(keeper.pace().max(FIRST_TRY), keeper.beat()).await.map_err(late)??;
-            trusted = again + keeper.trust();
+            timeout(heartbeat.timeout(), heartbeat.send()).await.map_err(timed_out)??;
+            valid_until = sent_at + heartbeat.validity();
         }
-        let (tell, state) = watch::channel(State::Trusted(trusted));
+        let (sender, state) = watch::channel(State::Valid(valid_until));
         let (client, agent_id, holder_id) =
-            (keeper.client.clone(), keeper.agent_id.clone(), keeper.holder_id.clone());
-        let heart = tokio::spawn(keeper.run(tell, trusted));
-        Ok(Self { client, agent_id, holder_id, grants, state, heart, released: false })
+            (heartbeat.client.clone(), heartbeat.agent_id.clone(), heartbeat.holder_id.clone());
+        let heartbeats = tokio::spawn(heartbeat.run(sender, valid_until));
+        Ok(Self { client, agent_id, holder_id, grants, state, heartbeats, is_released: false })
     }
 
-    /// What is held, with the tokens to show to resources.
+    /// The grants, with the fencing tokens to pass to resources.
     #[must_use]
     pub fn grants(&self) -> &[Grant] {
         &self.grants
     }
 
-    /// Which activity of the agent holds it.
+    /// Activity of the agent that holds the locks.
     #[must_use]
     pub fn holder_id(&self) -> &str {
         &self.holder_id
     }
 
-    /// Whether the locks may be believed in at this moment.
+    /// Whether the leases are certainly still valid.
     #[must_use]
     pub fn is_trusted(&self) -> bool {
-        matches!(*self.state.borrow(), State::Trusted(until) if Instant::now() < until)
+        matches!(*self.state.borrow(), State::Valid(until) if Instant::now() < until)
     }
 
-    /// Tells whenever the locks may be believed in for longer.
+    /// Subscribes to lease renewals.
     #[must_use]
     pub fn trust(&self) -> Trust {
         Trust { state: self.state.clone() }
     }
 
-    /// For how long the locks may be believed in from now on, if nothing more is heard.
+    /// Remaining validity without another renewal.
     #[must_use]
     pub fn trusted_left(&self) -> Duration {
         match *self.state.borrow() {
-            State::Trusted(until) => until.saturating_duration_since(Instant::now()),
+            State::Valid(until) => until.saturating_duration_since(Instant::now()),
             State::Lost(_) => Duration::ZERO,
         }
     }
@@ -226,59 +231,64 @@ impl LockGuard {
         }
     }
 
-    /// Gives the locks up, and says whether they were held until now.
+    /// Releases the locks.
     ///
     /// # Errors
-    /// They were lost before, or the server cannot be reached.
+    /// They were already lost, or the server cannot be reached.
     pub async fn release(mut self) -> Result<(), Error> {
-        self.released = true;
-        self.heart.abort();
+        self.is_released = true;
+        self.heartbeats.abort();
         self.client.release(&self.release_request()).await.map(|_| ())
     }
 
     fn release_request(&self) -> HoldRequest {
         let (agent_id, holder_id) = (self.agent_id.clone(), Some(self.holder_id.clone()));
-        HoldRequest { agent_id, holder_id, locks: held(&self.grants) }
+        HoldRequest { agent_id, holder_id, locks: lock_tokens(&self.grants) }
     }
 }
 
-/// A guard that is forgotten gives its locks up, as well as it can.
+/// Releases the locks in the background, if there is a runtime.
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        self.heart.abort();
-        if !self.released
+        self.heartbeats.abort();
+        if !self.is_released
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let (client, request) = (self.client.clone(), self.release_request());
-            // If this does not get through, the lease ends by itself.
+            // If this fails, the leases expire.
             runtime.spawn(async move { drop(client.release(&request).await) });
         }
     }
 }
 
-/// What heartbeats.
+/// Sends the heartbeats of a guard.
 #[derive(Debug)]
-struct Keeper {
+struct Heartbeat {
     client: Client,
     agent_id: Option<String>,
     holder_id: String,
     locks: Vec<HeldLock>,
     ttl: Duration,
-    /// Time to stop before the lease ends.
+    /// Time before the end of the lease at which the locks count as lost.
     margin: Duration,
 }
 
-impl Keeper {
-    fn trust(&self) -> Duration {
+impl Heartbeat {
+    fn validity(&self) -> Duration {
         self.ttl - self.margin
     }
 
-    /// Six tries fit into a lease.
-    fn pace(&self) -> Duration {
+    /// Allows six attempts during a lease.
+    fn interval(&self) -> Duration {
         (self.ttl / 6).min(Duration::from_secs(10))
     }
 
-    async fn beat(&self) -> Result<(), Error> {
+    /// A lost response must not use up the time of all attempts.
+    fn timeout(&self) -> Duration {
+        self.interval().max(MIN_HEARTBEAT_TIMEOUT)
+    }
+
+    async fn send(&self) -> Result<(), Error> {
         let request = HeartbeatRequest {
             agent_id: self.agent_id.clone(),
             holder_id: Some(self.holder_id.clone()),
@@ -289,48 +299,47 @@ impl Keeper {
         self.client.heartbeat(&request).await.map(|_| ())
     }
 
-    async fn run(self, tell: watch::Sender<State>, mut trusted: Instant) {
+    async fn run(self, sender: watch::Sender<State>, mut valid_until: Instant) {
         let mut backoff = Backoff::default();
-        let mut pause = self.pace();
+        let mut delay = self.interval();
         let lost = loop {
             tokio::select! {
-                () = sleep_until(trusted) => break Lost::Unreachable,
-                () = sleep(pause) => {}
+                () = sleep_until(valid_until) => break Lost::Unreachable,
+                () = sleep(delay) => {}
             }
-            let asked_at = Instant::now();
-            // One answer that does not come must not cost all the tries that fit into a lease.
-            match timeout(self.pace().max(FIRST_TRY), self.beat()).await {
+            let sent_at = Instant::now();
+            match timeout(self.timeout(), self.send()).await {
                 Ok(Ok(())) => {
-                    trusted = asked_at + self.trust();
-                    tell.send_replace(State::Trusted(trusted));
+                    valid_until = sent_at + self.validity();
+                    sender.send_replace(State::Valid(valid_until));
                     backoff = Backoff::default();
-                    pause = self.pace();
+                    delay = self.interval();
                 }
                 Ok(Err(error)) if error.code() == Some("LOCK_LOST") => break Lost::Taken,
-                Ok(Err(error)) => pause = backoff.pause(error.retry_after_seconds().map(Duration::from_secs)),
-                Err(_) => pause = backoff.pause(None),
+                Ok(Err(error)) => delay = backoff.pause(error.retry_after_seconds().map(Duration::from_secs)),
+                Err(_) => delay = backoff.pause(None),
             }
-            if Instant::now() >= trusted {
+            if Instant::now() >= valid_until {
                 break Lost::Unreachable;
             }
         };
-        tell.send_replace(State::Lost(lost));
+        sender.send_replace(State::Lost(lost));
     }
 }
 
-fn held(grants: &[Grant]) -> Vec<HeldLock> {
-    let held = |grant: &Grant| HeldLock { lock: grant.lock.clone(), fencing_token: grant.fencing_token };
-    grants.iter().map(held).collect()
+fn lock_tokens(grants: &[Grant]) -> Vec<HeldLock> {
+    let token = |grant: &Grant| HeldLock { lock: grant.lock.clone(), fencing_token: grant.fencing_token };
+    grants.iter().map(token).collect()
 }
 
-fn body(request: &LockRequest, holder_id: &str, wait: Duration) -> AcquireRequest {
-    let ask = |(lock, mode): &(String, Mode)| LockAsk { lock: lock.clone(), mode: Some(*mode) };
+fn acquire_request(request: &LockRequest, holder_id: &str, wait: Duration) -> AcquireRequest {
+    let spec = |(lock, mode): &(String, Mode)| LockAsk { lock: lock.clone(), mode: Some(*mode) };
     AcquireRequest {
-        locks: request.locks.iter().map(ask).collect(),
+        locks: request.locks.iter().map(spec).collect(),
         agent_id: request.agent_id.clone(),
         holder_id: Some(holder_id.to_owned()),
         ttl_seconds: Some(request.ttl.as_secs_f64()),
-        wait_seconds: Some(wait.min(OPEN_AT_MOST).as_secs_f64()),
+        wait_seconds: Some(wait.min(MAX_REQUEST_WAIT).as_secs_f64()),
         queue: false,
         priority: Some(request.priority),
         purpose: Some(request.purpose.clone()),

@@ -1,7 +1,7 @@
-//! The wire types of the HTTP API, a typed client, and a guard that holds locks.
+//! Wire types of the HTTP API, a typed client, and a guard that holds locks.
 //!
-//! The server uses the same types, so what one side writes the other side reads. A guard never lets its owner believe in
-//! a lock longer than the server promised, measured by a clock of its own from before the promise was asked for.
+//! The server uses the same wire types, so both sides always agree on the format. A lock guard never trusts a lease longer
+//! than the server granted it, measured with a local clock from before the request was sent.
 
 #![warn(missing_docs)]
 
@@ -16,7 +16,7 @@ pub use guard::{LockGuard, LockRequest, Lost, Trust};
 pub use http::{Acquired, Client, Export, SignedIn};
 pub use retry::Backoff;
 
-/// The examples of the guide must compile.
+/// Compiles the examples of the guide.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/locks.md")]
 struct Guide;

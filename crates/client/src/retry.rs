@@ -1,32 +1,32 @@
-//! Exponential backoff with full jitter: many clients that failed together do not come back together.
+//! Exponential backoff with full jitter, so that clients that failed at the same time do not retry at the same time.
 
 use std::time::Duration;
 
 use rand::RngExt;
 
-/// How long to wait before the next try.
+/// Delays between retries.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     ceiling: Duration,
-    most: Duration,
+    max: Duration,
 }
 
 impl Backoff {
-    /// Waits between nothing and `first`, then twice that each time, up to `most`.
+    /// The first delay is between zero and `first`. The upper bound doubles each time, up to `max`.
     #[must_use]
-    pub const fn new(first: Duration, most: Duration) -> Self {
-        Self { ceiling: first, most }
+    pub const fn new(first: Duration, max: Duration) -> Self {
+        Self { ceiling: first, max }
     }
 
-    /// The next pause; at least what the server asked for.
+    /// The next delay, added to the minimum that the server requests.
     pub fn pause(&mut self, at_least: Option<Duration>) -> Duration {
         let jitter = self.ceiling.mul_f64(rand::rng().random_range(0.0..=1.0));
-        self.ceiling = (self.ceiling * 2).min(self.most);
+        self.ceiling = (self.ceiling * 2).min(self.max);
         at_least.unwrap_or_default() + jitter
     }
 }
 
-/// From 50 ms up to 5 s.
+/// From 50 ms to 5 s.
 impl Default for Backoff {
     fn default() -> Self {
         Self::new(Duration::from_millis(50), Duration::from_secs(5))
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_are_bounded_and_respect_the_server() {
+    fn delays_grow_up_to_the_maximum_and_respect_retry_after() {
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(40));
         let mut ceiling = Duration::from_millis(10);
         for _ in 0..10 {

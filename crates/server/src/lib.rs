@@ -1,26 +1,15 @@
-//! The HTTP API: routes, who may call them, and how failures are told.
+//! The HTTP API and the processes that serve it and apply tasks.
 //!
-//! A handler translates: a request into a call of `app`, its result into an answer. It decides nothing. Every route under
-//! `/api/v1` has a caller in its signature.
+//! Handlers translate between HTTP and the use cases of `app`; they make no decisions. Every handler under `/api/v1` but
+//! sign-in takes an authenticated caller.
 
-mod accept;
 mod api;
 mod auth;
-mod caller;
 pub mod config;
-mod docs;
-mod edge;
-mod limits;
-mod logging;
-mod metrics;
-mod posted;
-mod problem;
-mod run;
-mod workers;
+mod http;
+mod process;
 
 pub use ade_app::demo::PASSWORD as DEMO_PASSWORD;
-pub use api::openapi;
 pub use config::{Config, ConfigError, Layers};
-pub use logging::start as start_logging;
-pub use run::{Server, StartError};
-pub use workers::{WorkerProcess, unusable_roots};
+pub use http::openapi::openapi;
+pub use process::{Server, StartError, WorkerProcess, start_logging, unusable_roots};

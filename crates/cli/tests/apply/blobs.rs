@@ -36,13 +36,13 @@ async fn whoever_has_another_folder_does_not_start_and_says_what_to_do() {
             let Output { status, stderr, .. } = run(arguments, blobs);
             let said = String::from_utf8_lossy(&stderr).into_owned();
             assert_eq!(status.code(), Some(5), "{said}");
-            assert!(said.contains("keep them in another folder"), "{said}");
+            assert!(said.contains("use a different blob folder"), "{said}");
             assert!(said.contains(&format!("ADE_SERVER_BLOBS={first}")), "{said}");
         }
     }
     // Exactly what it says.
     let worker = house.worker(ADE, "[executors.files]\nroots = [\"/nowhere/to/be/found\"]\n");
-    let told = worker.process().wait_for_lines("files:/nowhere/to/be/found (which is not there)", 1, LONG);
+    let told = worker.process().wait_for_lines("files:/nowhere/to/be/found (which does not exist)", 1, LONG);
     told.expect("a root that is not there is told, and keeps nothing from starting");
     drop(worker);
     // The first one itself comes back, and so does its folder from elsewhere.

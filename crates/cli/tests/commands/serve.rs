@@ -27,9 +27,9 @@ fn a_root_that_is_not_there_is_told_and_keeps_nothing_from_starting() {
     std::fs::create_dir(&there).expect("made");
     let config = format!("[executors.files]\nroots = [{there:?}, {away:?}]\n");
     let ade = Setup::new(ADE).config(&config).start().expect("starts");
-    let told = ade.process().lines_with("the root of files");
+    let told = ade.process().lines_with("file root");
     assert_eq!(told.len(), 1, "{told:?}");
-    let is_told = |line: &String| line.contains(&format!("{} is not there", away.display()));
+    let is_told = |line: &String| line.contains(&format!("{} does not exist", away.display()));
     assert!(told.iter().all(is_told), "{told:?}");
 
     let file = around.path().join("ade.toml");
@@ -38,7 +38,7 @@ fn a_root_that_is_not_there_is_told_and_keeps_nothing_from_starting() {
         Command::new(ADE).arg("config").arg("--config").arg(&file).env_clear().output().expect("runs");
     let (table, warned) = (String::from_utf8_lossy(&shown.stdout), String::from_utf8_lossy(&shown.stderr));
     assert!(shown.status.success(), "{warned}");
-    let fault = format!("{} is not there", away.display());
+    let fault = format!("{} does not exist", away.display());
     assert!(table.contains(&fault) && warned.contains(&fault), "{table}{warned}");
-    assert_eq!(warned.matches("is not there").count(), 1, "{warned}");
+    assert_eq!(warned.matches("does not exist").count(), 1, "{warned}");
 }

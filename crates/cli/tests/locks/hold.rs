@@ -82,7 +82,7 @@ fn the_second_waits_and_says_for_whom() {
     let (code, error) =
         server.run(&hold(&["--agent", "eve", "--wait", "0.3"], &["echo", "never"])).code_and_error();
     assert_eq!(code, 1);
-    assert!(error.contains("was not free within the time") && error.contains("LOCK_HELD"), "{error}");
+    assert!(error.contains("was not granted within the wait time") && error.contains("LOCK_HELD"), "{error}");
     assert!(error.contains("hint:"), "{error}");
     assert!(first.child.try_wait().expect("observed").is_none());
     let ended = Command::new("kill").args(["-KILL", &first_command.to_string()]).status().expect("runs");
@@ -157,7 +157,7 @@ fn a_server_that_stays_away_ends_the_command_before_its_lease_does() {
     server.kill();
     let (code, error) = one.code_and_error();
     assert_eq!(code, 6, "{error}");
-    assert!(error.contains("could not be reached in time"), "{error}");
+    assert!(error.contains("could not be reached before the lease expired"), "{error}");
     assert!(is_over(own) && is_over(child));
 }
 

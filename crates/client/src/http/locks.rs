@@ -1,160 +1,115 @@
-//! Locks, and the agents that hold them.
+//! Client methods of locks, tickets and agents.
 
 use std::time::Duration;
 
 use reqwest::Method;
 
-use super::{Client, PATIENCE, segment};
+use super::{Client, RESPONSE_TIMEOUT, segment};
 use crate::Error;
 use crate::wire::{
     AcquireRequest, Agent, AgentRequest, Broken, Grants, Graph, HeartbeatRequest, HoldRequest, HoldResults,
     InboxMessage, Lock, Page, Ticket, Token, TokenRequest, Verified, VerifyRequest,
 };
 
-/// What an acquisition gives.
+/// The response to a lock request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Acquired {
-    /// Every lock is held.
+    /// All locks are granted.
     Granted(Grants),
-    /// The request waits with a ticket.
+    /// The request is queued.
     Ticket(Ticket),
 }
 
 impl Client {
-    /// Takes locks, or queues for them.
-    ///
-    /// # Errors
-    /// They cannot be had.
+    /// Acquires locks, or queues for them.
     pub async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired, Error> {
-        let open = if request.queue { 0.0 } else { request.wait_seconds.unwrap_or(0.0) };
-        let open = Duration::try_from_secs_f64(open).unwrap_or(Duration::ZERO);
-        let call = self.call(Method::POST, "/locks/acquire").timeout(open + PATIENCE).json(request);
-        let (status, body) = self.send(call).await?;
+        let wait = if request.queue { 0.0 } else { request.wait_seconds.unwrap_or(0.0) };
+        let wait = Duration::try_from_secs_f64(wait).unwrap_or(Duration::ZERO);
+        let request =
+            self.request(Method::POST, "/locks/acquire").timeout(wait + RESPONSE_TIMEOUT).json(request);
+        let (status, body) = self.send(request).await?;
         if status == 202 {
-            self.read(&body).map(Acquired::Ticket)
+            self.parse(&body).map(Acquired::Ticket)
         } else {
-            self.read(&body).map(Acquired::Granted)
+            self.parse(&body).map(Acquired::Granted)
         }
     }
 
-    /// How a ticket stands.
-    ///
-    /// # Errors
-    /// There is no such ticket, or it came to its end.
+    /// Gets a ticket. Fails if its request has ended.
     pub async fn ticket(&self, ticket: &str) -> Result<Ticket, Error> {
         self.get(&format!("/locks/tickets/{}", segment(ticket)), &[]).await
     }
 
-    /// Starts the leases of a ticket.
-    ///
-    /// # Errors
-    /// It came to its end.
+    /// Claims a ready ticket: its leases start now.
     pub async fn claim(&self, ticket: &str) -> Result<Ticket, Error> {
         self.post(&format!("/locks/tickets/{}/claim", segment(ticket)), &()).await
     }
 
-    /// Gives a ticket up.
-    ///
-    /// # Errors
-    /// There is no such ticket.
+    /// Cancels a ticket.
     pub async fn cancel(&self, ticket: &str) -> Result<(), Error> {
-        self.send(self.call(Method::DELETE, &format!("/locks/tickets/{}", segment(ticket)))).await.map(|_| ())
+        self.send(self.request(Method::DELETE, &format!("/locks/tickets/{}", segment(ticket))))
+            .await
+            .map(|_| ())
     }
 
-    /// Extends leases.
-    ///
-    /// # Errors
-    /// Some are lost; the problem has the results of all.
+    /// Extends leases. If any lock is lost, the problem has the results of all.
     pub async fn heartbeat(&self, request: &HeartbeatRequest) -> Result<HoldResults, Error> {
         self.post("/locks/heartbeat", request).await
     }
 
-    /// Gives locks up.
-    ///
-    /// # Errors
-    /// Some are lost; the problem has the results of all.
+    /// Releases locks. If any lock is lost, the problem has the results of all.
     pub async fn release(&self, request: &HoldRequest) -> Result<HoldResults, Error> {
         self.post("/locks/release", request).await
     }
 
-    /// From exclusive to shared.
-    ///
-    /// # Errors
-    /// Some are lost; the problem has the results of all.
+    /// Downgrades locks from exclusive to shared. If any lock is lost, the problem has the results of all.
     pub async fn downgrade(&self, request: &HoldRequest) -> Result<HoldResults, Error> {
         self.post("/locks/downgrade", request).await
     }
 
-    /// Whose token it is.
-    ///
-    /// # Errors
-    /// It is not a current holder's.
+    /// Verifies a fencing token. Fails with `LOCK_LOST` if no current holder has it.
     pub async fn verify(&self, request: &VerifyRequest) -> Result<Verified, Error> {
         self.post("/locks/verify", request).await
     }
 
-    /// Locks by name. Filters are `agent`, `resource_type`, `kind`, `limit` and `cursor`.
-    ///
-    /// # Errors
-    /// A filter is wrong.
+    /// Lists locks that are held or waited for. Filters: `agent`, `resource_type`, `kind`, `limit`, `cursor`.
     pub async fn locks(&self, filters: &[(&str, &str)]) -> Result<Page<Lock>, Error> {
         self.get("/locks", filters).await
     }
 
-    /// One lock.
-    ///
-    /// # Errors
-    /// Its name is not one.
+    /// Gets a lock.
     pub async fn lock(&self, lock: &str) -> Result<Lock, Error> {
         self.get(&format!("/locks/{}", segment(lock)), &[]).await
     }
 
-    /// Takes a lock from its holders.
-    ///
-    /// # Errors
-    /// The caller may not.
+    /// Breaks a lock: takes it from its holders (admin).
     pub async fn break_lock(&self, lock: &str, reason: &str) -> Result<Broken, Error> {
-        let call = self.call(Method::DELETE, &format!("/locks/{}", segment(lock)));
-        let (_, body) = self.send(self.with_query(call, &[("reason", reason)])).await?;
-        self.read(&body)
+        let request = self.request(Method::DELETE, &format!("/locks/{}", segment(lock)));
+        let (_, body) = self.send(self.with_query(request, &[("reason", reason)])).await?;
+        self.parse(&body)
     }
 
-    /// Who waits for whom.
-    ///
-    /// # Errors
-    /// The server does not answer.
+    /// Gets the wait graph.
     pub async fn graph(&self) -> Result<Graph, Error> {
         self.get("/locks/graph", &[]).await
     }
 
     /// Registers an agent.
-    ///
-    /// # Errors
-    /// Its id is taken.
     pub async fn register(&self, agent: &AgentRequest) -> Result<Agent, Error> {
         self.post("/agents", agent).await
     }
 
-    /// Agents by id.
-    ///
-    /// # Errors
-    /// The server does not answer.
+    /// Lists agents. Filters: `limit`, `cursor`.
     pub async fn agents(&self, filters: &[(&str, &str)]) -> Result<Page<Agent>, Error> {
         self.get("/agents", filters).await
     }
 
-    /// Makes a token that acts as an agent.
-    ///
-    /// # Errors
-    /// There is no such agent, or it is not the caller's.
+    /// Creates a token that acts as an agent.
     pub async fn make_agent_token(&self, agent_id: &str, token: &TokenRequest) -> Result<Token, Error> {
-        self.make(&format!("/agents/{}/tokens", segment(agent_id)), token).await
+        self.post_idempotent(&format!("/agents/{}/tokens", segment(agent_id)), token).await
     }
 
-    /// What an agent must hear of. Filters are `limit` and `cursor`.
-    ///
-    /// # Errors
-    /// There is no such agent, or it is not the caller's.
+    /// Lists the inbox of an agent. Filters: `limit`, `cursor`.
     pub async fn inbox(&self, agent_id: &str, filters: &[(&str, &str)]) -> Result<Page<InboxMessage>, Error> {
         self.get(&format!("/agents/{}/inbox", segment(agent_id)), filters).await
     }

@@ -1,13 +1,17 @@
-//! The typed client: one method per route, in a file per noun; this one has what all of them go through.
+//! The typed client: one method per route, in one file per noun.
 //!
-//! A call that changes something names itself with a key of its own, so that it can be sent again when a connection broke
-//! and still happens once. Redirects are not followed: what proves who calls goes to the server that was named, or nowhere.
+//! Methods fail with [`Error::Problem`](crate::Error::Problem) if the server refuses the request; the OpenAPI document lists
+//! the codes of each route. POST requests that change something carry a new idempotency key, so that they can be repeated
+//! after a broken connection without being applied twice. Redirects are not followed, so that credentials are never sent to
+//! another server.
 
+mod audit;
 mod locks;
-mod log;
-mod people;
 mod rules;
 mod tasks;
+#[cfg(test)]
+mod tests;
+mod users;
 
 use std::fmt;
 use std::time::Duration;
@@ -19,199 +23,200 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
+pub use audit::Export;
 pub use locks::Acquired;
-pub use log::Export;
-pub use people::SignedIn;
+pub use users::SignedIn;
 
 use crate::Error;
 use crate::wire::Problem;
 
-/// What stays readable in a path.
+/// Characters that are percent-encoded in a path segment.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
-/// How long an answer may take beyond the time that it is held open.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// How long an idle connection is kept: less than the server keeps it.
-const IDLE: Duration = Duration::from_secs(30);
-/// How long a connection may take.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Besides the time for which the server holds a response open.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Shorter than the idle timeout of the server, so that no request is sent on a connection that the server closes.
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A client of one server; clones share their connections.
+/// A client of one server. Clones share their connections.
 #[derive(Debug, Clone)]
 pub struct Client {
     http: reqwest::Client,
     base: String,
-    proof: Proof,
+    credentials: Credentials,
 }
 
-/// What proves who calls. It never shows up in anything that is printed.
+/// Debug never prints the secrets.
 #[derive(Clone)]
-enum Proof {
-    Nothing,
+enum Credentials {
+    None,
     Token(String),
     Session { cookie: String, csrf: String },
 }
 
-impl fmt::Debug for Proof {
+impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Nothing => "nothing",
-            Self::Token(_) => "a token",
-            Self::Session { .. } => "a session",
+            Self::None => "none",
+            Self::Token(_) => "token",
+            Self::Session { .. } => "session",
         })
     }
 }
 
 impl Client {
-    /// A client for the server at `url`, such as `http://127.0.0.1:8300`, which acts with `token`.
+    /// A client of the server at `url`, such as `http://127.0.0.1:8300`, that authenticates with `token`.
     ///
     /// # Errors
-    /// The platform has no usable HTTP client.
+    /// The HTTP client cannot be initialized.
     pub fn new(url: &str, token: &str) -> Result<Self, Error> {
-        Self::with(url, Proof::Token(token.to_owned()))
+        Self::with_credentials(url, Credentials::Token(token.to_owned()))
     }
 
-    fn with(url: &str, proof: Proof) -> Result<Self, Error> {
-        let http = reqwest::Client::builder().connect_timeout(CONNECT).pool_idle_timeout(IDLE);
-        let built = http.tcp_nodelay(true).redirect(reqwest::redirect::Policy::none()).build();
+    fn with_credentials(url: &str, credentials: Credentials) -> Result<Self, Error> {
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .pool_idle_timeout(POOL_IDLE_TIMEOUT)
+            .tcp_nodelay(true)
+            .redirect(reqwest::redirect::Policy::none())
+            .build();
         let base = url.trim_end_matches('/').to_owned();
-        let http = built.map_err(|error| Error::Unreachable { url: base.clone(), cause: cause(&error) })?;
-        Ok(Self { http, base, proof })
+        let http =
+            http.map_err(|error| Error::Unreachable { url: base.clone(), cause: root_cause(&error) })?;
+        Ok(Self { http, base, credentials })
     }
 
-    /// The server's address.
+    /// Address of the server.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.base
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<T, Error> {
-        let (_, body) = self.send(self.with_query(self.call(Method::GET, path), query)).await?;
-        self.read(&body)
+        let (_, body) = self.send(self.with_query(self.request(Method::GET, path), query)).await?;
+        self.parse(&body)
     }
 
-    /// A question that needs a body, or a command that names itself in it.
+    /// For requests that change nothing, or are idempotent by their body.
     async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
         body: &(impl Serialize + Sync),
     ) -> Result<T, Error> {
-        let (_, body) = self.send(self.call(Method::POST, path).json(body)).await?;
-        self.read(&body)
+        let (_, body) = self.send(self.request(Method::POST, path).json(body)).await?;
+        self.parse(&body)
     }
 
-    /// A command.
-    async fn make<T: DeserializeOwned>(
+    async fn post_idempotent<T: DeserializeOwned>(
         &self,
         path: &str,
         body: &(impl Serialize + Sync),
     ) -> Result<T, Error> {
-        self.command(self.call(Method::POST, path).json(body)).await
+        let (_, body) = self.send_idempotent(self.request(Method::POST, path).json(body)).await?;
+        self.parse(&body)
     }
 
-    /// A command that may be answered with nothing.
-    async fn make_or_nothing<T: DeserializeOwned>(
+    /// `None` for 204 No Content. `wait` is the time for which the server may hold the response open.
+    async fn post_optional<T: DeserializeOwned>(
         &self,
         path: &str,
         body: &(impl Serialize + Sync),
-        waits: Duration,
+        wait: Duration,
     ) -> Result<Option<T>, Error> {
-        let call = self.call(Method::POST, path).timeout(PATIENCE + waits);
-        let (status, body) = self.send_named(call.json(body)).await?;
-        if status == 204 { Ok(None) } else { self.read(&body).map(Some) }
+        let request = self.request(Method::POST, path).timeout(RESPONSE_TIMEOUT + wait);
+        let (status, body) = self.send_idempotent(request.json(body)).await?;
+        if status == 204 { Ok(None) } else { self.parse(&body).map(Some) }
     }
 
-    /// A command that needs no more than its path.
-    async fn make_bare<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
-        // Longer than a server waits for a preview before it answers.
-        self.command(self.call(Method::POST, path).timeout(3 * PATIENCE)).await
+    /// An idempotent POST without body.
+    async fn post_empty<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        // Longer than the server waits for a preview.
+        let request = self.request(Method::POST, path).timeout(3 * RESPONSE_TIMEOUT);
+        let (_, body) = self.send_idempotent(request).await?;
+        self.parse(&body)
     }
 
-    /// Changes something, if it still has this revision.
-    async fn change<T: DeserializeOwned>(
+    /// An update needs no idempotency key: its revision makes a repeated one fail.
+    async fn update<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         revision: Option<u64>,
         body: &(impl Serialize + Sync),
     ) -> Result<T, Error> {
-        // Without a key: whoever repeats it sends what it saw along.
-        let (_, body) = self.send(if_match(self.call(method, path), revision).json(body)).await?;
-        self.read(&body)
+        let (_, body) = self.send(if_match(self.request(method, path), revision).json(body)).await?;
+        self.parse(&body)
     }
 
-    /// Removes something, if it still has this revision.
-    async fn remove(&self, path: &str, revision: Option<u64>) -> Result<(), Error> {
-        let call = if_match(self.call(Method::DELETE, path), revision);
-        self.send(call).await.map(|_| ())
+    async fn delete(&self, path: &str, revision: Option<u64>) -> Result<(), Error> {
+        let request = if_match(self.request(Method::DELETE, path), revision);
+        self.send(request).await.map(|_| ())
     }
 
-    async fn command<T: DeserializeOwned>(&self, call: RequestBuilder) -> Result<T, Error> {
-        let (_, body) = self.send_named(call).await?;
-        self.read(&body)
-    }
-
-    fn call(&self, method: Method, path: &str) -> RequestBuilder {
-        let changes = method != Method::GET;
-        let call = self.http.request(method, format!("{}/api/v1{path}", self.base)).timeout(PATIENCE);
-        match &self.proof {
-            Proof::Nothing => call,
-            Proof::Token(token) => call.bearer_auth(token),
-            Proof::Session { cookie, csrf } if changes => {
-                call.header(COOKIE, cookie).header("X-CSRF-Token", csrf)
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let is_mutation = method != Method::GET;
+        let url = format!("{}/api/v1{path}", self.base);
+        let request = self.http.request(method, url).timeout(RESPONSE_TIMEOUT);
+        match &self.credentials {
+            Credentials::None => request,
+            Credentials::Token(token) => request.bearer_auth(token),
+            Credentials::Session { cookie, csrf } if is_mutation => {
+                request.header(COOKIE, cookie).header("X-CSRF-Token", csrf)
             }
-            Proof::Session { cookie, .. } => call.header(COOKIE, cookie),
+            Credentials::Session { cookie, .. } => request.header(COOKIE, cookie),
         }
     }
 
-    fn with_query(&self, call: RequestBuilder, query: &[(&str, &str)]) -> RequestBuilder {
-        if query.is_empty() { call } else { call.query(query) }
+    fn with_query(&self, request: RequestBuilder, query: &[(&str, &str)]) -> RequestBuilder {
+        if query.is_empty() { request } else { request.query(query) }
     }
 
-    /// Sends a command under a key of its own. If the connection breaks on the way it is sent once more: the server knows the
-    /// key, and answers what it answered.
-    async fn send_named(&self, call: RequestBuilder) -> Result<(u16, Vec<u8>), Error> {
-        let call = call.header("Idempotency-Key", Uuid::new_v4().to_string());
-        let again = call.try_clone();
-        match (self.fetch(call).await, again) {
-            (Err(error), Some(again)) if broke(&error) => self.answer(self.fetch(again).await),
-            (fetched, _) => self.answer(fetched),
+    /// Sends a request with a new idempotency key, and once more if the connection breaks: the server returns the stored
+    /// response if it has applied the first one.
+    async fn send_idempotent(&self, request: RequestBuilder) -> Result<(u16, Vec<u8>), Error> {
+        let request = request.header("Idempotency-Key", Uuid::new_v4().to_string());
+        let retry = request.try_clone();
+        match (self.fetch(request).await, retry) {
+            (Err(error), Some(retry)) if is_broken_connection(&error) => self.check(self.fetch(retry).await),
+            (fetched, _) => self.check(fetched),
         }
     }
 
-    async fn send(&self, call: RequestBuilder) -> Result<(u16, Vec<u8>), Error> {
-        self.answer(self.fetch(call).await)
+    /// Status and body of a successful response.
+    async fn send(&self, request: RequestBuilder) -> Result<(u16, Vec<u8>), Error> {
+        self.check(self.fetch(request).await)
     }
 
-    async fn fetch(&self, call: RequestBuilder) -> Result<(u16, Vec<u8>), reqwest::Error> {
-        let answer = call.send().await?;
-        let status = answer.status().as_u16();
-        Ok((status, answer.bytes().await?.to_vec()))
+    async fn fetch(&self, request: RequestBuilder) -> Result<(u16, Vec<u8>), reqwest::Error> {
+        let response = request.send().await?;
+        let status = response.status().as_u16();
+        Ok((status, response.bytes().await?.to_vec()))
     }
 
-    /// Opens an answer that is read in pieces.
-    async fn open(&self, call: RequestBuilder) -> Result<Response, Error> {
-        let answer = call.send().await.map_err(|error| self.unreachable(&error))?;
-        let status = answer.status().as_u16();
+    /// A successful response whose body is streamed.
+    async fn open(&self, request: RequestBuilder) -> Result<Response, Error> {
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let status = response.status().as_u16();
         if (200..300).contains(&status) {
-            return Ok(answer);
+            return Ok(response);
         }
-        let body = answer.bytes().await.map_err(|error| self.unreachable(&error))?;
-        Err(self.refused(status, &body))
+        let body = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        Err(self.error_response(status, &body))
     }
 
-    fn answer(&self, fetched: Result<(u16, Vec<u8>), reqwest::Error>) -> Result<(u16, Vec<u8>), Error> {
+    fn check(&self, fetched: Result<(u16, Vec<u8>), reqwest::Error>) -> Result<(u16, Vec<u8>), Error> {
         match fetched {
             Ok((status, body)) if (200..300).contains(&status) => Ok((status, body)),
-            Ok((status, body)) => Err(self.refused(status, &body)),
+            Ok((status, body)) => Err(self.error_response(status, &body)),
             Err(error) => Err(self.unreachable(&error)),
         }
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Error {
-        Error::Unreachable { url: self.base.clone(), cause: cause(error) }
+        Error::Unreachable { url: self.base.clone(), cause: root_cause(error) }
     }
 
-    fn refused(&self, status: u16, body: &[u8]) -> Error {
+    fn error_response(&self, status: u16, body: &[u8]) -> Error {
         match serde_json::from_slice::<Problem>(body) {
             Ok(problem) if !problem.code.is_empty() => Error::Problem(Box::new(problem)),
             _ => {
@@ -221,7 +226,7 @@ impl Client {
         }
     }
 
-    fn read<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, Error> {
+    fn parse<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, Error> {
         serde_json::from_slice(body).map_err(|error| Error::Foreign {
             url: self.base.clone(),
             status: None,
@@ -230,15 +235,15 @@ impl Client {
     }
 }
 
-fn if_match(call: RequestBuilder, revision: Option<u64>) -> RequestBuilder {
+fn if_match(request: RequestBuilder, revision: Option<u64>) -> RequestBuilder {
     match revision {
-        Some(revision) => call.header(IF_MATCH, format!("\"{revision}\"")),
-        None => call,
+        Some(revision) => request.header(IF_MATCH, format!("\"{revision}\"")),
+        None => request,
     }
 }
 
-/// Whether a connection was there and broke: it is worth trying once more, on a new one.
-fn broke(error: &reqwest::Error) -> bool {
+/// Whether an established connection broke, so that a retry on a new one makes sense.
+fn is_broken_connection(error: &reqwest::Error) -> bool {
     !error.is_connect() && !error.is_timeout() && !error.is_builder() && !error.is_redirect()
 }
 
@@ -246,14 +251,11 @@ fn segment(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT).to_string()
 }
 
-/// The innermost reason: the outer ones repeat the address.
-fn cause(error: &reqwest::Error) -> String {
-    let mut inner: &dyn std::error::Error = error;
-    while let Some(source) = inner.source() {
-        inner = source;
+/// The innermost error; the outer ones repeat the address.
+fn root_cause(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
     }
-    inner.to_string()
+    cause.to_string()
 }
-
-#[cfg(test)]
-mod tests;

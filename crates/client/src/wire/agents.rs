@@ -1,4 +1,4 @@
-//! Agents on the wire.
+//! Wire types of agents.
 
 use std::collections::BTreeMap;
 
@@ -7,71 +7,71 @@ use serde_json::Value;
 
 use super::Time;
 
-/// An agent.
+/// A registered agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Agent {
-    /// Its id.
+    /// Unique id.
     pub agent_id: String,
-    /// A name for people.
+    /// Display name.
     pub name: String,
-    /// Who answers for it.
+    /// User on whose behalf the agent acts; null for an agent without sponsor.
     pub sponsor_id: Option<String>,
-    /// The model behind it.
+    /// Model that the agent runs on.
     pub model: Option<String>,
-    /// Its version.
+    /// Version of the agent.
     pub version: Option<String>,
-    /// What it can do.
+    /// Capabilities by which tasks select agents.
     pub capabilities: Vec<String>,
-    /// How many tasks at once.
+    /// Maximum number of tasks at the same time.
     pub max_tasks: u32,
-    /// Tasks it is doing.
+    /// Number of tasks that the agent is applying.
     pub active_tasks: u64,
-    /// Tasks that wait for it.
+    /// Number of tasks that wait for the agent.
     pub queued_tasks: u64,
     /// `active`, `draining` or `offline`.
     pub status: String,
-    /// When it was last heard of.
+    /// Time of the last heartbeat.
     pub last_heartbeat: Time,
-    /// Settings of its own.
+    /// The agent's own settings; the server does not interpret them.
     pub config: BTreeMap<String, Value>,
 }
 
-/// An agent to be registered, or what to change of one.
+/// Registers an agent, or updates one. In an update, absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AgentRequest {
-    /// Its id; only when it is registered.
+    /// Unique id. Required to register an agent; cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
-    /// Who answers for it; the caller, unless an administrator says otherwise. Only when it is registered.
+    /// Sponsor of a new agent; the caller by default. Only administrators may name another user. Cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sponsor_id: Option<String>,
-    /// A name for people; the id, unless said.
+    /// Display name; the id by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
     pub name: Option<String>,
-    /// The model behind it.
+    /// Model that the agent runs on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 256))]
     pub model: Option<String>,
-    /// Its version.
+    /// Version of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 256))]
     pub version: Option<String>,
-    /// What it can do: at most 100.
+    /// Capabilities by which tasks select agents; at most 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_items = 100))]
     pub capabilities: Option<Vec<String>>,
-    /// How many tasks at once: between 1 and 1,000.
+    /// Maximum number of tasks at the same time, from 1 to 1,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1_000))]
     pub max_tasks: Option<u32>,
-    /// Whether it takes no new tasks.
+    /// Whether the agent gets no new tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draining: Option<bool>,
-    /// Settings of its own.
+    /// The agent's own settings; the server does not interpret them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<BTreeMap<String, Value>>,
 }

@@ -1,4 +1,4 @@
-//! Requests to reviewers on the wire, and their answers.
+//! Wire types of approval requests and decisions.
 
 use ade_domain::approval::delegation::Step;
 use ade_domain::approval::policy::Priority;
@@ -8,116 +8,116 @@ use serde::{Deserialize, Serialize};
 
 use super::Time;
 
-/// A request to one person to decide about one task.
+/// An approval request: one reviewer is asked to decide about one task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Approval {
-    /// What it is known by.
+    /// Unique id.
     pub approval_id: String,
-    /// About which task.
+    /// Task to decide about.
     pub task_id: String,
-    /// What the task is about: the first line of its description, at most 200 characters.
+    /// First line of the task description, at most 200 characters.
     #[serde(default)]
     pub task_description: String,
-    /// Who is asked.
+    /// User who is asked to decide.
     pub reviewer_id: String,
-    /// Its name.
+    /// Display name of the reviewer.
     pub reviewer_name: String,
-    /// What became of it.
+    /// Status of the request.
     pub status: ApprovalStatus,
-    /// How urgent it is.
+    /// Urgency, from the policy.
     pub priority: Priority,
-    /// Its place in the queue: the highest comes first.
+    /// Rank in the queue of the reviewer; the highest comes first.
     pub score: u32,
-    /// Who is asked in its place.
+    /// Delegate who is asked instead of this reviewer.
     pub delegated_to: Option<String>,
-    /// How it came to this reviewer.
+    /// Delegations through which the request reached this reviewer.
     pub delegation_chain: Vec<Step>,
-    /// With whom the reviewer agrees without being asked.
+    /// User whose decision this reviewer follows.
     pub follows: Option<String>,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: Time,
-    /// When somebody else is asked.
+    /// Time at which the request escalates if there is no decision.
     pub due_at: Time,
-    /// How often somebody else was asked already.
+    /// Number of escalations so far.
     pub escalation_level: u8,
-    /// When it was answered.
+    /// Time of the decision.
     pub responded_at: Option<Time>,
-    /// With what.
+    /// The decision.
     pub response_action: Option<DecisionKind>,
-    /// Why.
+    /// Reason of the decision.
     pub response_reason: Option<String>,
-    /// By whom.
+    /// User who decided.
     pub reviewed_by: Option<String>,
-    /// For what exactly.
+    /// Digest of the task configuration that is to be approved.
     pub digest: String,
-    /// For which policies.
+    /// Policies that require this approval.
     pub policies: Vec<String>,
     /// Why this reviewer was chosen.
     pub why: Vec<String>,
-    /// How far the task has come; told where the task was looked at.
+    /// State of the task; absent in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_state: Option<State>,
-    /// Grows with every change.
+    /// Incremented with every change.
     pub revision: u64,
 }
 
-/// An answer to a request.
+/// A decision on an approval request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ResponseRequest {
-    /// Why; needed to reject and to request changes.
+    /// Reason; required to reject and to request changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What was looked at: refused if it is not what is proposed.
+    /// Digest of the task that you reviewed. The decision is refused if the task has changed since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9a-fA-F]{64}$"))]
     pub digest: Option<String>,
 }
 
-/// A request is handed on.
+/// Delegates an approval request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DelegateRequest {
-    /// To whom.
+    /// User id of the delegate.
     pub to: String,
 }
 
-/// The same answer to many requests: all of them, or none.
+/// The same decision on many approval requests: all succeed, or none is changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BatchRequest {
-    /// Which: at most 500.
+    /// Approval requests; at most 500.
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 500))]
     pub approval_ids: Vec<String>,
-    /// What to each of them.
+    /// The decision on each of them.
     pub action: DecisionKind,
-    /// Why; needed to reject and to request changes.
+    /// Reason; required to reject and to request changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// How.
+    /// Options of the batch.
     #[serde(default)]
     pub options: BatchOptions,
 }
 
-/// How a batch is answered.
+/// Options of a batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct BatchOptions {
-    /// Past warnings about freshness (admin); never past digest, state or one's own task.
+    /// Ignore freshness warnings (admin). Digest, state and own tasks are always checked.
     pub skip_validation: bool,
-    /// What is approved goes to the head of the apply queue.
+    /// Move approved tasks to the head of the apply queue.
     pub apply_immediately: bool,
 }
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BatchAnswer {
-    /// Each request as it is now, in the order in which they were named.
+    /// The updated approval requests, in the order of the request.
     pub items: Vec<Approval>,
 }

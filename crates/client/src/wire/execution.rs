@@ -1,150 +1,150 @@
-//! Carrying tasks out, on the wire: how it stands, what agents are given, and what they say.
+//! Wire types of executions, and of agents that claim tasks.
 
 use ade_domain::task::{ExecutionResult, FailureCode, HeldLock, Phase};
 use serde::{Deserialize, Serialize};
 
 use super::{Task, Time};
 
-/// How carrying a task out stands.
+/// The execution of a task: the current attempt, or the last one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Execution {
-    /// Grows with every attempt, and with every recovery from one.
+    /// Number of the attempt; incremented with every attempt and every recovery.
     pub attempt: u64,
-    /// Who carries it out, or did.
+    /// Worker or agent that applies the task.
     pub agent_id: String,
-    /// How far it has come.
+    /// Phase of the execution.
     pub phase: Phase,
-    /// Until when it counts as alive without being heard of; nothing once it is over.
+    /// Time until which the worker or agent counts as alive without a heartbeat; null after the end.
     pub lease_until: Option<Time>,
-    /// When it began.
+    /// Start of the attempt.
     pub started_at: Time,
-    /// When it ended.
+    /// End of the attempt.
     pub completed_at: Option<Time>,
-    /// How it ended.
+    /// Result of the attempt.
     pub result: Option<ExecutionResult>,
-    /// What it said, at most 64 KiB of it.
+    /// Output, at most 64 KiB.
     pub output: Option<String>,
-    /// Where all of what it said is kept, if that was more.
+    /// Key of the blob with the complete output, if it is longer.
     pub output_key: Option<String>,
-    /// What went wrong.
+    /// Error message.
     pub error: Option<String>,
-    /// The same in a word.
+    /// Error code.
     pub code: Option<FailureCode>,
-    /// Whether what it changed was changed back; nothing while nobody tried.
+    /// Whether the changes were rolled back; null if no rollback was attempted.
     pub rolled_back: Option<bool>,
-    /// Retries so far.
+    /// Number of retries so far.
     pub retry_count: u32,
-    /// The locks that it holds, with their tokens.
+    /// Locks that are held for the execution, with their fencing tokens.
     pub grants: Vec<HeldLock>,
-    /// An administrator wants it to end.
+    /// Request of an administrator to stop the execution.
     pub stop: Option<Asked>,
-    /// An administrator wants it undone.
+    /// Request of an administrator to roll the execution back.
     pub undo: Option<Asked>,
 }
 
-/// What an administrator asked for.
+/// A request of an administrator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Asked {
-    /// Who.
+    /// User id of the administrator.
     pub by: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
-    /// When.
+    /// Time of the request.
     pub at: Time,
 }
 
-/// An agent asks for work.
+/// Claims a task for an agent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClaimRequest {
-    /// Which agent; the caller itself unless said.
+    /// Agent; the caller by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
-    /// Only tasks of these types.
+    /// Accepted task types; all by default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(max_items = 50))]
     pub types: Vec<String>,
-    /// How long the answer may be held open, at most 60.
+    /// Time to wait for a task, at most 60; by default the server responds at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 60))]
     pub wait_seconds: Option<f64>,
 }
 
-/// A task that an agent carries out from now on.
+/// A claimed task, which the agent must now apply.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Claim {
     /// The task.
     pub task: Task,
-    /// What everything that is said about it must name.
+    /// Number of the attempt; required in every report on this claim.
     pub attempt: u64,
-    /// The locks that are held for it.
+    /// Locks that are held for the task, with their fencing tokens.
     pub grants: Vec<HeldLock>,
-    /// Until when the agent counts as alive without a heartbeat.
+    /// Time until which the agent counts as alive without a heartbeat.
     pub lease_until: Time,
 }
 
-/// An agent is alive.
+/// A heartbeat for a claimed task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AttemptRequest {
-    /// Its attempt.
+    /// Number of the attempt.
     pub attempt: u64,
 }
 
-/// The answer to a sign of life.
+/// The extended lease of a claimed task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Alive {
-    /// Until when the agent counts as alive.
+    /// Time until which the agent counts as alive without a heartbeat.
     pub lease_until: Time,
-    /// Whether an administrator wants it to end: then change nothing more, and report `cancelled`.
+    /// Whether an administrator stopped the task. If so, make no more changes and report `cancelled`.
     pub stop: bool,
 }
 
-/// An agent says what it does.
+/// Appends to the log of a claimed task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LogRequest {
-    /// Its attempt.
+    /// Number of the attempt.
     pub attempt: u64,
-    /// What.
+    /// Text, 1 to 65,536 bytes.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 65_536))]
     pub text: String,
 }
 
-/// Something that was said while a task was carried out.
+/// A line in the log of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogLine {
-    /// Its place; the first is 1.
+    /// Position in the log; the first line has 1.
     pub number: u64,
-    /// By which attempt.
+    /// Attempt that wrote it.
     pub attempt: u64,
-    /// When.
+    /// Time at which it was written.
     pub at: Time,
-    /// What.
+    /// The text.
     pub text: String,
 }
 
-/// An agent says how it ended.
+/// Reports the result of a claimed task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CompleteRequest {
-    /// Its attempt.
+    /// Number of the attempt.
     pub attempt: u64,
-    /// How.
+    /// The result.
     pub result: ExecutionResult,
-    /// What it said.
+    /// Output of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// What went wrong.
+    /// Error message, at most 16,384 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

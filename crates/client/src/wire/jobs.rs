@@ -1,77 +1,78 @@
-//! Jobs and archives on the wire.
+//! Wire types of background jobs and archives.
 
 use serde::{Deserialize, Serialize};
 
 use super::Time;
 
-/// A job, and how it stands.
+/// A background job and its status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Job {
-    /// What it is called.
+    /// Unique name.
     pub name: String,
-    /// What it does.
+    /// What the job does.
     pub about: String,
-    /// How often, in seconds; a day means at midnight UTC.
+    /// Interval in seconds; a daily job runs at midnight UTC.
     pub every_seconds: u64,
     /// `never`, `running`, `ok` or `failing`.
     pub status: String,
-    /// When it is due.
+    /// Time of the next run.
     pub due_at: Option<Time>,
-    /// Who is at it.
+    /// Server that runs it at the moment.
     pub running_by: Option<String>,
-    /// When it was last begun.
+    /// Start of the last run.
     pub started_at: Option<Time>,
-    /// When it last ended.
+    /// End of the last run.
     pub ended_at: Option<Time>,
-    /// Who did it then.
+    /// Server of the last run.
     pub by: Option<String>,
-    /// How much there was to do then.
+    /// Items processed by the last run.
     pub done: u64,
-    /// How often it was done.
+    /// Number of runs.
     pub runs: u64,
-    /// How often it failed since it last worked.
+    /// Failures since the last success.
     pub failures: u32,
-    /// Why it failed the last time, unless it worked since.
+    /// Error of the last run, if it failed.
     pub error: Option<String>,
 }
 
-/// What was taken out of the record, and where it is kept.
+/// A blob with tasks or approval requests that were moved out of the database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Archive {
-    /// What it is known by.
+    /// Unique id.
     pub archive_id: String,
     /// `approvals` or `tasks`.
     pub kind: String,
-    /// The blob.
+    /// Key of the blob.
     pub key: String,
-    /// Tasks that left the record for it.
+    /// Number of archived tasks.
     pub items: u64,
-    /// Bytes of the blob.
+    /// Size of the blob in bytes.
     pub bytes: u64,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: Time,
-    /// When the oldest task in it ended.
+    /// Time at which the oldest task in it ended.
     pub from: Time,
-    /// When the youngest did.
+    /// Time at which the newest task in it ended.
     pub to: Time,
-    /// When it was last brought back.
+    /// Time of the last restore.
     pub restored_at: Option<Time>,
 }
 
-/// What came back from an archive.
+/// The result of restoring an archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Restored {
-    /// From which.
+    /// The restored archive.
     pub archive: Archive,
-    /// How many tasks were not there any more, themselves or their requests, and are again. They stay for 30 days at least.
+    /// Number of tasks that were restored, themselves or their approval requests. They stay in the database for at
+    /// least 30 days.
     pub restored: u64,
-    /// Tasks that were archived once more since, and did not come back from this archive.
+    /// Number of tasks that were skipped because a newer archive contains them.
     #[serde(default)]
     pub outdated: u64,
-    /// Tasks that are archived themselves: their requests come back once they are here.
+    /// Number of tasks that are archived themselves: their approval requests can be restored after the tasks.
     #[serde(default)]
     pub away: u64,
 }

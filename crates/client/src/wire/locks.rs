@@ -1,4 +1,4 @@
-//! Locks, requests for them, tickets, holders and waiters on the wire.
+//! Wire types of locks: requests, grants, tickets, holders, waiters and the wait graph.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use super::Time;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Together with other sharers.
+    /// Together with other shared holders.
     Shared,
     /// Alone.
     Exclusive,
@@ -33,50 +33,51 @@ impl From<ade_domain::lock::Mode> for Mode {
     }
 }
 
-/// A lock that is asked for.
+/// A lock to acquire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LockAsk {
-    /// `task:ID` or `resource:TYPE:ID`; the id may have any characters.
+    /// Name: `task:ID` or `resource:TYPE:ID`. The id may contain any character.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, pattern = "^(task:|resource:[^:]+:)"))]
     pub lock: String,
-    /// Exclusive, unless said otherwise.
+    /// Mode; exclusive by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
 }
 
-/// A request for locks.
+/// Acquires locks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AcquireRequest {
-    /// At most 100; they are taken in one order, all or none.
+    /// Locks to acquire: all or none. At most 100; the server acquires them in one global order.
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 100))]
     pub locks: Vec<LockAsk>,
-    /// Who holds them; the caller itself, unless it may act for others.
+    /// Agent that holds the locks; the caller by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
-    /// Which activity of the agent; activities exclude each other. The agent as a whole, unless said.
+    /// Activity of the agent. Locks of one activity exclude all other activities; by default, the agent as a whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder_id: Option<String>,
-    /// Length of the leases: 30, and at most 300, unless configured otherwise.
+    /// Lease in seconds; 30 by default and at most 300, unless configured otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<f64>,
-    /// How long the answer is held open; with `queue`, how long the ticket waits (60).
+    /// Time to wait for the locks. Without `queue` the response is held open for so long, and by default not at all;
+    /// with `queue` a ticket waits for so long, 60 s by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_seconds: Option<f64>,
-    /// Answer with a ticket instead of holding the answer open.
+    /// Return a ticket instead of holding the response open.
     #[serde(default, skip_serializing_if = "is_false")]
     pub queue: bool,
-    /// Shown to others, and decides which of two equally old holders gives way in a deadlock; the order of a queue does
-    /// not depend on it.
+    /// Shown to others, and selects the victim of a deadlock among equally old holders. It does not change the order of
+    /// a queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
-    /// Shown to others: at most 256 bytes.
+    /// Shown to others; at most 256 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purpose: Option<String>,
-    /// Makes the request repeatable: the same id with the same body answers how the request stands.
+    /// Makes the request idempotent: the same id with the same body returns the state of the earlier request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
 }
@@ -86,279 +87,279 @@ const fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// A lock that was granted.
+/// A granted lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Grant {
-    /// The lock.
+    /// Name of the lock.
     pub lock: String,
-    /// How it is held.
+    /// Mode in which it is held.
     pub mode: Mode,
-    /// Larger than every earlier token of this lock; resources that check it turn former holders away.
+    /// Larger than every earlier token of this lock. A resource that checks tokens can reject former holders.
     pub fencing_token: u64,
-    /// Since when.
+    /// Start of the lease.
     pub acquired_at: Time,
-    /// Until when, unless a heartbeat extends it.
+    /// End of the lease, unless a heartbeat extends it.
     pub expires_at: Time,
 }
 
-/// Every lock of the request is held.
+/// All locks of a request are granted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Grants {
-    /// In the order in which they were taken.
+    /// The grants, in the order of acquisition.
     pub grants: Vec<Grant>,
 }
 
-/// The state of a ticket.
+/// Status of a ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TicketStatus {
-    /// In a queue.
+    /// Waits in a queue.
     Waiting,
-    /// Everything is held; claim it now.
+    /// All locks are reserved: claim the ticket now.
     Ready,
-    /// Claimed: the grants are in force.
+    /// Claimed: the leases are running.
     Granted,
 }
 
-/// A request that waits without an open answer.
+/// A lock request that waits without an open connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Ticket {
-    /// What to poll and to claim with.
+    /// Id to poll and to claim the ticket with.
     pub ticket: String,
-    /// Where it stands.
+    /// Status of the ticket.
     pub status: TicketStatus,
-    /// The lock whose queue it is in.
+    /// Lock in whose queue it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<String>,
-    /// Its position there; the head is 1.
+    /// Position in that queue; the head is 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
-    /// When it gives up waiting.
+    /// Time at which the wait ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Time>,
-    /// When a ready ticket is given to the next one.
+    /// Time until which a ready ticket must be claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_by: Option<Time>,
-    /// The grants, once claimed.
+    /// The grants, once the ticket is claimed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grants: Vec<Grant>,
 }
 
-/// A lock and the token by which it is held.
+/// A lock with the fencing token of its holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HeldLock {
-    /// The lock.
+    /// Name of the lock.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, pattern = "^(task:|resource:[^:]+:)"))]
     pub lock: String,
-    /// The token of its grant.
+    /// Fencing token of the grant.
     pub fencing_token: u64,
 }
 
-/// A heartbeat for all locks of a holder.
+/// Extends the leases of held locks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatRequest {
-    /// Who holds them.
+    /// Agent that holds the locks; the caller by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
-    /// Which activity of the agent.
+    /// Activity of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder_id: Option<String>,
-    /// At most 1,000.
+    /// Held locks; at most 1,000.
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 1_000))]
     pub locks: Vec<HeldLock>,
-    /// Seconds from now; a lease is never shortened. The default length of a lease, unless said.
+    /// New lease in seconds from now, the default lease by default. A lease is never shortened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_extension: Option<f64>,
-    /// The caller's time, for the record.
+    /// The caller's time; informational only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<Time>,
 }
 
-/// Locks to release or to downgrade.
+/// Held locks to release or to downgrade.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HoldRequest {
-    /// Who holds them.
+    /// Agent that holds the locks; the caller by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
-    /// Which activity of the agent.
+    /// Activity of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder_id: Option<String>,
-    /// At most 1,000.
+    /// Held locks; at most 1,000.
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 1_000))]
     pub locks: Vec<HeldLock>,
 }
 
-/// What became of one lock.
+/// The result for one held lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HoldResult {
-    /// The lock.
+    /// Name of the lock.
     pub lock: String,
-    /// Whether it was done.
+    /// Whether the operation succeeded.
     pub ok: bool,
-    /// `LOCK_LOST` if the token is not a current holder's.
+    /// `LOCK_LOST` if the token does not belong to a current holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// How it is held now.
+    /// Mode in which the lock is now held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Until when it is held now.
+    /// End of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
 }
 
-/// What became of every lock of a call, in its order.
+/// The results for all locks of a request, in its order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HoldResults {
-    /// One for each lock.
+    /// One result per lock.
     pub results: Vec<HoldResult>,
 }
 
-/// Is this token a current holder's?
+/// Verifies that a fencing token belongs to a current holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct VerifyRequest {
-    /// The lock.
+    /// Name of the lock.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, pattern = "^(task:|resource:[^:]+:)"))]
     pub lock: String,
-    /// The token.
+    /// The token to verify.
     pub fencing_token: u64,
 }
 
-/// A token that is a current holder's.
+/// A fencing token that belongs to a current holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Verified {
-    /// Always true; otherwise the answer is 409 `LOCK_LOST`.
+    /// Always true; an invalid token is answered with 409 `LOCK_LOST`.
     pub valid: bool,
-    /// Whose it is.
+    /// The holder.
     pub holder: LockHolder,
 }
 
-/// Who holds a lock.
+/// A holder of a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LockHolder {
     /// The agent.
     pub agent_id: String,
-    /// Which of its activities.
+    /// Activity of the agent.
     pub holder_id: String,
-    /// The token of its grant.
+    /// Fencing token of the grant.
     pub fencing_token: u64,
-    /// Since when.
+    /// Start of the lease.
     pub acquired_at: Time,
-    /// Until when.
+    /// End of the lease, unless a heartbeat extends it.
     pub expires_at: Time,
-    /// What for.
+    /// Purpose that the holder stated.
     pub purpose: String,
-    /// How often its lease was extended.
+    /// Number of times the lease was extended.
     pub heartbeat_count: u64,
 }
 
-/// Who waits for a lock.
+/// A waiter in the queue of a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LockWaiter {
-    /// The head is 1; that is the order of the grants.
+    /// Position in the queue, in the order of grants; the head is 1.
     pub position: u64,
     /// The agent.
     pub agent_id: String,
-    /// Which of its activities.
+    /// Activity of the agent.
     pub holder_id: String,
-    /// How it wants to hold.
+    /// Requested mode.
     pub mode: Mode,
-    /// How important it says to be.
+    /// Priority of the request.
     pub priority: i32,
-    /// Since when.
+    /// Time of the request.
     pub requested_at: Time,
-    /// When it gives up.
+    /// Time at which the wait ends.
     pub deadline: Time,
-    /// What for.
+    /// Purpose that the waiter stated.
     pub purpose: String,
 }
 
-/// A lock.
+/// A lock with its holders and waiters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Lock {
-    /// Its name, as it was given.
+    /// Name, as it was given.
     pub lock: String,
-    /// How it is held; null if nobody holds it.
+    /// Mode in which it is held; null if it is free.
     pub mode: Option<Mode>,
-    /// Who holds it.
+    /// Current holders.
     pub holders: Vec<LockHolder>,
-    /// Who waits, in the order of the grants. In lists: the first twenty.
+    /// Waiters, in the order of grants; in lists only the first twenty.
     pub queue: Vec<LockWaiter>,
-    /// How many wait.
+    /// Number of all waiters.
     pub queue_length: u64,
 }
 
-/// A holder.
+/// An agent and its activity.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HolderRef {
     /// The agent.
     pub agent_id: String,
-    /// Which of its activities.
+    /// Activity of the agent.
     pub holder_id: String,
 }
 
-/// Someone waits for a lock, and who is in the way.
+/// A waiter in the wait graph, with those it waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GraphWait {
     /// The agent.
     pub agent_id: String,
-    /// Which of its activities.
+    /// Activity of the agent.
     pub holder_id: String,
-    /// How it wants to hold.
+    /// Requested mode.
     pub mode: Mode,
-    /// What it waits for.
+    /// Lock that it waits for.
     pub waits_for: String,
-    /// Who holds that.
+    /// Current holders of that lock.
     pub holders: Vec<HolderRef>,
-    /// Who waits just before it and could not hold together with it.
+    /// The waiters directly ahead of it with an incompatible mode.
     pub ahead: Vec<HolderRef>,
 }
 
-/// Who waits for whom.
+/// The wait graph: who waits for whom.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Graph {
-    /// The waits: at most 1,000.
+    /// Waiters; at most 1,000.
     pub waits: Vec<GraphWait>,
 }
 
-/// One step of a deadlock; the next one's holder is in the way, and the last waits for the first.
+/// An edge of a deadlock cycle: this holder waits for the holder of the next edge, and the last one for the first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CycleEdge {
     /// The agent.
     pub agent_id: String,
-    /// Which of its activities.
+    /// Activity of the agent.
     pub holder_id: String,
-    /// What it waited for.
+    /// Lock that it waited for.
     pub waits_for: String,
 }
 
-/// Who was taken a lock from.
+/// A lock that was broken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Broken {
-    /// The lock.
+    /// Name of the lock.
     pub lock: String,
-    /// Who held it; nobody, if it was free.
+    /// Former holders; empty if the lock was free.
     pub holders: Vec<LockHolder>,
 }

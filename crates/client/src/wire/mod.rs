@@ -1,15 +1,15 @@
-//! What goes over the wire: snake_case JSON, times in RFC 3339 with microseconds. Unknown fields are refused in requests
-//! and ignored in answers.
+//! Wire types of the HTTP API: snake_case JSON, times in RFC 3339 with microseconds. Unknown fields are rejected in
+//! requests and ignored in responses.
 
 mod agents;
 mod approvals;
+mod audit;
 mod execution;
 mod jobs;
 mod locks;
-mod log;
-mod people;
 mod rules;
 mod tasks;
+mod users;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,6 +20,7 @@ use serde_json::Value;
 
 pub use agents::{Agent, AgentRequest};
 pub use approvals::{Approval, BatchAnswer, BatchOptions, BatchRequest, DelegateRequest, ResponseRequest};
+pub use audit::{AuditEntry, AuditVerdict, BadEntry, Day, InboxMessage, Overview, UserStats};
 pub use execution::{
     Alive, Asked, AttemptRequest, Claim, ClaimRequest, CompleteRequest, Execution, LogLine, LogRequest,
 };
@@ -29,8 +30,6 @@ pub use locks::{
     HoldRequest, HoldResult, HoldResults, HolderRef, Lock, LockAsk, LockHolder, LockWaiter, Mode, Ticket,
     TicketStatus, Verified, VerifyRequest,
 };
-pub use log::{AuditEntry, AuditVerdict, BadEntry, Day, InboxMessage, Overview, UserStats};
-pub use people::{Session, SignIn, Token, TokenRequest, User, UserPatch, UserRequest};
 pub use rules::{
     Delegation, DelegationRequest, Feature, FeatureRequest, Policy, PolicyRequest, PolicyRules,
     RegisteredResource, Replay, ReplayedTask, ResourceRequest, Setting, SettingRequest, SimulatedRequirement,
@@ -40,8 +39,9 @@ pub use tasks::{
     Comment, CommentRequest, LockPreview, Metadata, OverrideAsked, OverrideRequest, PreviewRequest, Reason,
     Reopened, Risk, Task, TaskRequest, TaskStats,
 };
+pub use users::{Session, SignIn, Token, TokenRequest, User, UserPatch, UserRequest};
 
-/// A time, in UTC with microseconds.
+/// A time in UTC with microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub Timestamp);
 
@@ -84,8 +84,8 @@ impl utoipa::PartialSchema for Time {
 #[cfg(feature = "openapi")]
 impl utoipa::ToSchema for Time {}
 
-/// A field that was given, if only as null: null and nothing at all are not the same.
-fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+/// Distinguishes null from an absent field: null is `Some(None)`.
+fn nullable<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
@@ -95,48 +95,48 @@ fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Page<T> {
-    /// What was found.
+    /// Items of this page.
     pub items: Vec<T>,
-    /// Where the next page begins; null at the end.
+    /// Cursor of the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// Something wrong with a part of a request.
+/// An invalid part of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FieldError {
-    /// Where: a JSON pointer into the body, or `?name` for a parameter.
+    /// JSON pointer into the body, `?name` for a query parameter, or the name of a header.
     pub pointer: String,
-    /// What.
+    /// What is wrong.
     pub detail: String,
 }
 
-/// Why a request failed (RFC 9457), with the facts that its code promises.
+/// An error response (RFC 9457) with extension members that depend on its code.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {
-    /// Always `about:blank`; the code says which problem it is.
+    /// Always `about:blank`; `code` identifies the problem.
     #[serde(rename = "type", default)]
     pub kind: String,
-    /// The status in words.
+    /// Reason phrase of the status.
     #[serde(default)]
     pub title: String,
-    /// The status.
+    /// HTTP status.
     #[serde(default)]
     pub status: u16,
-    /// What happened, and what to do next.
+    /// What failed, why, and what to do.
     #[serde(default)]
     pub detail: String,
-    /// What programs go by.
+    /// Stable code for programs.
     #[serde(default)]
     pub code: String,
-    /// `holders`, `queue_length`, `cycle`, `results`, `errors` and others, as the code promises.
+    /// Extension members such as `holders`, `queue_length`, `cycle`, `results` or `errors`.
     #[serde(flatten)]
     pub facts: BTreeMap<String, Value>,
 }
 
 impl Problem {
-    /// A fact, if it is there and readable.
+    /// An extension member, if it is present and has this type.
     #[must_use]
     pub fn fact<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Option<T> {
         self.facts.get(name).and_then(|value| serde_json::from_value(value.clone()).ok())

@@ -1,5 +1,4 @@
-//! What reviews are decided by, on the wire: policies, delegations, registered resources, settings, flags; and what would
-//! happen if.
+//! Wire types of policies, delegations, registered resources, settings, feature flags and simulations.
 
 use ade_domain::approval::assignment::ConsideredPolicy;
 use ade_domain::approval::delegation::{Conditions, Kind, Step};
@@ -8,344 +7,345 @@ use ade_domain::approval::window::Window;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{LockPreview, Risk, TaskRequest, Time, given};
+use super::{LockPreview, Risk, TaskRequest, Time, nullable};
 
-/// What a policy asks for, and when.
+/// The rules of a policy: which tasks it applies to, and which approvals it requires.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PolicyRules {
-    /// Types of tasks; none: all.
+    /// Task types that it applies to; empty for all.
     pub task_types: Vec<String>,
-    /// Patterns of resources; none: all.
+    /// Resource patterns that it applies to; empty for all.
     pub resource_patterns: Vec<String>,
-    /// How many different people must agree.
+    /// Number of different users who must approve.
     pub min_approvers: u32,
-    /// Roles of which each must be represented.
+    /// Roles of which each must be represented among the approvers.
     pub required_roles: Vec<String>,
-    /// Exactly these are asked, if there are any.
+    /// The only reviewers who are asked; empty to choose them by role.
     pub reviewers: Vec<String>,
-    /// It applies from this risk on.
+    /// Risk score from which the policy applies.
     pub risk_threshold: u8,
-    /// When nobody needs to be asked.
+    /// Condition under which a task is approved automatically.
     pub auto_approve_if: Option<AutoApprove>,
-    /// Who is asked when reviewers without a manager do not answer.
+    /// Role to which requests of reviewers without a manager escalate; null for administrators.
     pub escalation_role: Option<String>,
-    /// How many must say no.
+    /// Number of rejections that reject the task.
     pub reject_threshold: u32,
-    /// How urgent its requests are.
+    /// Priority of its approval requests.
     pub priority: Priority,
-    /// When it applies; outside it does not match.
+    /// Time window in which the policy applies; null for always.
     pub window: Option<Window>,
 }
 
-/// A policy.
+/// A policy with its rules in force and its draft.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Policy {
-    /// What it is known by.
+    /// Unique id.
     pub policy_id: String,
-    /// A name for people.
+    /// Unique display name.
     pub name: String,
     /// Whether it is in force.
     pub active: bool,
-    /// What is in force, or else what is drafted.
+    /// The rules in force, or the draft if the policy is not active.
     #[serde(flatten)]
     pub rules: PolicyRules,
-    /// What is drafted, if it is not what is in force.
+    /// The draft, if it differs from the rules in force.
     pub draft: Option<PolicyRules>,
-    /// Grows with every change.
+    /// Incremented with every change.
     pub revision: u64,
 }
 
-/// A policy to be made, or what changes about one.
+/// Creates a policy, or updates its draft. In an update, absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRequest {
-    /// A name for people, unlike any other. Needed for a new one.
+    /// Unique display name. Required to create a policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128))]
     pub name: Option<String>,
-    /// Types of tasks; none: all.
+    /// Task types that it applies to; empty for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_items = 200))]
     pub task_types: Option<Vec<String>>,
-    /// Patterns of resources, such as `database:*`, or `prod-*` for ids alone; none: all.
+    /// Resource patterns such as `database:*`, or `prod-*` for ids of any type; empty for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_items = 200))]
     pub resource_patterns: Option<Vec<String>>,
-    /// How many different people must agree; one, unless said.
+    /// Number of different users who must approve; 1 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 50))]
     pub min_approvers: Option<u32>,
-    /// Roles of which each must be represented.
+    /// Roles of which each must be represented among the approvers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_items = 200))]
     pub required_roles: Option<Vec<String>>,
-    /// Exactly these are asked, if there are any.
+    /// The only reviewers who are asked; empty to choose them by role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_items = 200))]
     pub reviewers: Option<Vec<String>>,
-    /// It applies from this risk on.
+    /// Risk score from which the policy applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 100))]
     pub risk_threshold: Option<u8>,
-    /// When nobody needs to be asked; null for never.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    /// Condition under which a task is approved automatically; null for never.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<AutoApprove>))]
     pub auto_approve_if: Option<Option<AutoApprove>>,
-    /// Who is asked when reviewers without a manager do not answer; null for administrators.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    /// Role to which requests of reviewers without a manager escalate; null for administrators.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub escalation_role: Option<Option<String>>,
-    /// How many must say no; one, unless said.
+    /// Number of rejections that reject the task; 1 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 50))]
     pub reject_threshold: Option<u32>,
-    /// How urgent its requests are.
+    /// Priority of its approval requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
-    /// When it applies; null for always.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    /// Time window in which the policy applies; null for always.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Window>))]
     pub window: Option<Option<Window>>,
-    /// Whether it is in force at once; otherwise it is drafted. `false` on one that is in force takes it out of force.
+    /// True puts the policy in force at once; otherwise the change is a draft. False takes an active policy out of
+    /// force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
 }
 
-/// Who stands in for whom.
+/// A delegation: a delegate gets the owner's approval requests, or the owner follows the delegate's decisions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Delegation {
-    /// What it is known by.
+    /// Unique id.
     pub delegation_id: String,
-    /// Whose requests.
+    /// User whose approval requests are delegated.
     pub owner_id: String,
-    /// Go to whom, or follow whom.
+    /// The delegate, or the user whose decisions the owner follows.
     pub delegate_to: String,
-    /// Which of both.
+    /// `delegate` or `follow`.
     pub kind: Kind,
-    /// For which tasks.
+    /// Tasks that it applies to.
     pub conditions: Conditions,
-    /// Whether the delegate's own delegations count as well.
+    /// Whether the delegate's own delegations apply as well.
     pub cascade: bool,
-    /// Whether it is in force at all.
+    /// Whether it is in force.
     pub active: bool,
-    /// From when on.
+    /// Start of validity; null for no start.
     pub valid_from: Option<Time>,
-    /// Until before when.
+    /// End of validity (exclusive); null for no end.
     pub valid_until: Option<Time>,
-    /// Grows with every change.
+    /// Incremented with every change.
     pub revision: u64,
 }
 
-/// A delegation to be made, or what changes about one.
+/// Creates a delegation, or updates one. In an update, absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DelegationRequest {
-    /// Whose requests; the caller's, unless an administrator says otherwise.
+    /// User whose approval requests are delegated; the caller by default. Only administrators may name another user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_id: Option<String>,
-    /// Go to whom, or follow whom. Needed for a new one.
+    /// The delegate, or the user whose decisions the owner follows. Required to create a delegation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegate_to: Option<String>,
-    /// Which of both: `delegate`, unless said.
+    /// `delegate` (default) or `follow`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<Kind>,
-    /// For which tasks; all, unless said.
+    /// Tasks that it applies to; all by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conditions: Option<Conditions>,
-    /// Whether the delegate's own delegations count as well; they do, unless said.
+    /// Whether the delegate's own delegations apply as well; true by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cascade: Option<bool>,
-    /// Whether it is in force; it is, unless said.
+    /// Whether it is in force; true by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
-    /// From when on; null for always.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    /// Start of validity; null for no start.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Time>))]
     pub valid_from: Option<Option<Time>>,
-    /// Until before when; null for ever.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    /// End of validity (exclusive); null for no end.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Time>))]
     pub valid_until: Option<Option<Time>>,
 }
 
-/// How critical resources are.
+/// Resources in the registry, with their criticality for the risk score.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RegisteredResource {
-    /// Which: a pattern on `type:id`, or on ids alone.
+    /// Pattern of `type:id`, or of ids of any type.
     pub pattern: String,
-    /// From 0 to 100.
+    /// Criticality from 0 to 100.
     pub criticality: u8,
-    /// What depends on them, as `type:id`.
+    /// Resources that depend on them, as `type:id`.
     pub dependents: Vec<String>,
-    /// Grows with every change.
+    /// Incremented with every change.
     pub revision: u64,
 }
 
-/// Resources to be registered, or what changes about them.
+/// Registers resources, or updates their registration. In an update, absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ResourceRequest {
-    /// Which. Needed for new ones, and never changed.
+    /// Pattern of `type:id`, or of ids of any type. Required to register; cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 512))]
     pub pattern: Option<String>,
-    /// From 0 to 100. Needed for new ones.
+    /// Criticality from 0 to 100. Required to register.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 100))]
     pub criticality: Option<u8>,
-    /// What depends on them, as `type:id`: at most 1,000.
+    /// Resources that depend on them, as `type:id`; at most 1,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_items = 1_000))]
     pub dependents: Option<Vec<String>>,
 }
 
-/// A setting that is changed while servers run.
+/// A setting that is shared by all servers and can be changed at runtime.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Setting {
-    /// Its name, such as `approval:validity`.
+    /// Unique name, such as `approval:validity`.
     pub name: String,
-    /// What it is.
+    /// Current value.
     pub value: Value,
     /// What it does.
     pub about: String,
-    /// Whether nobody changed it.
+    /// Whether it has its default value.
     pub is_default: bool,
-    /// Grows with every change; 0 as long as nobody changed it.
+    /// Incremented with every change; 0 for the default value.
     pub revision: u64,
 }
 
-/// What a setting becomes.
+/// Changes a setting.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SettingRequest {
-    /// What it becomes.
+    /// New value.
     pub value: Value,
 }
 
-/// Something that can be switched on and off.
+/// A feature flag.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Feature {
-    /// Its name.
+    /// Unique name.
     pub flag: String,
-    /// Whether it is on.
+    /// Whether the feature is enabled.
     pub enabled: bool,
     /// What it does.
     pub about: String,
-    /// Grows with every change; 0 as long as nobody changed it.
+    /// Incremented with every change; 0 for the default value.
     pub revision: u64,
 }
 
-/// Whether something is switched on.
+/// Enables or disables a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FeatureRequest {
-    /// Whether it is on.
+    /// Whether the feature is enabled.
     pub enabled: bool,
 }
 
-/// What would happen if.
+/// Simulates the submission of a task. Either `task_id` or `task` is required.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SimulationRequest {
-    /// A task that is there, as it is.
+    /// An existing task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<String>,
-    /// An imagined one; one of both.
+    /// A task that does not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskRequest>,
-    /// When; now, unless said.
+    /// Time of the submission; now by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Time>,
-    /// Policies as if they were in force, each in the place of the one with its name.
+    /// Policies to assume in force, at most 20. Each replaces the active policy with the same name.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
+    #[cfg_attr(feature = "openapi", schema(max_items = 20))]
     pub policies: Vec<PolicyRequest>,
 }
 
-/// What would happen.
+/// The outcome of a simulation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Simulation {
-    /// How dangerous it is.
+    /// Risk of the task.
     pub risk: Risk,
     /// `reviewing`, `auto_approved` or `no_quorum`.
     pub outcome: String,
-    /// Why, for the last two.
+    /// Why it would be approved automatically, or why there is no quorum.
     pub why: Option<String>,
-    /// Which policies were looked at, and why they count or do not.
+    /// Policies that were considered, and why they apply or not.
     pub policies: Vec<ConsideredPolicy>,
-    /// What would have to be satisfied.
+    /// Approvals that would be required.
     pub requirements: Vec<SimulatedRequirement>,
-    /// The least number of approvals that would satisfy all.
+    /// Minimum number of approvals that would satisfy all requirements.
     pub required_count: u32,
-    /// Who would be asked.
+    /// Reviewers who would be asked.
     pub reviewers: Vec<SimulatedReviewer>,
-    /// Who or what would be passed by, and why.
+    /// Candidates who would be skipped, and why.
     pub passed_by: Vec<String>,
-    /// The locks that applying it needs, as they are now.
+    /// Locks that applying the task needs, with their current state.
     pub lock_preview: Vec<LockPreview>,
 }
 
-/// What would have to be satisfied.
+/// Approvals that a policy would require.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SimulatedRequirement {
-    /// Whose.
+    /// The policy.
     pub policy: String,
-    /// How many different people.
+    /// Number of different users who must approve.
     pub min_approvers: u32,
-    /// Roles of which each must be represented.
+    /// Roles of which each must be represented among the approvers.
     pub required_roles: Vec<String>,
-    /// Whose answers would count.
+    /// Users whose approvals would count.
     pub reviewers: Vec<String>,
 }
 
-/// Somebody who would be asked.
+/// A reviewer who would be asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SimulatedReviewer {
-    /// Who.
+    /// The reviewer.
     pub reviewer_id: String,
-    /// For which policies.
+    /// Policies that require the approval.
     pub policies: Vec<String>,
-    /// In whose place.
+    /// Users on whose behalf the reviewer decides.
     pub stands_for: Vec<String>,
-    /// How it came to that.
+    /// Delegations through which the request would reach the reviewer.
     pub delegation_chain: Vec<Step>,
-    /// Why.
+    /// Why this reviewer would be chosen.
     pub why: Vec<String>,
 }
 
-/// Past tasks that would have gone another way.
+/// Past tasks with a different outcome under the draft of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Replay {
-    /// Which policy was replayed.
+    /// The replayed policy.
     pub policy_id: String,
-    /// The tasks, the newest first.
+    /// The tasks, newest first.
     pub differs: Vec<ReplayedTask>,
 }
 
-/// A past task that would have gone another way.
+/// A past task with a different outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReplayedTask {
-    /// Which.
+    /// The task.
     pub task_id: String,
-    /// What was asked for then, by the rules of today.
+    /// Approvals required without the draft, by the current rules.
     pub was: String,
-    /// What would be asked for.
+    /// Approvals required with the draft.
     pub would_be: String,
 }

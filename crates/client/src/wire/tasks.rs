@@ -1,4 +1,4 @@
-//! Tasks on the wire: what is to be done, how dangerous it is, and who must agree.
+//! Wire types of tasks, their risk, preview, comments and statistics.
 
 use std::collections::BTreeMap;
 
@@ -9,96 +9,96 @@ use ade_domain::task::{Config, Lineage, Preview, PreviewChange, Resource, Rollba
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Execution, Mode, Time, given};
+use super::{Execution, Mode, Time, nullable};
 
-/// A task.
+/// A task: a proposed change that is reviewed and then applied.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Task {
-    /// What it is known by.
+    /// Unique id.
     pub task_id: String,
-    /// How far it has come.
+    /// State in the lifecycle.
     pub state: State,
-    /// Grows with every change.
+    /// Incremented with every change.
     pub revision: u64,
-    /// What an approval is given for: SHA-256 over the canonical form of config.
+    /// SHA-256 of the canonical form of `config`. Approvals are given for this digest.
     pub digest: String,
-    /// What is to be done.
+    /// What the task does.
     pub config: Config,
-    /// What is said about it besides.
+    /// Author, team, ticket, tags and history.
     pub metadata: Metadata,
-    /// How dangerous it is.
+    /// Risk, once it is assessed.
     pub risk: Option<Risk>,
-    /// What it would change.
+    /// Changes that applying the task would make.
     pub preview: Preview,
-    /// The locks that applying it needs, as they were when it was submitted.
+    /// Locks that applying the task needs, with their state at submission.
     pub lock_preview: Vec<LockPreview>,
-    /// What must be satisfied, and how far that has come.
+    /// Approvals required, and their progress.
     pub requirements: Vec<Progress>,
-    /// The least number of approvals that would satisfy all requirements from the beginning.
+    /// Minimum number of approvals that would satisfy all requirements from the beginning.
     pub required_count: u32,
-    /// The archive that has its requests, once they left the record: 30 days after it ended.
+    /// Archive with the approval requests. They are archived 30 days after the task ended.
     #[serde(default)]
     pub requests_archive: Option<String>,
-    /// Which policies were looked at, and why they count or do not.
+    /// Policies that were considered, and why they apply or not.
     pub policies: Vec<ConsideredPolicy>,
-    /// Who or what was passed by when reviewers were chosen, and why.
+    /// Candidates who were skipped as reviewers, and why.
     pub passed_by: Vec<String>,
-    /// Why nobody had to be asked, if so.
+    /// Why the task was approved automatically.
     pub auto_approved: Option<String>,
-    /// An override that waits for a second administrator.
+    /// Override that waits for confirmation by a second administrator.
     pub override_asked: Option<OverrideAsked>,
-    /// Why its review began anew the last time, if it did.
+    /// Why the review was restarted the last time.
     #[serde(default)]
     pub reopened: Option<Reopened>,
-    /// Whether it goes before all others.
+    /// Whether it is applied before all other tasks.
     pub forced: bool,
-    /// What the caller can do with it now.
+    /// Commands that the caller may use on the task now.
     pub allowed: Vec<String>,
-    /// Who tries to carry it out, or tried last since it changed last.
+    /// Worker or agent that claimed the task last since its last change.
     #[serde(default)]
     pub claimed_by: Option<String>,
-    /// How carrying it out stands, once somebody began to.
+    /// Current or last execution.
     pub execution: Option<Execution>,
-    /// The task that it was made of.
+    /// Task from which it was resubmitted.
     pub predecessor: Option<String>,
 }
 
-/// What is said about a task besides what is to be done.
+/// Author, team, ticket, tags and history of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Metadata {
-    /// Who wants it.
+    /// User id of the author.
     pub author_id: String,
-    /// The author's name when it was made.
+    /// Display name of the author at creation.
     pub author_name: String,
-    /// For which team.
+    /// Team.
     pub team: Option<String>,
-    /// For which ticket.
+    /// Reference to a ticket.
     pub ticket_ref: Option<String>,
-    /// Words to find it by.
+    /// Tags to find the task by.
     pub tags: Vec<String>,
-    /// Through whom it came.
+    /// Agents and users through whom the task was created.
     pub lineage: Lineage,
-    /// When it came into each state for the last time.
+    /// Time at which the task entered each state for the last time.
     pub since: BTreeMap<String, Time>,
 }
 
-/// How dangerous a task is, and why.
+/// The risk of a task, with its factors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Risk {
-    /// From 0 to 100.
+    /// Score from 0 to 100.
     pub score: u8,
-    /// In a word.
+    /// Level that the score belongs to.
     pub level: Level,
-    /// What it is made of.
+    /// Factors of the score.
     pub factors: Vec<Factor>,
-    /// Whether nobody needs to be asked.
+    /// Whether the task can be approved automatically.
     pub auto_approvable: bool,
-    /// When.
+    /// Time of the assessment.
     pub assessed_at: Time,
-    /// By which way of scoring.
+    /// Scoring method.
     pub assessed_by: String,
 }
 
@@ -106,187 +106,187 @@ pub struct Risk {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LockPreview {
-    /// Which.
+    /// Name of the lock.
     pub lock: String,
-    /// How.
+    /// Required mode.
     pub mode: Mode,
-    /// Who holds it.
+    /// Current holders.
     pub holders: Vec<String>,
-    /// How many wait for it.
+    /// Number of waiters.
     pub queue_length: usize,
-    /// How long it would take to get it, as far as anybody can tell.
+    /// Estimated wait in seconds.
     pub expected_wait_seconds: f64,
-    /// Whether nobody could tell: the locks were away.
+    /// Whether the lock store was unavailable, so that the state is unknown.
     pub unavailable: bool,
 }
 
-/// An override that waits for a second administrator.
+/// An override that waits for confirmation by a second administrator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OverrideAsked {
-    /// By whom.
+    /// Administrator who requested it.
     pub by: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
-    /// For which incident.
+    /// Incident ticket.
     pub incident_ticket: String,
-    /// When; a second administrator has an hour.
+    /// Time of the request. It must be confirmed within an hour.
     pub at: Time,
 }
 
-/// Why a review began anew: what was said before does not count.
+/// Why a review was restarted. Earlier decisions do not count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Reopened {
-    /// Why: what would change is not what was approved (`STALE_PREVIEW: …`), the approval grew too old (`EXPIRED: …`), or
-    /// somebody changed the task.
+    /// Reason: the preview changed after approval (`STALE_PREVIEW: …`), the approval expired (`EXPIRED: …`), or the
+    /// task was changed.
     pub why: String,
-    /// When.
+    /// Time of the restart.
     pub at: Time,
 }
 
-/// What an agent says about what its task would change.
+/// A preview that an agent supplies for its own task.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PreviewRequest {
-    /// What would change: at most 1,000.
+    /// Changes; at most 1,000.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(max_items = 1_000))]
     pub changes: Vec<PreviewChange>,
-    /// What to look at twice.
+    /// Warnings for the reviewers.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(max_items = 100))]
     pub warnings: Vec<String>,
-    /// What would go wrong.
+    /// Errors that applying the task would cause.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(max_items = 100))]
     pub errors: Vec<String>,
 }
 
-/// A task to be made, or what changes about one: there each field is optional.
+/// Creates a task, or updates one. In an update, absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TaskRequest {
-    /// What kind of task it is: policies and the history of failures go by it. Needed for a new one.
+    /// Task type, which selects policies and the failure history. Required to create a task.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
     pub task_type: Option<String>,
-    /// Which version of that kind; `1`, unless said.
+    /// Version of the task type; `1` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
     pub version: Option<String>,
-    /// What it is, for people. Needed for a new one.
+    /// Description for reviewers. Required to create a task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 16_384))]
     pub description: Option<String>,
-    /// Who carries it out: `agent` or `noop`; `agent`, unless said.
+    /// Executor: `agent` (default), `command`, `files`, `http`, `noop` or `sql`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(pattern = "^(agent|command|files|http|noop|sql)$"))]
     pub executor: Option<String>,
-    /// What the executor needs to know.
+    /// Parameters of the executor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub parameters: Option<Map<String, Value>>,
-    /// What it touches.
+    /// Resources that the task changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_items = 100))]
     pub resources: Option<Vec<Resource>>,
-    /// What happens when it fails; automatic, unless said.
+    /// What happens after a failure; automatic rollback by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollback_strategy: Option<RollbackStrategy>,
-    /// How long carrying it out may take.
+    /// Maximum execution time in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 86_400))]
     pub timeout_seconds: Option<u32>,
-    /// 0 to 100; 50, unless said.
+    /// Priority from 0 to 100; 50 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 100))]
     pub priority: Option<u8>,
-    /// For which team; null for none.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    /// Team; null for none.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, min_length = 1, max_length = 256))]
     pub team: Option<Option<String>>,
-    /// For which ticket; null for none.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    /// Reference to a ticket; null for none.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, min_length = 1, max_length = 256))]
     pub ticket_ref: Option<Option<String>>,
-    /// Words to find it by: at most 50.
+    /// Tags to find the task by; at most 50.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_items = 50))]
     pub tags: Option<Vec<String>>,
-    /// Through whom it came; every human in it belongs to its authors.
+    /// Agents and users through whom the task was created. Every user in it counts as an author.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lineage: Option<Lineage>,
-    /// What it would change, as its agent says; for the executor `agent`.
+    /// Preview, for the executor `agent` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<PreviewRequest>,
 }
 
-/// Why something is done.
+/// A reason for an action.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Reason {
-    /// Why; it is kept in the audit log.
+    /// Reason, recorded in the audit log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// A decision past the policies.
+/// Requests an override of the policies.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OverrideRequest {
-    /// Why.
+    /// Reason. Required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// For which incident.
+    /// Incident ticket. Required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incident_ticket: Option<String>,
 }
 
-/// Something to be said about a task.
+/// Comments on a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CommentRequest {
-    /// What: 1 to 16,384 bytes.
+    /// Text, 1 to 16,384 bytes.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 16_384))]
     pub text: String,
 }
 
-/// Something that was said about a task.
+/// A comment on a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Comment {
-    /// What it is known by.
+    /// Unique id.
     pub comment_id: String,
-    /// About which task.
+    /// The task.
     pub task_id: String,
-    /// By whom.
+    /// User who wrote it.
     pub author_id: String,
-    /// What.
+    /// The text.
     pub text: String,
-    /// When.
+    /// Time of creation.
     pub created_at: Time,
 }
 
-/// How long a task took on its way.
+/// Review statistics of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TaskStats {
-    /// Which.
+    /// The task.
     pub task_id: String,
-    /// Seconds from its submission until it was decided; null if it was not.
+    /// Seconds from submission to decision; null if undecided.
     pub decided_after_seconds: Option<f64>,
-    /// People who were asked.
+    /// Number of reviewers who were asked.
     pub asked: usize,
-    /// People who answered.
+    /// Number of reviewers who decided.
     pub answered: usize,
-    /// How often somebody else had to be asked.
+    /// Number of escalations.
     pub escalations: u64,
-    /// What was said about it.
+    /// Number of comments.
     pub comments: usize,
 }

@@ -1,11 +1,11 @@
-//! Requests to reviewers: listed, answered, handed on, one by one or many at once.
+//! Approval routes: list, approve, reject, request changes, delegate; one request or a batch.
 
 #![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
 
 use ade_app::Outcome;
-use ade_app::tasks::{Batch, Response as Said, Whose};
+use ade_app::tasks::{Batch, Response as ReviewDecision, Whose};
 use ade_client::wire;
-use ade_domain::approval::{ApprovalStatus, DecisionKind};
+use ade_domain::approval::{Approval, ApprovalStatus, DecisionKind};
 use ade_domain::people::UserId;
 use ade_domain::task::Digest;
 use axum::Json;
@@ -17,15 +17,15 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
-use super::App;
-use super::answers::{Always, Guarded, OfBody, OfDecision, OfPost};
-use super::convert::{self, reviews as told};
-use super::extract::{PageParams, Params, Segment};
-use crate::caller::Caller;
-use crate::posted::Posted;
-use crate::problem::{Answer, Problem};
+use super::{AppState, convert};
+use crate::auth::Caller;
+use crate::http::extract::{PathParam, QueryParams};
+use crate::http::idempotency::IdempotentPost;
+use crate::http::openapi::responses::{BodyErrors, CommonErrors, DecisionErrors, IdempotencyErrors};
+use crate::http::paging::{JsonPage, PageParams};
+use crate::http::problem::{ApiResult, Problem};
 
-pub(super) fn routes() -> OpenApiRouter<App> {
+pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(list))
         .routes(routes!(batch))
@@ -40,164 +40,166 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListParams {
-    /// To this person; `me`, unless said, `*` for everybody. Others' requests are for administrators and auditors.
+    /// Reviewer: a user id, `me` (default), or `*` for all. Only administrators and auditors see requests of others.
     reviewer: Option<String>,
-    /// In this status, such as `PENDING`.
+    /// Status, such as `PENDING`.
     #[param(value_type = Option<ApprovalStatus>)]
     status: Option<String>,
-    /// At most 200; 50 unless said.
+    /// Page size; 50 by default, at most 200.
     #[param(minimum = 1, maximum = 200)]
     limit: Option<usize>,
-    /// Where the last page ended.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
-/// Requests, the highest score first
+/// List approval requests, highest score first.
 #[utoipa::path(get, path = "/approvals", operation_id = "list_approvals", tag = "approvals", params(ListParams), responses(
-    (status = 200, description = "A page of requests", body = wire::Page<wire::Approval>),
-    Always,
-    Guarded,
+    (status = 200, description = "A page of approval requests", body = wire::Page<wire::Approval>),
+    CommonErrors,
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Params(params): Params<ListParams>,
-) -> Answer<Json<wire::Page<wire::Approval>>> {
+    QueryParams(params): QueryParams<ListParams>,
+) -> ApiResult<JsonPage<wire::Approval>> {
     let ListParams { reviewer, status, limit, cursor } = params;
-    let page = PageParams::of(limit, cursor);
-    let limit = page.limit()?;
-    let status: Option<ApprovalStatus> = match status {
-        None => None,
-        Some(word) => {
-            let known = serde_json::from_value(serde_json::Value::String(word));
-            Some(known.map_err(|_| {
-                Problem::invalid_at("?status", "is not a status of requests, such as PENDING")
-            })?)
-        }
-    };
-    let whose = match reviewer.as_deref() {
+    let page = PageParams::new(limit, cursor);
+    let fetch_limit = page.fetch_limit_u32()?;
+    let status = status.as_deref().map(parse_status).transpose()?;
+    let owner = match reviewer.as_deref() {
         None | Some("me") => Whose::Own,
         Some("*") => Whose::Anybody,
         Some(other) => Whose::Of(UserId::new(other)),
     };
-    let after = page.cursor.as_deref().filter(|cursor| !cursor.is_empty()).map(after).transpose()?;
-    let found = app.reviews.approvals(&whose, status, after, page.one_more()?, &caller).await?;
-    let cursor = |one: &ade_domain::approval::Approval| format!("{}-{}", one.score, one.approval_id);
-    let about = app.reviews.descriptions(&found).await?;
-    let tell = |one: &ade_domain::approval::Approval| {
-        told::listed_approval(one, about.get(&one.task_id).map_or("", String::as_str), None)
+    let after = page.parse_cursor(parse_cursor)?;
+    let approvals = app.tasks.approvals(&owner, status, after, fetch_limit, &caller).await?;
+    let descriptions = app.tasks.descriptions(&approvals).await?;
+    let cursor = |approval: &Approval| format!("{}-{}", approval.score, approval.approval_id);
+    let convert = |approval: &Approval| {
+        let description = descriptions.get(&approval.task_id).map_or("", String::as_str);
+        convert::listed_approval(approval, description, None)
     };
-    Ok(Json(convert::page(found, limit, cursor, tell)))
+    page.page(approvals, cursor, convert)
 }
 
-/// Behind which request a page begins: its score and its id.
-fn after(cursor: &str) -> Answer<(u32, String)> {
-    let parts = cursor.split_once('-').and_then(|(score, id)| Some((score.parse().ok()?, id)));
-    let parts = parts.filter(|(_, id)| Uuid::parse_str(id).is_ok());
-    let wrong = || Problem::invalid_at("?cursor", "is not a cursor of this list");
-    parts.map(|(score, id)| (score, id.to_owned())).ok_or_else(wrong)
+fn parse_status(word: &str) -> ApiResult<ApprovalStatus> {
+    let invalid = |_| {
+        let detail = format!("must be an approval status such as PENDING, not {word:?}");
+        Problem::invalid_at("?status", detail)
+    };
+    serde_json::from_value(word.into()).map_err(invalid)
 }
 
-/// One request
+/// A cursor is the score and the id of the last approval request, as `SCORE-ID`.
+fn parse_cursor(cursor: &str) -> Option<(u32, String)> {
+    let (score, id) = cursor.split_once('-')?;
+    Uuid::parse_str(id).ok()?;
+    Some((score.parse().ok()?, id.to_owned()))
+}
+
+/// Get an approval request.
 #[utoipa::path(get, path = "/approvals/{id}", operation_id = "show_approval", tag = "approvals", params(("id" = String, Path)), responses(
-    (status = 200, description = "The request", body = wire::Approval),
-    Always,
-    Guarded,
-    (status = 404, description = "APPROVAL_NOT_FOUND: there is none, or the caller may not see its task", body = wire::Problem),
+    (status = 200, description = "The approval request", body = wire::Approval),
+    CommonErrors,
+    (status = 404, description = "APPROVAL_NOT_FOUND: it does not exist, or the caller may not see its task", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
-async fn show(State(app): State<App>, caller: Caller, Segment(id): Segment) -> Answer<Json<wire::Approval>> {
-    let (task, approval) = app.reviews.approval(&id, &caller).await?;
-    Ok(Json(told::approval(&approval, &task.task)))
+async fn show(
+    State(app): State<AppState>,
+    caller: Caller,
+    PathParam(id): PathParam,
+) -> ApiResult<Json<wire::Approval>> {
+    let (task, approval) = app.tasks.approval(&id, &caller).await?;
+    Ok(Json(convert::approval(&approval, &task.task)))
 }
 
-async fn respond(
-    app: &App,
+async fn decide(
+    app: &AppState,
     id: &str,
     action: DecisionKind,
-    posted: &Posted<wire::ResponseRequest>,
-) -> Answer<Response> {
-    let wire::ResponseRequest { reason, digest } = posted.body.clone();
-    let digest: Option<Digest> = match digest.map(|digest| digest.parse()) {
-        None => None,
-        Some(Ok(digest)) => Some(digest),
-        Some(Err(_)) => return Err(Problem::invalid_at("/digest", "must be 64 hexadecimal digits")),
-    };
-    let task = app.reviews.respond(id, &Said { action, reason, digest }, &posted.caller).await?;
-    Ok(posted.answer(Outcome::Approval(&task, id)))
+    request: &IdempotentPost<wire::ResponseRequest>,
+) -> ApiResult<Response> {
+    let wire::ResponseRequest { reason, digest } = request.body.clone();
+    let invalid = |_| Problem::invalid_at("/digest", "must be 64 hexadecimal digits");
+    let digest: Option<Digest> = digest.map(|digest| digest.parse()).transpose().map_err(invalid)?;
+    let decision = ReviewDecision { action, reason, digest };
+    let task = app.tasks.respond(id, &decision, &request.caller).await?;
+    Ok(request.respond(Outcome::Approval(&task, id)))
 }
 
-/// Yes
+/// Approve a task.
 #[utoipa::path(post, path = "/approvals/{id}/approve", operation_id = "approve", tag = "approvals", params(("id" = String, Path)), request_body = wire::ResponseRequest, responses(
-    (status = 200, description = "The request as it is now, with the state of its task", body = wire::Approval),
-    OfBody, Always, Guarded, OfPost, OfDecision,
+    (status = 200, description = "The updated approval request, with the state of its task", body = wire::Approval),
+    BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
 ))]
 async fn approve(
-    State(app): State<App>,
-    Segment(id): Segment,
-    posted: Posted<wire::ResponseRequest>,
-) -> Answer<Response> {
-    respond(&app, &id, DecisionKind::Approve, &posted).await
+    State(app): State<AppState>,
+    PathParam(id): PathParam,
+    request: IdempotentPost<wire::ResponseRequest>,
+) -> ApiResult<Response> {
+    decide(&app, &id, DecisionKind::Approve, &request).await
 }
 
-/// No; a reason is needed
+/// Reject a task. A reason is required.
 #[utoipa::path(post, path = "/approvals/{id}/reject", operation_id = "reject", tag = "approvals", params(("id" = String, Path)), request_body = wire::ResponseRequest, responses(
-    (status = 200, description = "The request as it is now, with the state of its task", body = wire::Approval),
-    OfBody, Always, Guarded, OfPost, OfDecision,
+    (status = 200, description = "The updated approval request, with the state of its task", body = wire::Approval),
+    BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
 ))]
 async fn reject(
-    State(app): State<App>,
-    Segment(id): Segment,
-    posted: Posted<wire::ResponseRequest>,
-) -> Answer<Response> {
-    respond(&app, &id, DecisionKind::Reject, &posted).await
+    State(app): State<AppState>,
+    PathParam(id): PathParam,
+    request: IdempotentPost<wire::ResponseRequest>,
+) -> ApiResult<Response> {
+    decide(&app, &id, DecisionKind::Reject, &request).await
 }
 
-/// Not like this; a reason is needed, and nothing is approved until the author changes it
+/// Request changes. A reason is required; the task cannot be approved until its author changes it.
 #[utoipa::path(post, path = "/approvals/{id}/request-changes", operation_id = "request_changes", tag = "approvals", params(("id" = String, Path)), request_body = wire::ResponseRequest, responses(
-    (status = 200, description = "The request as it is now, with the state of its task", body = wire::Approval),
-    OfBody, Always, Guarded, OfPost, OfDecision,
+    (status = 200, description = "The updated approval request, with the state of its task", body = wire::Approval),
+    BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
 ))]
 async fn request_changes(
-    State(app): State<App>,
-    Segment(id): Segment,
-    posted: Posted<wire::ResponseRequest>,
-) -> Answer<Response> {
-    respond(&app, &id, DecisionKind::RequestChanges, &posted).await
+    State(app): State<AppState>,
+    PathParam(id): PathParam,
+    request: IdempotentPost<wire::ResponseRequest>,
+) -> ApiResult<Response> {
+    decide(&app, &id, DecisionKind::RequestChanges, &request).await
 }
 
-/// Hand one request on
+/// Delegate one approval request to another reviewer.
 #[utoipa::path(post, path = "/approvals/{id}/delegate", operation_id = "delegate_approval", tag = "approvals", params(("id" = String, Path)), request_body = wire::DelegateRequest, responses(
-    (status = 200, description = "The request as it is now; whom it was handed to has a new one", body = wire::Approval),
-    OfBody, Always, Guarded, OfPost, OfDecision,
+    (status = 200, description = "The delegated approval request; the delegate gets a new one", body = wire::Approval),
+    BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
 ))]
 async fn delegate(
-    State(app): State<App>,
-    Segment(id): Segment,
-    posted: Posted<wire::DelegateRequest>,
-) -> Answer<Response> {
-    let to = UserId::new(posted.body.to.clone());
-    let task = app.reviews.delegate(&id, &to, &posted.caller).await?;
-    Ok(posted.answer(Outcome::Approval(&task, &id)))
+    State(app): State<AppState>,
+    PathParam(id): PathParam,
+    request: IdempotentPost<wire::DelegateRequest>,
+) -> ApiResult<Response> {
+    let to = UserId::new(request.body.to.clone());
+    let task = app.tasks.delegate(&id, &to, &request.caller).await?;
+    Ok(request.respond(Outcome::Approval(&task, &id)))
 }
 
-/// The same answer to many requests: all of them, or none
+/// Make the same decision on many approval requests: all succeed, or none is changed.
 #[utoipa::path(post, path = "/approvals/batch", operation_id = "answer_batch", tag = "approvals", request_body = wire::BatchRequest, responses(
-    (status = 200, description = "Each request as it is now", body = wire::BatchAnswer),
-    OfBody, Always, Guarded, OfPost,
+    (status = 200, description = "The updated approval requests", body = wire::BatchAnswer),
+    BodyErrors, CommonErrors, IdempotencyErrors,
     (status = 403, description = "FEATURE_DISABLED, FORBIDDEN, SCOPE_MISSING or CSRF", body = wire::Problem),
-    (status = 409, description = "BATCH_REFUSED with the problem of each item, or IN_FLIGHT", body = wire::Problem),
+    (status = 409, description = "BATCH_REFUSED with the problem of each refused item, or IN_FLIGHT", body = wire::Problem),
 ))]
-async fn batch(State(app): State<App>, posted: Posted<wire::BatchRequest>) -> Answer<Response> {
-    let wire::BatchRequest { approval_ids, action, reason, options } = posted.body.clone();
-    let response = Said { action, reason, digest: None };
+async fn batch(
+    State(app): State<AppState>,
+    request: IdempotentPost<wire::BatchRequest>,
+) -> ApiResult<Response> {
+    let wire::BatchRequest { approval_ids, action, reason, options } = request.body.clone();
     let batch = Batch {
         approval_ids,
-        response,
+        response: ReviewDecision { action, reason, digest: None },
         skip_validation: options.skip_validation,
         apply_immediately: options.apply_immediately,
     };
-    let tasks = app.reviews.respond_to_all(&batch, &posted.caller).await?;
-    Ok(posted.answer(Outcome::Batch(&batch.approval_ids, &tasks)))
+    let tasks = app.tasks.respond_to_all(&batch, &request.caller).await?;
+    Ok(request.respond(Outcome::Batch(&batch.approval_ids, &tasks)))
 }

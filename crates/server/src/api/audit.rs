@@ -1,4 +1,4 @@
-//! What was recorded: searched, verified, taken along; and numbers about how everything stands.
+//! Audit routes: search, verify and export the audit log.
 
 #![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
 
@@ -6,7 +6,8 @@ use ade_app::audit::LedgerError;
 use ade_client::wire;
 use ade_domain::Moment;
 use ade_domain::audit::Head;
-use ade_store::database::{AuditFilter, Day, Numbered};
+use ade_domain::task::State as TaskState;
+use ade_store::database::{AuditFilter, Numbered};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -18,52 +19,49 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::App;
-use super::answers::{Always, Guarded};
-use super::convert::reviews as told;
-use super::extract::{PageParams, Params, Segment};
-use crate::caller::Caller;
-use crate::problem::{Answer, Problem};
+use super::{AppState, convert};
+use crate::auth::Caller;
+use crate::http::extract::{PathParam, QueryParams};
+use crate::http::openapi::responses::CommonErrors;
+use crate::http::paging::{JsonPage, PageParams};
+use crate::http::problem::{ApiResult, Problem};
 
-/// Entries of an export that are read at once.
-const PAGE: u32 = 500;
+/// Entries that an export reads at once.
+const EXPORT_BATCH: u32 = 500;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
+pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(list))
         .routes(routes!(verify))
         .routes(routes!(export))
-        .routes(routes!(of_task))
-        .routes(routes!(overview))
-        .routes(routes!(of_user))
+        .routes(routes!(list_of_task))
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListParams {
-    /// About this task.
+    /// Task id.
     task: Option<String>,
-    /// By this person; `me` for oneself.
+    /// User id of the actor; `me` for the caller.
     actor: Option<String>,
-    /// Of this kind, such as `task.submit`.
+    /// Action, such as `task.submit`.
     action: Option<String>,
-    /// Not before this time.
+    /// Entries at or after this time.
     from: Option<wire::Time>,
-    /// Before this time.
+    /// Entries before this time.
     to: Option<wire::Time>,
-    /// At most 200; 50 unless said.
+    /// Page size; 50 by default, at most 200.
     #[param(minimum = 1, maximum = 200)]
     limit: Option<usize>,
-    /// Where the last page ended.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
-fn filter(params: &ListParams, caller: &Caller) -> AuditFilter {
+fn audit_filter(params: &ListParams, caller: &Caller) -> AuditFilter {
     let moment = |time: wire::Time| Moment::from(time.0);
-    let own = || caller.user.as_ref().map(|user| user.user_id.to_string());
     let actor = match params.actor.as_deref() {
-        Some("me") => own(),
+        Some("me") => caller.user.as_ref().map(|user| user.user_id.to_string()),
         _ => params.actor.clone(),
     };
     AuditFilter {
@@ -75,97 +73,85 @@ fn filter(params: &ListParams, caller: &Caller) -> AuditFilter {
     }
 }
 
-async fn page(
-    app: &App,
+async fn entries(
+    app: &AppState,
     filter: AuditFilter,
     page: &PageParams,
     caller: &Caller,
-) -> Answer<wire::Page<wire::AuditEntry>> {
-    let wrong = || Problem::invalid_at("?cursor", "is not a cursor of this list");
-    let after = match page.cursor.as_deref().filter(|cursor| !cursor.is_empty()) {
-        None => 0,
-        Some(cursor) => cursor.parse().map_err(|_| wrong())?,
-    };
-    let limit = page.limit()?;
-    let mut found = app.audits.entries(filter, after, page.one_more()?, caller).await?;
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let next_cursor = found.last().filter(|_| more).map(|last| last.number.to_string());
-    let items = found.iter().map(told::audit).collect::<Result<_, _>>()?;
-    Ok(wire::Page { items, next_cursor })
+) -> ApiResult<JsonPage<wire::AuditEntry>> {
+    let after = page.parse_cursor(|cursor| cursor.parse().ok())?.unwrap_or(0);
+    let entries = app.audits.entries(filter, after, page.fetch_limit_u32()?, caller).await?;
+    page.try_page(entries, |entry| entry.number.to_string(), convert::audit_entry)
 }
 
-/// The audit log, in order
+/// List the audit log in order.
 ///
-/// Administrators and auditors see all of it, others that of a task that they see, or what they did themselves.
+/// Administrators and auditors see all entries. Others see the entries of tasks that they may see, and their own.
 #[utoipa::path(get, path = "/audit", operation_id = "list_audit", tag = "audit", params(ListParams), responses(
-    (status = 200, description = "A page of entries that have their number", body = wire::Page<wire::AuditEntry>),
-    Always,
-    Guarded,
+    (status = 200, description = "A page of numbered entries", body = wire::Page<wire::AuditEntry>),
+    CommonErrors,
     (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Params(params): Params<ListParams>,
-) -> Answer<Json<wire::Page<wire::AuditEntry>>> {
-    let at = PageParams::of(params.limit, params.cursor.clone());
-    Ok(Json(page(&app, filter(&params, &caller), &at, &caller).await?))
+    QueryParams(params): QueryParams<ListParams>,
+) -> ApiResult<JsonPage<wire::AuditEntry>> {
+    let page = PageParams::new(params.limit, params.cursor.clone());
+    entries(&app, audit_filter(&params, &caller), &page, &caller).await
 }
 
-/// What was done to a task, and by whom
+/// List the audit entries of a task.
 #[utoipa::path(get, path = "/tasks/{id}/audit", operation_id = "task_audit", tag = "audit", params(("id" = String, Path), PageParams), responses(
     (status = 200, description = "A page of entries", body = wire::Page<wire::AuditEntry>),
-    Always,
-    Guarded,
+    CommonErrors,
     (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
-async fn of_task(
-    State(app): State<App>,
+async fn list_of_task(
+    State(app): State<AppState>,
     caller: Caller,
-    Segment(id): Segment,
-    Params(params): Params<PageParams>,
-) -> Answer<Json<wire::Page<wire::AuditEntry>>> {
-    app.reviews.task(&id, &caller).await?;
+    PathParam(id): PathParam,
+    QueryParams(page): QueryParams<PageParams>,
+) -> ApiResult<JsonPage<wire::AuditEntry>> {
+    app.tasks.task(&id, &caller).await?;
     let filter = AuditFilter { task: Some(id), ..AuditFilter::default() };
-    Ok(Json(page(&app, filter, &params, &caller).await?))
+    entries(&app, filter, &page, &caller).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct VerifyParams {
-    /// A place that the caller trusts, such as that of a signed checkpoint: the number of an entry,
+    /// Number of a trusted entry, for example of a signed checkpoint. Requires `entry_hash`.
     number: Option<u64>,
-    /// and its hash. The log must lead through it.
+    /// Hash of the trusted entry. The log must contain this entry with this hash. Requires `number`.
     #[param(pattern = "^[0-9a-fA-F]{64}$")]
     entry_hash: Option<String>,
 }
 
-/// Whether the audit log is as it was written (admin or auditor)
+/// Verify the hash chain of the audit log (admin or auditor).
 #[utoipa::path(get, path = "/audit/verify", operation_id = "verify_audit", tag = "audit", params(VerifyParams), responses(
-    (status = 200, description = "The verdict: the first entry that was edited, removed, reordered or cut off is named", body = wire::AuditVerdict),
-    Always,
-    Guarded,
+    (status = 200, description = "The result; `first_bad` is the first entry that was edited, removed, reordered or truncated", body = wire::AuditVerdict),
+    CommonErrors,
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn verify(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Params(params): Params<VerifyParams>,
-) -> Answer<Json<wire::AuditVerdict>> {
+    QueryParams(params): QueryParams<VerifyParams>,
+) -> ApiResult<Json<wire::AuditVerdict>> {
     let trusted = match (params.number, params.entry_hash) {
         (None, None) => None,
         (Some(number), Some(hash)) => {
-            let wrong = |_| Problem::invalid_at("?entry_hash", "must be 64 hexadecimal digits");
-            Some(Head { number, entry_hash: hash.parse().map_err(wrong)? })
+            let invalid = |_| Problem::invalid_at("?entry_hash", "must be 64 hexadecimal digits");
+            Some(Head { number, entry_hash: hash.parse().map_err(invalid)? })
         }
-        _ => return Err(Problem::invalid_at("?number", "and entry_hash belong together")),
+        _ => return Err(Problem::invalid_at("?number", "and entry_hash must be given together")),
     };
-    let verdict = app.unless_stopping(async { Ok(app.audits.verify(trusted, &caller).await) }).await?;
-    match verdict {
+    let verified = app.unless_stopping(async { Ok(app.audits.verify(trusted, &caller).await) }).await?;
+    match verified {
         Ok(head) => Ok(Json(wire::AuditVerdict {
             valid: true,
             entries: head.number,
@@ -180,7 +166,7 @@ async fn verify(
         })),
         Err(LedgerError::Refused(error)) => Err((*error).into()),
         Err(LedgerError::Record(error)) => Err(error.into()),
-        Err(other) => Err(Problem::invalid_at("?number", other.to_string())),
+        Err(other) => Err(Problem::invalid_at("?number", other)),
     }
 }
 
@@ -188,63 +174,65 @@ async fn verify(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ExportParams {
-    /// `ndjson`, unless said, or `csv`.
-    #[param(inline, value_type = Option<Format>)]
+    /// `ndjson` (default) or `csv`.
+    #[param(inline, value_type = Option<ExportFormat>)]
     format: Option<String>,
-    /// About this task.
+    /// Task id.
     task: Option<String>,
-    /// By this person; `me` for oneself.
+    /// User id of the actor; `me` for the caller.
     actor: Option<String>,
-    /// Of this kind, such as `task.submit`.
+    /// Action, such as `task.submit`.
     action: Option<String>,
-    /// Not before this time.
+    /// Entries at or after this time.
     from: Option<wire::Time>,
-    /// Before this time.
+    /// Entries before this time.
     to: Option<wire::Time>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, utoipa::ToSchema)]
-#[schema(as = ExportFormat, rename_all = "snake_case")]
-enum Format {
-    /// One JSON object a line.
+#[schema(rename_all = "snake_case")]
+enum ExportFormat {
+    /// One JSON object per line.
     Ndjson,
-    /// With a line of titles.
+    /// With a header line.
     Csv,
 }
 
-/// The audit log to take along: every entry that the filters let through, in order
+/// Export the audit log: all entries that match the filters, in order.
 #[utoipa::path(get, path = "/audit/export", operation_id = "export_audit", tag = "audit", params(ExportParams), responses(
-    (status = 200, description = "One JSON object a line, or CSV with a line of titles", content((String = "application/x-ndjson"), (String = "text/csv"))),
-    Always,
-    Guarded,
+    (status = 200, description = "One JSON object per line, or CSV with a header line", content((String = "application/x-ndjson"), (String = "text/csv"))),
+    CommonErrors,
     (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn export(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Params(params): Params<ExportParams>,
-) -> Answer<Response> {
+    QueryParams(params): QueryParams<ExportParams>,
+) -> ApiResult<Response> {
     let format = match params.format.as_deref() {
-        None | Some("ndjson") => Format::Ndjson,
-        Some("csv") => Format::Csv,
-        Some(_) => return Err(Problem::invalid_at("?format", "must be ndjson or csv")),
+        None | Some("ndjson") => ExportFormat::Ndjson,
+        Some("csv") => ExportFormat::Csv,
+        Some(other) => {
+            return Err(Problem::invalid_at("?format", format!("must be ndjson or csv, not {other:?}")));
+        }
     };
     let ExportParams { task, actor, action, from, to, .. } = params;
-    let filter = filter(&ListParams { task, actor, action, from, to, ..ListParams::default() }, &caller);
-    // The first page is read before anything is answered, so that what is refused is refused with a status.
-    let first = app.audits.entries(filter.clone(), 0, PAGE, &caller).await?;
-    let titles = if format == Format::Csv { CSV_TITLES.to_owned() } else { String::new() };
-    let rest = stream::try_unfold((Some(first), titles), move |(page, mut text)| {
+    let filter =
+        audit_filter(&ListParams { task, actor, action, from, to, ..ListParams::default() }, &caller);
+    // The first batch is read before the response starts, so that a refusal still has its own status.
+    let first = app.audits.entries(filter.clone(), 0, EXPORT_BATCH, &caller).await?;
+    let header = if format == ExportFormat::Csv { CSV_HEADER.to_owned() } else { String::new() };
+    let chunks = stream::try_unfold((Some(first), header), move |(batch, mut text)| {
         let (app, filter, caller) = (app.clone(), filter.clone(), caller.clone());
         async move {
-            let Some(page) = page else { return Ok::<_, std::io::Error>(None) };
-            for row in &page {
-                lines(row, format, &mut text)?;
+            let Some(batch) = batch else { return Ok::<_, std::io::Error>(None) };
+            for row in &batch {
+                write_entry(row, format, &mut text)?;
             }
-            let next = match page.last() {
-                Some(last) if page.len() == PAGE as usize => {
-                    let next = app.audits.entries(filter, last.number, PAGE, &caller).await;
+            let next = match batch.last() {
+                Some(last) if batch.len() == EXPORT_BATCH as usize => {
+                    let next = app.audits.entries(filter, last.number, EXPORT_BATCH, &caller).await;
                     Some(next.map_err(std::io::Error::other)?)
                 }
                 _ => None,
@@ -252,34 +240,34 @@ async fn export(
             Ok(Some((text, (next, String::new()))))
         }
     });
-    let kind = if format == Format::Csv { "text/csv; charset=utf-8" } else { "application/x-ndjson" };
-    Ok(([(header::CONTENT_TYPE, kind)], Body::from_stream(rest)).into_response())
+    let content_type =
+        if format == ExportFormat::Csv { "text/csv; charset=utf-8" } else { "application/x-ndjson" };
+    Ok(([(header::CONTENT_TYPE, content_type)], Body::from_stream(chunks)).into_response())
 }
 
-const CSV_TITLES: &str = "number,at,user_id,agent_id,session_id,token_id,ip,user_agent,service,action,object_type,object_id,\
+const CSV_HEADER: &str = "number,at,user_id,agent_id,session_id,token_id,ip,user_agent,service,action,object_type,object_id,\
                           task_id,from,to,revision,digest,reason,ticket,details,entry_hash\r\n";
 
-/// An entry as one line. One that cannot be read ends the export: it must not look whole.
-fn lines(row: &Numbered, format: Format, text: &mut String) -> std::io::Result<()> {
-    let entry = told::audit(row).map_err(std::io::Error::other)?;
-    if format == Format::Ndjson {
+/// Appends an entry as one line. An unreadable entry aborts the export, which must not look complete.
+fn write_entry(row: &Numbered, format: ExportFormat, text: &mut String) -> std::io::Result<()> {
+    let entry = convert::audit_entry(row).map_err(std::io::Error::other)?;
+    if format == ExportFormat::Ndjson {
         text.push_str(&serde_json::to_string(&entry)?);
         text.push('\n');
         return Ok(());
     }
-    let state =
-        |state: Option<ade_domain::task::State>| state.map(|state| state.to_string()).unwrap_or_default();
-    let who = entry.who;
+    let state = |state: Option<TaskState>| state.map(|state| state.to_string()).unwrap_or_default();
+    let actor = entry.who;
     let fields = [
         entry.number.to_string(),
         entry.at.to_string(),
-        who.user_id.map(|user| user.to_string()).unwrap_or_default(),
-        who.agent_id.unwrap_or_default(),
-        who.session_id.unwrap_or_default(),
-        who.token_id.unwrap_or_default(),
-        who.ip.unwrap_or_default(),
-        who.user_agent.unwrap_or_default(),
-        who.service.unwrap_or_default(),
+        actor.user_id.map(|user| user.to_string()).unwrap_or_default(),
+        actor.agent_id.unwrap_or_default(),
+        actor.session_id.unwrap_or_default(),
+        actor.token_id.unwrap_or_default(),
+        actor.ip.unwrap_or_default(),
+        actor.user_agent.unwrap_or_default(),
+        actor.service.unwrap_or_default(),
         entry.action,
         entry.object_type,
         entry.object_id,
@@ -293,71 +281,17 @@ fn lines(row: &Numbered, format: Format, text: &mut String) -> std::io::Result<(
         serde_json::to_string(&entry.details)?,
         entry.entry_hash,
     ];
-    let quoted: Vec<String> = fields.iter().map(|field| quoted(field)).collect();
+    let quoted: Vec<String> = fields.iter().map(|field| quote_csv(field)).collect();
     text.push_str(&quoted.join(","));
     text.push_str("\r\n");
     Ok(())
 }
 
-/// A field as RFC 4180 has it. What a spreadsheet would take for a formula is kept from being one.
-fn quoted(field: &str) -> String {
-    let guard = if field.starts_with(['=', '+', '-', '@', '\t', '\r']) { "'" } else { "" };
-    if guard.is_empty() && !field.contains(['"', ',', '\n', '\r']) {
+/// Quotes a field according to RFC 4180. A leading apostrophe keeps spreadsheets from evaluating it as a formula.
+fn quote_csv(field: &str) -> String {
+    let prefix = if field.starts_with(['=', '+', '-', '@', '\t', '\r']) { "'" } else { "" };
+    if prefix.is_empty() && !field.contains(['"', ',', '\n', '\r']) {
         return field.to_owned();
     }
-    format!("\"{guard}{}\"", field.replace('"', "\"\""))
-}
-
-/// How everything stands
-#[utoipa::path(get, path = "/stats/overview", operation_id = "overview", tag = "audit", responses(
-    (status = 200, description = "Counts", body = wire::Overview),
-    Always,
-    Guarded,
-))]
-async fn overview(State(app): State<App>, caller: Caller) -> Answer<Json<wire::Overview>> {
-    let (counts, audit_entries, days) = app.audits.overview(&caller).await?;
-    let locks = app.locks.coordination().counts().await.ok();
-    Ok(Json(wire::Overview {
-        tasks: counts.tasks.iter().map(|(state, count)| (state.to_string(), *count)).collect(),
-        tasks_archived: counts.archived,
-        pending: counts.pending,
-        oldest_pending: counts.oldest_pending.map(Into::into),
-        locks_held: locks.map(|locks| locks.held),
-        locks_waiting: locks.map(|locks| locks.waiting),
-        agents: locks.map(|locks| locks.agents),
-        audit_entries,
-        days: days.into_iter().map(day).collect(),
-    }))
-}
-
-fn day(day: Day) -> wire::Day {
-    let Day { day, completed, failed, rejected, cancelled } = day;
-    wire::Day { day, completed, failed, rejected, cancelled }
-}
-
-/// How somebody works
-#[utoipa::path(get, path = "/stats/users/{id}", operation_id = "user_stats", tag = "audit", params(("id" = String, Path)), responses(
-    (status = 200, description = "Its tasks and its answers", body = wire::UserStats),
-    Always,
-    Guarded,
-    (status = 404, description = "USER_NOT_FOUND", body = wire::Problem),
-    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
-))]
-async fn of_user(
-    State(app): State<App>,
-    caller: Caller,
-    Segment(id): Segment,
-) -> Answer<Json<wire::UserStats>> {
-    let id = match &caller.user {
-        Some(user) if id == "me" => user.user_id.to_string(),
-        _ => id,
-    };
-    let stats = app.audits.of_user(&id, &caller).await?;
-    Ok(Json(wire::UserStats {
-        user_id: id,
-        tasks: stats.tasks.iter().map(|(state, count)| (state.to_string(), *count)).collect(),
-        approvals: stats.requests.iter().map(|(status, count)| (status.word().to_owned(), *count)).collect(),
-        mean_response_seconds: stats.mean_seconds,
-        median_response_seconds: stats.median_seconds,
-    }))
+    format!("\"{prefix}{}\"", field.replace('"', "\"\""))
 }

@@ -1,4 +1,4 @@
-//! Carrying tasks out: what agents ask for and say, what administrators do to tasks under way, and how they stand.
+//! Execution routes: agents claim tasks and report on them; administrators stop them and roll them back.
 
 #![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
 
@@ -18,24 +18,23 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::App;
-use super::answers::{Always, Guarded, OfBody, OfDecision, OfPost};
-use super::convert::execution as told;
-use super::extract::{Params, Segment};
-use crate::caller::Caller;
-use crate::posted::Posted;
-use crate::problem::{Answer, Problem};
+use super::{AppState, convert};
+use crate::auth::Caller;
+use crate::http::extract::{JsonBody, PathParam, QueryParams};
+use crate::http::idempotency::IdempotentPost;
+use crate::http::openapi::responses::{BodyErrors, CommonErrors, DecisionErrors, IdempotencyErrors};
+use crate::http::paging::JsonPage;
+use crate::http::problem::{ApiResult, Problem};
 
-/// How long an open answer waits for work, at most.
-const LONGEST_WAIT: f64 = 60.0;
-const MOST_TYPES: usize = 50;
-/// Bytes of what is said at once.
-const LONGEST_LINE: usize = 65_536;
-const MOST_LINES: u32 = 1_000;
-/// Bytes of an error.
-const LONGEST_ERROR: usize = 16_384;
+/// Of a claim that waits for a task.
+const MAX_WAIT_SECONDS: f64 = 60.0;
+const MAX_TASK_TYPES: usize = 50;
+const MAX_LOG_TEXT_BYTES: usize = 65_536;
+const DEFAULT_LOG_LINES: u32 = 200;
+const MAX_LOG_LINES: u32 = 1_000;
+const MAX_ERROR_BYTES: usize = 16_384;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
+pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(claim))
         .routes(routes!(heartbeat))
@@ -46,201 +45,211 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(show))
 }
 
-/// Ask for work as an agent
+/// Claim a task as an agent.
 ///
-/// A task that names the agent, or something that it can, with its locks held for it. From then on the agent says every few
-/// seconds that it is alive, and at the end how it went. With an `Idempotency-Key` a repeated request gets the same task.
+/// Returns an approved task that names the agent or one of its capabilities, with its locks held for the agent. The agent
+/// must then send heartbeats until it reports the result. With an `Idempotency-Key`, a repeated request returns the same
+/// task.
 #[utoipa::path(post, path = "/tasks/claim", operation_id = "claim_task", tag = "tasks", request_body = wire::ClaimRequest, responses(
-    (status = 200, description = "The agent carries it out from now on", body = wire::Claim),
-    (status = 204, description = "There is no work for this agent now"),
-    OfBody,
-    Always,
-    Guarded,
-    OfPost,
+    (status = 200, description = "The claimed task", body = wire::Claim),
+    (status = 204, description = "There is no task for this agent"),
+    BodyErrors,
+    CommonErrors,
+    IdempotencyErrors,
     (status = 409, description = "IN_FLIGHT", body = wire::Problem),
     (status = 503, description = "UNAVAILABLE, CONTENTION or STOPPING", body = wire::Problem),
 ))]
-async fn claim(State(app): State<App>, posted: Posted<wire::ClaimRequest>) -> Answer<Response> {
-    let wire::ClaimRequest { agent_id, types, wait_seconds } = posted.body.clone();
-    // Whoever is named for the first time is known from now on: by a name that an agent can have.
+async fn claim(
+    State(app): State<AppState>,
+    request: IdempotentPost<wire::ClaimRequest>,
+) -> ApiResult<Response> {
+    let wire::ClaimRequest { agent_id, types, wait_seconds } = request.body.clone();
+    // An unknown agent is registered by its claim, so its id must be valid.
     if let Some(id) = &agent_id {
-        Holder::new(id, None).map_err(|error| Problem::invalid_at("/agent_id", error.to_string()))?;
+        Holder::new(id, None).map_err(|error| Problem::invalid_at("/agent_id", error))?;
     }
-    if types.len() > MOST_TYPES {
-        return Err(Problem::invalid_at("/types", format!("may be at most {MOST_TYPES}")));
+    if types.len() > MAX_TASK_TYPES {
+        return Err(Problem::invalid_at(
+            "/types",
+            format!("may have at most {MAX_TASK_TYPES} items, not {}", types.len()),
+        ));
     }
-    let wait = wait_seconds.unwrap_or(0.0);
-    if !(0.0..=LONGEST_WAIT).contains(&wait) {
-        return Err(Problem::invalid_at("/wait_seconds", format!("must be between 0 and {LONGEST_WAIT}")));
+    let wait_seconds = wait_seconds.unwrap_or(0.0);
+    if !(0.0..=MAX_WAIT_SECONDS).contains(&wait_seconds) {
+        let detail = format!("must be between 0 and {MAX_WAIT_SECONDS}, not {wait_seconds}");
+        return Err(Problem::invalid_at("/wait_seconds", detail));
     }
-    let work = async {
-        let wait = Duration::from_secs_f64(wait);
-        Ok(app.pulls.claim(agent_id.as_deref(), &types, wait, &posted.caller).await?)
+    let claim = async {
+        let wait = Duration::from_secs_f64(wait_seconds);
+        Ok(app.agent_work.claim(agent_id.as_deref(), &types, wait, &request.caller).await?)
     };
-    Ok(match app.unless_stopping(work).await? {
-        Some(task) => posted.answer(Outcome::Claim(&task)),
+    Ok(match app.unless_stopping(claim).await? {
+        Some(task) => request.respond(Outcome::Claim(&task)),
         None => StatusCode::NO_CONTENT.into_response(),
     })
 }
 
-/// An agent says that it is alive
+/// Send a heartbeat for a claimed task.
 #[utoipa::path(post, path = "/tasks/{id}/heartbeat", operation_id = "task_heartbeat", tag = "tasks", params(("id" = String, Path)), request_body = wire::AttemptRequest, responses(
-    (status = 200, description = "Its lease and its locks go on", body = wire::Alive),
-    OfBody,
-    Always,
-    Guarded,
+    (status = 200, description = "The lease and the locks are extended", body = wire::Alive),
+    BodyErrors,
+    CommonErrors,
     (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
-    (status = 409, description = "NOT_PRESENT: the attempt does not count any more; TIMED_OUT or STOPPED: its time is over; or LOCK_LOST", body = wire::Problem),
+    (status = 409, description = "NOT_PRESENT: this is not the current attempt; TIMED_OUT or STOPPED: the attempt must end; LOCK_LOST: the locks are lost", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn heartbeat(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Segment(id): Segment,
-    super::extract::Body(body): super::extract::Body<wire::AttemptRequest>,
-) -> Answer<Json<wire::Alive>> {
-    let alive = app.pulls.heartbeat(&id, body.attempt, &caller).await?;
-    Ok(Json(wire::Alive { lease_until: alive.lease_until.into(), stop: alive.stop }))
+    PathParam(id): PathParam,
+    JsonBody(body): JsonBody<wire::AttemptRequest>,
+) -> ApiResult<Json<wire::Alive>> {
+    let renewed = app.agent_work.heartbeat(&id, body.attempt, &caller).await?;
+    Ok(Json(wire::Alive { lease_until: renewed.lease_until.into(), stop: renewed.stop }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct LogParams {
-    /// Only what was said after the line with this number.
+    /// Only lines after the line with this number.
     #[param(minimum = 0)]
     after: Option<u64>,
-    /// At most 1000; 200 unless said.
+    /// Number of lines; 200 by default, at most 1000.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }
 
-/// What was said while a task was carried out
+/// List the log of a task's execution.
 #[utoipa::path(get, path = "/tasks/{id}/logs", operation_id = "task_logs", tag = "tasks", params(("id" = String, Path), LogParams), responses(
-    (status = 200, description = "In order; whoever follows asks again for what comes after the last", body = wire::Page<wire::LogLine>),
-    Always,
-    Guarded,
+    (status = 200, description = "Log lines in order; to follow the log, repeat the request with the last number as `after`", body = wire::Page<wire::LogLine>),
+    CommonErrors,
     (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn logs(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Segment(id): Segment,
-    Params(params): Params<LogParams>,
-) -> Answer<Json<wire::Page<wire::LogLine>>> {
-    let limit = params.limit.unwrap_or(200);
-    if !(1..=MOST_LINES).contains(&limit) {
-        return Err(Problem::invalid_at("?limit", format!("must be between 1 and {MOST_LINES}")));
+    PathParam(id): PathParam,
+    QueryParams(params): QueryParams<LogParams>,
+) -> ApiResult<JsonPage<wire::LogLine>> {
+    let limit = params.limit.unwrap_or(DEFAULT_LOG_LINES);
+    if !(1..=MAX_LOG_LINES).contains(&limit) {
+        let detail = format!("must be between 1 and {MAX_LOG_LINES}, not {limit}");
+        return Err(Problem::invalid_at("?limit", detail));
     }
     let after = params.after.unwrap_or(0);
     if i64::try_from(after).is_err() {
-        return Err(Problem::invalid_at("?after", "is not the number of a line"));
+        return Err(Problem::invalid_at("?after", "is too large for a line number"));
     }
-    let (lines, _) = app.pulls.logs(&id, after, limit, &caller).await?;
-    let full = lines.len() == limit as usize;
-    let next_cursor = lines.last().filter(|_| full).map(|line| line.number.to_string());
-    Ok(Json(wire::Page { items: lines.iter().map(told::line).collect(), next_cursor }))
+    let (lines, _) = app.agent_work.logs(&id, after, limit, &caller).await?;
+    let is_full = lines.len() == limit as usize;
+    let next_cursor = lines.last().filter(|_| is_full).map(|line| line.number.to_string());
+    Ok(Json(wire::Page { items: lines.iter().map(convert::log_line).collect(), next_cursor }))
 }
 
-/// An agent says what it does
+/// Append to the log of a claimed task.
 #[utoipa::path(post, path = "/tasks/{id}/logs", operation_id = "log_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::LogRequest, responses(
-    (status = 204, description = "Kept, as long as there is room"),
-    OfBody,
-    Always,
-    Guarded,
-    OfPost,
+    (status = 204, description = "Accepted; dropped if the log of the task is full"),
+    BodyErrors,
+    CommonErrors,
+    IdempotencyErrors,
     (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
-    (status = 409, description = "NOT_PRESENT: the attempt does not count any more; or IN_FLIGHT", body = wire::Problem),
+    (status = 409, description = "NOT_PRESENT: this is not the current attempt; or IN_FLIGHT", body = wire::Problem),
 ))]
 async fn log(
-    State(app): State<App>,
-    Segment(id): Segment,
-    posted: Posted<wire::LogRequest, 204>,
-) -> Answer<Response> {
-    let wire::LogRequest { attempt, text } = &posted.body;
-    if !(1..=LONGEST_LINE).contains(&text.len()) {
-        return Err(Problem::invalid_at("/text", format!("must have 1 to {LONGEST_LINE} bytes")));
+    State(app): State<AppState>,
+    PathParam(id): PathParam,
+    request: IdempotentPost<wire::LogRequest, 204>,
+) -> ApiResult<Response> {
+    let wire::LogRequest { attempt, text } = &request.body;
+    if !(1..=MAX_LOG_TEXT_BYTES).contains(&text.len()) {
+        return Err(Problem::invalid_at("/text", format!("must have 1 to {MAX_LOG_TEXT_BYTES} bytes")));
     }
-    app.pulls.log(&id, *attempt, text, &posted.caller).await?;
-    Ok(posted.answer(Outcome::Said))
+    app.agent_work.log(&id, *attempt, text, &request.caller).await?;
+    Ok(request.respond(Outcome::Said))
 }
 
-/// An agent says how it ended; saying the same again is answered the same
+/// Report the result of a claimed task. Repeating the same report returns the same response.
 #[utoipa::path(post, path = "/tasks/{id}/complete", operation_id = "complete_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::CompleteRequest, responses(
-    (status = 200, description = "The task as it is now", body = wire::Task),
-    OfBody,
-    Always,
-    Guarded,
+    (status = 200, description = "The updated task", body = wire::Task),
+    BodyErrors,
+    CommonErrors,
     (status = 404, description = "TASK_NOT_FOUND", body = wire::Problem),
-    (status = 409, description = "NOT_PRESENT: the attempt does not count any more", body = wire::Problem),
+    (status = 409, description = "NOT_PRESENT: this is not the current attempt", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn complete(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Segment(id): Segment,
-    super::extract::Body(body): super::extract::Body<wire::CompleteRequest>,
-) -> Answer<Json<wire::Task>> {
+    PathParam(id): PathParam,
+    JsonBody(body): JsonBody<wire::CompleteRequest>,
+) -> ApiResult<Json<wire::Task>> {
     let wire::CompleteRequest { attempt, result, output, error } = body;
-    if error.as_ref().is_some_and(|error| error.len() > LONGEST_ERROR) {
-        return Err(Problem::invalid_at("/error", format!("may have at most {LONGEST_ERROR} bytes")));
+    if error.as_ref().is_some_and(|error| error.len() > MAX_ERROR_BYTES) {
+        return Err(Problem::invalid_at("/error", format!("may have at most {MAX_ERROR_BYTES} bytes")));
     }
     let report = Report { attempt, result, output, error };
-    let task = app.pulls.complete(&id, report, &caller).await?;
-    Ok(Json(super::convert::reviews::task(&task, &caller, app.reviews.now())))
+    let task = app.agent_work.complete(&id, report, &caller).await?;
+    Ok(Json(convert::task(&task, &caller, app.tasks.now())))
 }
 
-async fn command(
-    app: &App,
+async fn run_command(
+    app: &AppState,
     id: &str,
     command: Command,
-    posted: &Posted<wire::Reason, 202>,
-) -> Answer<Response> {
-    let task = app.reviews.command(id, command, posted.body.reason.as_deref(), &posted.caller).await?;
-    Ok(posted.answer(Outcome::Task(&task)))
+    request: &IdempotentPost<wire::Reason, 202>,
+) -> ApiResult<Response> {
+    let task = app.tasks.command(id, command, request.body.reason.as_deref(), &request.caller).await?;
+    Ok(request.respond(Outcome::Task(&task)))
 }
 
-/// Stop a task that is carried out (admin)
+/// Stop a task that is being applied (admin).
 ///
-/// Whoever carries it out is told, ends, and what it changed is changed back if the task wants that. It ends as FAILED, with the
-/// result `cancelled`.
+/// The worker or agent is notified and stops. Its changes are rolled back if the rollback strategy of the task is
+/// automatic. The task ends as FAILED with the result `cancelled`.
 #[utoipa::path(post, path = "/tasks/{id}/stop", operation_id = "stop_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::Reason, responses(
-    (status = 202, description = "Whoever carries it out will be told", body = wire::Task),
-    OfBody, Always, Guarded, OfPost, OfDecision,
+    (status = 202, description = "The worker or agent will be notified", body = wire::Task),
+    BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
 ))]
 async fn stop(
-    State(app): State<App>,
-    Segment(id): Segment,
-    posted: Posted<wire::Reason, 202>,
-) -> Answer<Response> {
-    command(&app, &id, Command::Stop, &posted).await
+    State(app): State<AppState>,
+    PathParam(id): PathParam,
+    request: IdempotentPost<wire::Reason, 202>,
+) -> ApiResult<Response> {
+    run_command(&app, &id, Command::Stop, &request).await
 }
 
-/// Undo what a failed task left behind (admin), for the rollback strategy `manual`
+/// Roll back the changes of a failed task whose rollback strategy is `manual` (admin).
 #[utoipa::path(post, path = "/tasks/{id}/rollback", operation_id = "roll_back_task", tag = "tasks", params(("id" = String, Path)), request_body = wire::Reason, responses(
-    (status = 202, description = "A worker will undo it", body = wire::Task),
-    OfBody, Always, Guarded, OfPost, OfDecision,
+    (status = 202, description = "A worker will roll it back", body = wire::Task),
+    BodyErrors, CommonErrors, IdempotencyErrors, DecisionErrors,
     (status = 409, description = "INVALID_TRANSITION, NOTHING_TO_ROLL_BACK or IN_FLIGHT", body = wire::Problem),
 ))]
 async fn roll_back(
-    State(app): State<App>,
-    Segment(id): Segment,
-    posted: Posted<wire::Reason, 202>,
-) -> Answer<Response> {
-    command(&app, &id, Command::RollBack, &posted).await
+    State(app): State<AppState>,
+    PathParam(id): PathParam,
+    request: IdempotentPost<wire::Reason, 202>,
+) -> ApiResult<Response> {
+    run_command(&app, &id, Command::RollBack, &request).await
 }
 
-/// How carrying a task out stands
+/// Get the execution of a task: the current attempt, or the last one.
 #[utoipa::path(get, path = "/tasks/{id}/execution", operation_id = "task_execution", tag = "tasks", params(("id" = String, Path)), responses(
-    (status = 200, description = "The present attempt, or the last one", body = wire::Execution),
-    Always,
-    Guarded,
-    (status = 404, description = "TASK_NOT_FOUND, or NOT_EXECUTED: nobody began to carry it out", body = wire::Problem),
+    (status = 200, description = "The execution", body = wire::Execution),
+    CommonErrors,
+    (status = 404, description = "TASK_NOT_FOUND, or NOT_EXECUTED: execution has not started", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
-async fn show(State(app): State<App>, caller: Caller, Segment(id): Segment) -> Answer<Json<wire::Execution>> {
-    let task = app.reviews.task(&id, &caller).await?;
-    let none = || Problem::new(StatusCode::NOT_FOUND, "NOT_EXECUTED", "nobody began to carry this task out");
-    task.execution.as_ref().map(|one| Json(told::execution(one))).ok_or_else(none)
+async fn show(
+    State(app): State<AppState>,
+    caller: Caller,
+    PathParam(id): PathParam,
+) -> ApiResult<Json<wire::Execution>> {
+    let task = app.tasks.task(&id, &caller).await?;
+    let not_executed = || {
+        let detail = format!("execution of task {id} has not started");
+        Problem::not_found("NOT_EXECUTED", detail)
+    };
+    task.execution.as_ref().map(|execution| Json(convert::execution(execution))).ok_or_else(not_executed)
 }

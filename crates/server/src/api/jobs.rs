@@ -1,70 +1,69 @@
-//! Jobs, and what they archived.
+//! Routes of background jobs and archives.
 
 use ade_app::Outcome;
 use ade_client::wire;
 use ade_domain::permission::Scope;
-use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::answers::{Always, Guarded, OfBody, OfPost};
-use super::convert::{self, jobs as told};
-use super::extract::{PageParams, Params, Segment};
-use super::{App, Nothing};
-use crate::caller::Caller;
-use crate::posted::Posted;
-use crate::problem::{Answer, Problem};
+use super::{AppState, convert};
+use crate::auth::Caller;
+use crate::http::extract::{EmptyBody, PathParam, QueryParams};
+use crate::http::idempotency::IdempotentPost;
+use crate::http::openapi::responses::{BodyErrors, CommonErrors, IdempotencyErrors};
+use crate::http::paging::{JsonPage, PageParams, single_page};
+use crate::http::problem::{ApiResult, Problem};
 
-pub(super) fn routes() -> OpenApiRouter<App> {
+pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(archives)).routes(routes!(restore))
 }
 
-/// Work that repeats, and how it goes (admin, auditor)
+/// List the background jobs and their status (admin or auditor).
 #[utoipa::path(get, path = "/jobs", operation_id = "list_jobs", tag = "operations", responses(
-    (status = 200, description = "Every job", body = wire::Page<wire::Job>),
-    Always,
-    Guarded,
+    (status = 200, description = "All jobs", body = wire::Page<wire::Job>),
+    CommonErrors,
 ))]
-async fn list(State(app): State<App>, caller: Caller) -> Answer<Json<wire::Page<wire::Job>>> {
+async fn list(State(app): State<AppState>, caller: Caller) -> ApiResult<JsonPage<wire::Job>> {
     caller.require(Scope::Read)?;
     if !caller.sees_all() {
-        let detail = "jobs are for administrators and auditors";
-        return Err(Problem::new(axum::http::StatusCode::FORBIDDEN, "FORBIDDEN", detail));
+        return Err(Problem::forbidden("FORBIDDEN", "only administrators and auditors may list jobs"));
     }
-    let standing = app.jobs.standing().await?;
-    Ok(Json(wire::Page { items: standing.iter().map(told::job).collect(), next_cursor: None }))
+    let jobs = app.jobs.standing().await?;
+    Ok(single_page(jobs.iter().map(convert::job).collect()))
 }
 
-/// What was archived (admin, auditor)
+/// List the archives (admin or auditor).
 #[utoipa::path(get, path = "/archives", operation_id = "list_archives", tag = "operations", params(PageParams), responses(
-    (status = 200, description = "A page of archives, the newest first", body = wire::Page<wire::Archive>),
-    Always,
-    Guarded,
+    (status = 200, description = "A page of archives, newest first", body = wire::Page<wire::Archive>),
+    CommonErrors,
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn archives(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Params(page): Params<PageParams>,
-) -> Answer<Json<wire::Page<wire::Archive>>> {
-    let limit = page.limit()?;
-    let found = app.archives.list(page.cursor_id()?, page.one_more()?, &caller).await?;
-    Ok(Json(convert::page(found, limit, |archive| archive.archive_id.clone(), told::archive)))
+    QueryParams(page): QueryParams<PageParams>,
+) -> ApiResult<JsonPage<wire::Archive>> {
+    let fetch_limit = page.fetch_limit_u32()?;
+    let archives = app.archives.list(page.uuid_cursor()?, fetch_limit, &caller).await?;
+    page.page(archives, |archive| archive.archive_id.clone(), convert::archive)
 }
 
-/// Bring back what was archived (admin); again, it brings back nothing
+/// Restore an archive (admin). Restoring it again has no effect.
 #[utoipa::path(post, path = "/archives/{id}/restore", operation_id = "restore_archive", tag = "operations", params(("id" = String, Path)), responses(
-    (status = 200, description = "What was not there is there again", body = wire::Restored),
-    OfBody,
-    Always,
-    Guarded,
-    OfPost,
+    (status = 200, description = "The number of restored tasks", body = wire::Restored),
+    BodyErrors,
+    CommonErrors,
+    IdempotencyErrors,
     (status = 404, description = "ARCHIVE_NOT_FOUND", body = wire::Problem),
     (status = 409, description = "IN_FLIGHT", body = wire::Problem),
 ))]
-async fn restore(State(app): State<App>, Segment(id): Segment, posted: Posted<Nothing>) -> Answer<Response> {
-    let restored = app.archives.restore(&id, &posted.caller).await?;
-    Ok(posted.answer(Outcome::Restored(&restored)))
+async fn restore(
+    State(app): State<AppState>,
+    PathParam(id): PathParam,
+    request: IdempotentPost<EmptyBody>,
+) -> ApiResult<Response> {
+    let restored = app.archives.restore(&id, &request.caller).await?;
+    Ok(request.respond(Outcome::Restored(&restored)))
 }

@@ -1,8 +1,8 @@
-//! Lock routes: take, hold, give back, look, break.
+//! Lock routes: acquire, renew, release, downgrade, verify, inspect and break locks.
 
 #![expect(unused_qualifications, reason = "the macro that describes parameters qualifies them")]
 
-use ade_app::locks::{Acquired, Held};
+use ade_app::locks::{Acquired, Held, HoldResult, LockError};
 use ade_client::wire::{self, FieldError};
 use ade_domain::lock::{Draft, Holder, InvalidName, LockKind, LockName, LockRequest, Mode, Token, ttl_ms};
 use ade_domain::permission::Scope;
@@ -17,21 +17,20 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
-use super::answers::{Always, Guarded, OfBody};
-use super::extract::{Body, LockPath, Params};
-use super::{App, convert};
-use crate::caller::Caller;
-use crate::metrics;
-use crate::problem::{Answer, Problem};
+use super::{AppState, convert};
+use crate::auth::Caller;
+use crate::http::extract::{JsonBody, LockPath, QueryParams};
+use crate::http::openapi::responses::{BodyErrors, CommonErrors};
+use crate::http::paging::{JsonPage, PageParams};
+use crate::http::problem::{ApiResult, Problem};
+use crate::process::metrics;
 
-/// Locks that one heartbeat, release or downgrade may carry: all locks of an agent.
-const MAX_HELD: usize = 1_000;
-/// Waits that the graph shows.
-const MAX_GRAPH: usize = 1_000;
-/// Bytes of a reason.
-const MAX_REASON: usize = 1_024;
+/// Of one heartbeat, release or downgrade; an agent cannot hold more.
+const MAX_HELD_LOCKS: usize = 1_000;
+const MAX_GRAPH_WAITS: usize = 1_000;
+const MAX_REASON_BYTES: usize = 1_024;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
+pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(acquire))
         .routes(routes!(heartbeat))
@@ -43,30 +42,29 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(show, break_lock))
 }
 
-/// Take locks, all or none
+/// Acquire one or more locks: all of them, or none.
 ///
-/// Without `wait_seconds` and `queue` the answer comes at once. With `wait_seconds` it is held open until the locks are
-/// granted; hanging up leaves the queue. With `queue` it is a ticket.
+/// Without `wait_seconds` and `queue`, the server responds at once. With `wait_seconds`, the response is held open until the
+/// locks are granted; closing the connection cancels the request. With `queue`, the response is a ticket.
 #[utoipa::path(post, path = "/locks/acquire", operation_id = "acquire_locks", tag = "locks", request_body = wire::AcquireRequest, responses(
-    (status = 200, description = "All locks are held", body = wire::Grants),
-    (status = 202, description = "The request waits with a ticket", body = wire::Ticket),
-    OfBody,
-    Always,
-    Guarded,
-    (status = 409, description = "LOCK_LOST, SUPERSEDED or CANCELLED: the repeated request is over", body = wire::Problem),
+    (status = 200, description = "All locks are granted", body = wire::Grants),
+    (status = 202, description = "The request is queued with a ticket", body = wire::Ticket),
+    BodyErrors,
+    CommonErrors,
+    (status = 409, description = "LOCK_LOST, SUPERSEDED or CANCELLED: the repeated request has ended", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST or REQUEST_ID_REUSED", body = wire::Problem),
-    (status = 423, description = "LOCK_HELD with holders, or DEADLOCK_DETECTED with the cycle", body = wire::Problem),
+    (status = 423, description = "LOCK_HELD with the holders, or DEADLOCK_DETECTED with the cycle", body = wire::Problem),
     (status = 429, description = "RATE_LIMITED or TOO_MANY_AGENTS", body = wire::Problem),
     (status = 503, description = "QUEUE_FULL, CONTENTION, STOPPING or UNAVAILABLE, with Retry-After", body = wire::Problem),
 ))]
 async fn acquire(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Body(body): Body<wire::AcquireRequest>,
-) -> Answer<Response> {
+    JsonBody(body): JsonBody<wire::AcquireRequest>,
+) -> ApiResult<Response> {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
     let draft = Draft {
-        locks: body.locks.iter().map(|ask| (ask.lock.as_str(), ask.mode.map(Into::into))).collect(),
+        locks: body.locks.iter().map(|spec| (spec.lock.as_str(), spec.mode.map(Into::into))).collect(),
         ttl_seconds: body.ttl_seconds,
         wait_seconds: body.wait_seconds,
         queue: body.queue,
@@ -74,188 +72,188 @@ async fn acquire(
         purpose: body.purpose.as_deref(),
         request_id: body.request_id.as_deref(),
     };
-    let coordination = app.locks.coordination();
-    let request = LockRequest::new(holder, &draft, coordination.rules(), Uuid::new_v4().as_u128())?;
-    let work = async {
-        let acquired = app.locks.acquire(request).await;
-        acquired.map_err(|error| Problem::of_lock(error, coordination.now()))
-    };
-    match app.unless_stopping(work).await {
+    let limits = app.locks.coordination().rules();
+    let request = LockRequest::new(holder, &draft, limits, Uuid::new_v4().as_u128())?;
+    let acquire = async { app.locks.acquire(request).await.map_err(|error| app.lock_problem(error)) };
+    match app.unless_stopping(acquire).await {
         Ok(Acquired::Granted(granted)) => {
-            metrics::lock_request("granted");
+            metrics::record_lock_request("granted");
             Ok(Json(convert::grants(&granted)).into_response())
         }
         Ok(Acquired::Waiting(waiting)) => {
-            metrics::lock_request("queued");
-            Ok((StatusCode::ACCEPTED, Json(convert::waiting(&waiting))).into_response())
+            metrics::record_lock_request("queued");
+            Ok((StatusCode::ACCEPTED, Json(convert::waiting_ticket(&waiting))).into_response())
         }
         Err(problem) => {
-            metrics::lock_request(problem.code());
+            metrics::record_lock_request(problem.code());
             Err(problem)
         }
     }
 }
 
-/// Extend the leases of all locks of a holder
+/// Extend the leases of held locks.
 #[utoipa::path(post, path = "/locks/heartbeat", operation_id = "lock_heartbeat", tag = "locks", request_body = wire::HeartbeatRequest, responses(
-    (status = 200, description = "All are extended", body = wire::HoldResults),
-    OfBody,
-    Always,
-    Guarded,
-    (status = 409, description = "LOCK_LOST: some are not held by these tokens; `results` has all", body = wire::Problem),
+    (status = 200, description = "All leases are extended", body = wire::HoldResults),
+    BodyErrors,
+    CommonErrors,
+    (status = 409, description = "LOCK_LOST: some locks are not held with these tokens; `results` has all", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
 ))]
 async fn heartbeat(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Body(body): Body<wire::HeartbeatRequest>,
-) -> Answer<Response> {
+    JsonBody(body): JsonBody<wire::HeartbeatRequest>,
+) -> ApiResult<Response> {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
-    let held = held(&body.locks)?;
+    let held = held_locks(&body.locks)?;
     let mut faults = Vec::new();
     let ms = ttl_ms("/ttl_extension", body.ttl_extension, app.locks.coordination().rules(), &mut faults);
     if !faults.is_empty() {
         return Err(faults.into());
     }
     let results = app.locks.heartbeat(&holder, &held, ms).await;
-    answer(&app, results)
+    held_lock_response(&app, results)
 }
 
-/// Give locks up
+/// Release held locks.
 #[utoipa::path(post, path = "/locks/release", operation_id = "release_locks", tag = "locks", request_body = wire::HoldRequest, responses(
-    (status = 200, description = "All are released", body = wire::HoldResults),
-    OfBody,
-    Always,
-    Guarded,
-    (status = 409, description = "LOCK_LOST: some were not held by these tokens; `results` has all", body = wire::Problem),
+    (status = 200, description = "All locks are released", body = wire::HoldResults),
+    BodyErrors,
+    CommonErrors,
+    (status = 409, description = "LOCK_LOST: some locks were not held with these tokens; `results` has all", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
 ))]
 async fn release(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Body(body): Body<wire::HoldRequest>,
-) -> Answer<Response> {
+    JsonBody(body): JsonBody<wire::HoldRequest>,
+) -> ApiResult<Response> {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
-    let results = app.locks.release(&holder, &held(&body.locks)?).await;
-    answer(&app, results)
+    let results = app.locks.release(&holder, &held_locks(&body.locks)?).await;
+    held_lock_response(&app, results)
 }
 
-/// From exclusive to shared, with the same token
+/// Downgrade held locks from exclusive to shared, keeping their tokens.
 #[utoipa::path(post, path = "/locks/downgrade", operation_id = "downgrade_locks", tag = "locks", request_body = wire::HoldRequest, responses(
-    (status = 200, description = "All are shared", body = wire::HoldResults),
-    OfBody,
-    Always,
-    Guarded,
-    (status = 409, description = "LOCK_LOST: some are not held by these tokens; `results` has all", body = wire::Problem),
+    (status = 200, description = "All locks are shared", body = wire::HoldResults),
+    BodyErrors,
+    CommonErrors,
+    (status = 409, description = "LOCK_LOST: some locks are not held with these tokens; `results` has all", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
     (status = 429, description = "TOO_MANY_AGENTS", body = wire::Problem),
 ))]
 async fn downgrade(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Body(body): Body<wire::HoldRequest>,
-) -> Answer<Response> {
+    JsonBody(body): JsonBody<wire::HoldRequest>,
+) -> ApiResult<Response> {
     let holder = app.holder(&caller, body.agent_id.as_deref(), body.holder_id.as_deref()).await?;
-    let held = held(&body.locks)?;
-    if let Some(at) = held.iter().position(|held| !held.lock.kind().admits(Mode::Shared)) {
-        return Err(Problem::invalid_at(&format!("/locks/{at}/lock"), "task locks are exclusive only"));
+    let held = held_locks(&body.locks)?;
+    if let Some(index) = held.iter().position(|held| !held.lock.kind().admits(Mode::Shared)) {
+        let detail = "task locks are always exclusive and cannot be downgraded";
+        return Err(Problem::invalid_at(&format!("/locks/{index}/lock"), detail));
     }
     let results = app.locks.downgrade(&holder, &held).await;
-    answer(&app, results)
+    held_lock_response(&app, results)
 }
 
-/// Is this token a current holder's?
+/// Verify that a fencing token belongs to a current holder.
 #[utoipa::path(post, path = "/locks/verify", operation_id = "verify_token", tag = "locks", request_body = wire::VerifyRequest, responses(
-    (status = 200, description = "It is", body = wire::Verified),
-    OfBody,
-    Always,
-    Guarded,
-    (status = 409, description = "LOCK_LOST: it is not", body = wire::Problem),
+    (status = 200, description = "The token is valid", body = wire::Verified),
+    BodyErrors,
+    CommonErrors,
+    (status = 409, description = "LOCK_LOST: the token is not valid", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn verify(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Body(body): Body<wire::VerifyRequest>,
-) -> Answer<Json<wire::Verified>> {
+    JsonBody(body): JsonBody<wire::VerifyRequest>,
+) -> ApiResult<Json<wire::Verified>> {
     caller.require(Scope::Read)?;
     let lock: LockName =
-        body.lock.parse().map_err(|error: InvalidName| Problem::invalid_at("/lock", error.to_string()))?;
-    let found = app.locks.verify(lock, Token::shown(body.fencing_token)).await?;
-    let by = found.ok_or_else(|| Problem::lock_lost("the token is not a current holder's"))?;
-    Ok(Json(wire::Verified { valid: true, holder: convert::holder(&by) }))
+        body.lock.parse().map_err(|error: InvalidName| Problem::invalid_at("/lock", error))?;
+    let holder = app.locks.verify(lock, Token::shown(body.fencing_token)).await?;
+    let invalid = || {
+        let detail =
+            format!("no current holder of {} has the fencing token {}", body.lock, body.fencing_token);
+        Problem::lock_lost(detail)
+    };
+    let holder = holder.ok_or_else(invalid)?;
+    Ok(Json(wire::Verified { valid: true, holder: convert::lock_holder(&holder) }))
 }
 
-/// Who waits for whom
+/// Get the wait graph: which request waits for which holders.
 #[utoipa::path(get, path = "/locks/graph", operation_id = "lock_graph", tag = "locks", responses(
-    (status = 200, description = "At most 1,000 waits", body = wire::Graph),
-    Always,
-    Guarded,
+    (status = 200, description = "At most 1,000 waiting requests", body = wire::Graph),
+    CommonErrors,
 ))]
-async fn graph(State(app): State<App>, caller: Caller) -> Answer<Json<wire::Graph>> {
+async fn graph(State(app): State<AppState>, caller: Caller) -> ApiResult<Json<wire::Graph>> {
     caller.require(Scope::Read)?;
-    let waits = app.locks.graph(MAX_GRAPH).await?;
-    Ok(Json(wire::Graph { waits: waits.iter().map(convert::wait).collect() }))
+    let waits = app.locks.graph(MAX_GRAPH_WAITS).await?;
+    Ok(Json(wire::Graph { waits: waits.iter().map(convert::wait_graph_edge).collect() }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListParams {
-    /// Held or waited for by this agent.
+    /// Agent that holds the lock or waits for it.
     agent: Option<String>,
-    /// Of resources of this type.
+    /// Type of the locked resource.
     resource_type: Option<String>,
     /// `task` or `resource`.
     #[param(pattern = "^(task|resource)$")]
     kind: Option<String>,
-    /// At most 200; 50 unless said.
+    /// Page size; 50 by default, at most 200.
     #[param(minimum = 1, maximum = 200)]
     limit: Option<usize>,
-    /// Where the last page ended.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
-/// Locks that are held or waited for
+/// List the locks that are held or waited for.
 #[utoipa::path(get, path = "/locks", operation_id = "list_locks", tag = "locks", params(ListParams), responses(
-    (status = 200, description = "A page of locks: task locks, then resource locks, by name", body = wire::Page<wire::Lock>),
-    Always,
-    Guarded,
+    (status = 200, description = "A page of locks: task locks first, then resource locks, each ordered by name", body = wire::Page<wire::Lock>),
+    CommonErrors,
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Params(params): Params<ListParams>,
-) -> Answer<Json<wire::Page<wire::Lock>>> {
+    QueryParams(params): QueryParams<ListParams>,
+) -> ApiResult<JsonPage<wire::Lock>> {
     caller.require(Scope::Read)?;
-    let kind = match params.kind.as_deref() {
+    let ListParams { agent, resource_type, kind, limit, cursor } = params;
+    let kind = match kind.as_deref() {
         None => None,
         Some("task") => Some(LockKind::Task),
         Some("resource") => Some(LockKind::Resource),
-        Some(_) => return Err(Problem::invalid_at("?kind", "must be task or resource")),
+        Some(other) => {
+            return Err(Problem::invalid_at("?kind", format!("must be task or resource, not {other:?}")));
+        }
     };
-    let limit = limit(params.limit)?;
-    let after: Option<LockName> = match params.cursor.map(|cursor| cursor.parse()) {
-        None => None,
-        Some(Ok(after)) => Some(after),
-        Some(Err(_)) => return Err(Problem::invalid_at("?cursor", "is not a cursor of this list")),
-    };
-    let filter = Filter { agent: params.agent, resource_type: params.resource_type, kind };
-    let views = app.locks.list(filter, after, limit + 1).await?;
-    Ok(Json(convert::page(views, limit, |view| view.lock.to_string(), convert::lock)))
+    let page = PageParams::new(limit, cursor);
+    let fetch_limit = page.fetch_limit()?;
+    let after: Option<LockName> = page.parse_cursor(|cursor| cursor.parse().ok())?;
+    let filter = Filter { agent, resource_type, kind };
+    let locks = app.locks.list(filter, after, fetch_limit).await?;
+    page.page(locks, |view| view.lock.to_string(), convert::lock)
 }
 
-/// One lock, with everybody who waits for it
-#[utoipa::path(get, path = "/locks/{lock}", operation_id = "show_lock", tag = "locks", params(("lock" = String, Path, description = "Its name, percent-encoded")), responses(
-    (status = 200, description = "A lock that nobody uses has no holders and no queue", body = wire::Lock),
-    Always,
-    Guarded,
-    (status = 422, description = "INVALID_REQUEST: this is not the name of a lock", body = wire::Problem),
+/// Get a lock with its holders and all waiters.
+#[utoipa::path(get, path = "/locks/{lock}", operation_id = "show_lock", tag = "locks", params(("lock" = String, Path, description = "Lock name, percent-encoded")), responses(
+    (status = 200, description = "The lock; a free lock has no holders and no queue", body = wire::Lock),
+    CommonErrors,
+    (status = 422, description = "INVALID_REQUEST: the path is not a lock name", body = wire::Problem),
 ))]
-async fn show(State(app): State<App>, caller: Caller, LockPath(lock): LockPath) -> Answer<Json<wire::Lock>> {
+async fn show(
+    State(app): State<AppState>,
+    caller: Caller,
+    LockPath(lock): LockPath,
+) -> ApiResult<Json<wire::Lock>> {
     caller.require(Scope::Read)?;
     Ok(Json(convert::lock(&app.locks.show(lock).await?)))
 }
@@ -264,95 +262,86 @@ async fn show(State(app): State<App>, caller: Caller, LockPath(lock): LockPath) 
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct BreakParams {
-    /// Why; it is kept in the audit log.
+    /// Reason, recorded in the audit log. Required.
     reason: Option<String>,
 }
 
-/// Take a lock from its holders (admin)
-#[utoipa::path(delete, path = "/locks/{lock}", operation_id = "break_lock", tag = "locks", params(("lock" = String, Path, description = "Its name, percent-encoded"), BreakParams), responses(
-    (status = 200, description = "Who held it; the queue goes on", body = wire::Broken),
-    Always,
-    Guarded,
+/// Break a lock: take it from its holders (admin).
+#[utoipa::path(delete, path = "/locks/{lock}", operation_id = "break_lock", tag = "locks", params(("lock" = String, Path, description = "Lock name, percent-encoded"), BreakParams), responses(
+    (status = 200, description = "The former holders; the lock is granted to the next waiters", body = wire::Broken),
+    CommonErrors,
     (status = 422, description = "INVALID_REQUEST: the reason is missing", body = wire::Problem),
 ))]
 async fn break_lock(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
     LockPath(lock): LockPath,
-    Params(params): Params<BreakParams>,
-) -> Answer<Json<wire::Broken>> {
+    QueryParams(params): QueryParams<BreakParams>,
+) -> ApiResult<Json<wire::Broken>> {
     let reason = params.reason.as_deref().map(str::trim).filter(|reason| !reason.is_empty());
     let Some(reason) = reason else {
-        return Err(Problem::invalid_at("?reason", "is needed: it is kept in the audit log"));
+        return Err(Problem::invalid_at("?reason", "is required; it is recorded in the audit log"));
     };
-    if reason.len() > MAX_REASON {
-        return Err(Problem::invalid_at("?reason", format!("may have at most {MAX_REASON} bytes")));
+    if reason.len() > MAX_REASON_BYTES {
+        return Err(Problem::invalid_at("?reason", format!("may have at most {MAX_REASON_BYTES} bytes")));
     }
     let now = app.locks.coordination().now();
     app.audits.breaks(lock.as_str(), reason, now, &caller).await?;
     let actor = caller.user.as_ref().map_or("admin", |user| user.user_id.as_str());
     let holders = app.locks.break_lock(actor, lock.clone(), reason).await?;
-    Ok(Json(wire::Broken { lock: lock.to_string(), holders: holders.iter().map(convert::holder).collect() }))
+    let holders = holders.iter().map(convert::lock_holder).collect();
+    Ok(Json(wire::Broken { lock: lock.to_string(), holders }))
 }
 
-impl App {
-    /// For whom the caller acts: itself, or the agent that it names and may act for.
-    pub(super) async fn holder(
+impl AppState {
+    /// The holder of locks: the caller itself, or the named agent if the caller may act for it.
+    async fn holder(
         &self,
         caller: &Caller,
         agent_id: Option<&str>,
         holder_id: Option<&str>,
-    ) -> Answer<Holder> {
-        let wrong = |error: InvalidName| {
-            let pointer = if error.to_string().starts_with("holder_id") { "/holder_id" } else { "/agent_id" };
-            Problem::invalid_at(pointer, error.to_string())
-        };
-        // What cannot be a name becomes no agent.
-        if let Some(named) = agent_id {
-            Holder::new(named, holder_id).map_err(wrong)?;
+    ) -> ApiResult<Holder> {
+        let invalid_holder_id = |error| Problem::invalid_at("/holder_id", error);
+        // Validated first, because acting for an unknown agent registers it.
+        if let Some(agent_id) = agent_id {
+            Holder::new(agent_id, None).map_err(|error| Problem::invalid_at("/agent_id", error))?;
+            Holder::new(agent_id, holder_id).map_err(invalid_holder_id)?;
         }
-        let agent = self.agents.acts_as(caller, agent_id).await?;
-        Holder::new(&agent, holder_id).map_err(wrong)
+        let agent_id = self.agents.acts_as(caller, agent_id).await?;
+        Holder::new(&agent_id, holder_id).map_err(invalid_holder_id)
     }
 }
 
-pub(super) fn limit(asked: Option<usize>) -> Answer<usize> {
-    match asked.unwrap_or(50) {
-        limit @ 1..=200 => Ok(limit),
-        _ => Err(Problem::invalid_at("?limit", "must be between 1 and 200")),
+fn held_locks(locks: &[wire::HeldLock]) -> ApiResult<Vec<Held>> {
+    if locks.is_empty() || locks.len() > MAX_HELD_LOCKS {
+        let detail = format!("must have between 1 and {MAX_HELD_LOCKS} items");
+        return Err(Problem::invalid_at("/locks", detail));
     }
-}
-
-fn held(locks: &[wire::HeldLock]) -> Answer<Vec<Held>> {
-    if locks.is_empty() || locks.len() > MAX_HELD {
-        return Err(Problem::invalid_at("/locks", format!("must name between 1 and {MAX_HELD} locks")));
-    }
-    let mut faults = Vec::new();
+    let mut errors = Vec::new();
     let mut held = Vec::with_capacity(locks.len());
-    for (at, one) in locks.iter().enumerate() {
-        match one.lock.parse() {
-            Ok(lock) => held.push(Held { lock, token: Token::shown(one.fencing_token) }),
+    for (index, wire::HeldLock { lock, fencing_token }) in locks.iter().enumerate() {
+        match lock.parse::<LockName>() {
+            Ok(lock) => held.push(Held { lock, token: Token::shown(*fencing_token) }),
             Err(error) => {
-                let error: InvalidName = error;
-                faults.push(FieldError { pointer: format!("/locks/{at}/lock"), detail: error.to_string() });
+                errors
+                    .push(FieldError { pointer: format!("/locks/{index}/lock"), detail: error.to_string() });
             }
         }
     }
-    if faults.is_empty() { Ok(held) } else { Err(Problem::invalid(faults)) }
+    if errors.is_empty() { Ok(held) } else { Err(Problem::invalid(errors)) }
 }
 
-/// All results, whether every lock was held or some were lost.
-fn answer(
-    app: &App,
-    results: Result<Vec<ade_app::locks::HoldResult>, ade_app::locks::LockError>,
-) -> Answer<Response> {
-    let results = results.map_err(|error| Problem::of_lock(error, app.locks.coordination().now()))?;
+/// The results of all locks; a problem if any lock is lost.
+fn held_lock_response(app: &AppState, results: Result<Vec<HoldResult>, LockError>) -> ApiResult<Response> {
+    let results = results.map_err(|error| app.lock_problem(error))?;
     let lost = results.iter().filter(|result| result.result.is_err()).count();
-    let all: Vec<wire::HoldResult> = results.iter().map(convert::hold_result).collect();
+    let results: Vec<wire::HoldResult> = results.iter().map(convert::held_lock_result).collect();
     if lost == 0 {
-        return Ok(Json(wire::HoldResults { results: all }).into_response());
+        return Ok(Json(wire::HoldResults { results }).into_response());
     }
-    let detail =
-        format!("{lost} of {} locks are not held by these tokens; stop what relies on them", all.len());
-    Err(Problem::lock_lost(detail).fact("results", all))
+    let detail = format!(
+        "{lost} of {} locks are not held with these tokens; stop all work that relies on them",
+        results.len()
+    );
+    Err(Problem::lock_lost(detail).with("results", results))
 }

@@ -1,175 +1,170 @@
-//! Settings and flags that are changed while servers run.
+//! Settings and feature flags that are shared by all servers and changed at runtime.
 
 use ade_client::wire;
-use ade_domain::lock::LockLimits as LockRules;
+use ade_domain::lock::LockLimits;
 use ade_domain::permission::Scope;
 use axum::Json;
 use axum::extract::State;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::App;
-use super::answers::{Always, Guarded, OfBody, OfChange};
-use super::convert::settings as told;
-use super::extract::{Body, Segment};
-use crate::caller::Caller;
-use crate::problem::{Answer, Problem};
+use super::{AppState, convert};
+use crate::auth::Caller;
+use crate::http::extract::{JsonBody, PathParam};
+use crate::http::openapi::responses::{BodyErrors, CommonErrors, UpdateErrors};
+use crate::http::paging::{JsonPage, single_page};
+use crate::http::problem::{ApiResult, Problem};
 
-pub(super) fn routes() -> OpenApiRouter<App> {
+pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(settings))
-        .routes(routes!(setting, set))
+        .routes(routes!(setting, set_setting))
         .routes(routes!(features))
-        .routes(routes!(feature, switch))
+        .routes(routes!(feature, set_feature))
 }
 
-/// Settings that all servers share
-#[utoipa::path(get, path = "/config", operation_id = "list_settings", tag = "settings", responses(
-    (status = 200, description = "Every setting, by name", body = wire::Page<wire::Setting>),
-    Always,
-    Guarded,
-))]
-async fn settings(State(app): State<App>, caller: Caller) -> Answer<Json<wire::Page<wire::Setting>>> {
-    let all = app.rules.settings(&caller).await?;
-    let mut items = all.iter().map(told::setting).collect::<Result<Vec<_>, _>>()?;
-    items.extend(app.own_settings.iter().map(OwnSetting::told));
-    items.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(Json(wire::Page { items, next_cursor: None }))
-}
-
-/// What every server has in its own configuration: shown here, and changed there.
+/// A read-only setting: it is shown with the shared ones, but changed in the configuration of each server.
 #[derive(Debug, Clone)]
-pub(crate) struct OwnSetting {
-    /// As settings are named here.
-    pub(crate) name: &'static str,
-    /// As it is named there.
-    pub(crate) setting: &'static str,
-    /// What it is.
-    pub(crate) value: u64,
-    /// What it does.
-    pub(crate) about: &'static str,
+pub(crate) struct ServerSetting {
+    name: &'static str,
+    /// Its name in the configuration file.
+    config_name: &'static str,
+    value: u64,
+    about: &'static str,
 }
 
-impl OwnSetting {
-    /// What locks go by.
-    pub(crate) fn of_locks(rules: &LockRules) -> Vec<Self> {
+impl ServerSetting {
+    pub(crate) fn from_lock_limits(limits: &LockLimits) -> Vec<Self> {
         vec![
             Self {
                 name: "lock:default_ttl",
-                setting: "lock.default_ttl_seconds",
-                value: rules.default_ttl_ms / 1_000,
-                about: "seconds that a lease lasts that does not say",
+                config_name: "lock.default_ttl_seconds",
+                value: limits.default_ttl_ms / 1_000,
+                about: "default lease of a lock in seconds",
             },
             Self {
                 name: "lock:max_ttl",
-                setting: "lock.max_ttl_seconds",
-                value: rules.max_ttl_ms / 1_000,
-                about: "seconds that a lease may last",
+                config_name: "lock.max_ttl_seconds",
+                value: limits.max_ttl_ms / 1_000,
+                about: "maximum lease of a lock in seconds",
             },
             Self {
                 name: "lock:max_queue",
-                setting: "lock.max_queue",
-                value: rules.max_queue as u64,
-                about: "waiters that one lock may have",
+                config_name: "lock.max_queue",
+                value: limits.max_queue as u64,
+                about: "maximum number of waiters of a lock",
             },
         ]
     }
 
-    fn told(&self) -> wire::Setting {
+    fn to_wire(&self) -> wire::Setting {
         wire::Setting {
             name: self.name.to_owned(),
             value: self.value.into(),
-            about: format!("{}; each server has it in its own configuration as {}", self.about, self.setting),
+            about: format!("{}; read-only, configured on each server as {}", self.about, self.config_name),
             is_default: false,
             revision: 0,
         }
     }
 }
 
-/// One setting
+impl AppState {
+    fn server_setting(&self, name: &str) -> Option<&ServerSetting> {
+        self.server_settings.iter().find(|setting| setting.name == name)
+    }
+}
+
+/// List the settings.
+#[utoipa::path(get, path = "/config", operation_id = "list_settings", tag = "settings", responses(
+    (status = 200, description = "All settings, ordered by name", body = wire::Page<wire::Setting>),
+    CommonErrors,
+))]
+async fn settings(State(app): State<AppState>, caller: Caller) -> ApiResult<JsonPage<wire::Setting>> {
+    let shared = app.rules.settings(&caller).await?;
+    let mut items = shared.iter().map(convert::setting).collect::<Result<Vec<_>, _>>()?;
+    items.extend(app.server_settings.iter().map(ServerSetting::to_wire));
+    items.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(single_page(items))
+}
+
+/// Get a setting.
 #[utoipa::path(get, path = "/config/{name}", operation_id = "show_setting", tag = "settings", params(("name" = String, Path)), responses(
     (status = 200, description = "The setting", body = wire::Setting),
-    Always,
-    Guarded,
+    CommonErrors,
     (status = 404, description = "SETTING_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn setting(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Segment(name): Segment,
-) -> Answer<Json<wire::Setting>> {
-    if let Some(own) = app.own_settings.iter().find(|own| own.name == name) {
+    PathParam(name): PathParam,
+) -> ApiResult<Json<wire::Setting>> {
+    if let Some(setting) = app.server_setting(&name) {
         caller.require(Scope::Read)?;
-        return Ok(Json(own.told()));
+        return Ok(Json(setting.to_wire()));
     }
-    Ok(Json(told::setting(&app.rules.setting(&name, &caller).await?)?))
+    Ok(Json(convert::setting(&app.rules.setting(&name, &caller).await?)?))
 }
 
-/// Change a setting (admin); it counts everywhere from the next request on
+/// Change a setting (admin). It takes effect on all servers with the next request.
 #[utoipa::path(put, path = "/config/{name}", operation_id = "put_setting", tag = "settings", params(("name" = String, Path)), request_body = wire::SettingRequest, responses(
-    (status = 200, description = "The setting as it is now", body = wire::Setting),
-    OfBody,
-    Always,
-    Guarded,
-    OfChange,
+    (status = 200, description = "The updated setting", body = wire::Setting),
+    BodyErrors,
+    CommonErrors,
+    UpdateErrors,
     (status = 404, description = "SETTING_NOT_FOUND", body = wire::Problem),
 ))]
-async fn set(
-    State(app): State<App>,
+async fn set_setting(
+    State(app): State<AppState>,
     caller: Caller,
-    Segment(name): Segment,
-    Body(body): Body<wire::SettingRequest>,
-) -> Answer<Json<wire::Setting>> {
-    if let Some(own) = app.own_settings.iter().find(|own| own.name == name) {
-        let detail = format!("is set in the configuration of each server, as {}", own.setting);
+    PathParam(name): PathParam,
+    JsonBody(body): JsonBody<wire::SettingRequest>,
+) -> ApiResult<Json<wire::Setting>> {
+    if let Some(setting) = app.server_setting(&name) {
+        let detail = format!("is read-only; set {} in the configuration of each server", setting.config_name);
         return Err(Problem::invalid_at("/value", detail));
     }
-    Ok(Json(told::setting(&app.rules.set(&name, body.value, &caller).await?)?))
+    Ok(Json(convert::setting(&app.rules.set(&name, body.value, &caller).await?)?))
 }
 
-/// What can be switched on and off
+/// List the feature flags.
 #[utoipa::path(get, path = "/features", operation_id = "list_features", tag = "settings", responses(
-    (status = 200, description = "Every flag, by name", body = wire::Page<wire::Feature>),
-    Always,
-    Guarded,
+    (status = 200, description = "All feature flags, ordered by name", body = wire::Page<wire::Feature>),
+    CommonErrors,
 ))]
-async fn features(State(app): State<App>, caller: Caller) -> Answer<Json<wire::Page<wire::Feature>>> {
-    let all = app.rules.features(&caller).await?;
-    let items = all.iter().map(told::feature).collect::<Result<_, _>>()?;
-    Ok(Json(wire::Page { items, next_cursor: None }))
+async fn features(State(app): State<AppState>, caller: Caller) -> ApiResult<JsonPage<wire::Feature>> {
+    let features = app.rules.features(&caller).await?;
+    Ok(single_page(features.iter().map(convert::feature).collect::<Result<_, _>>()?))
 }
 
-/// One flag
+/// Get a feature flag.
 #[utoipa::path(get, path = "/features/{flag}", operation_id = "show_feature", tag = "settings", params(("flag" = String, Path)), responses(
-    (status = 200, description = "The flag", body = wire::Feature),
-    Always,
-    Guarded,
+    (status = 200, description = "The feature flag", body = wire::Feature),
+    CommonErrors,
     (status = 404, description = "FEATURE_NOT_FOUND", body = wire::Problem),
     (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
 ))]
 async fn feature(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Segment(flag): Segment,
-) -> Answer<Json<wire::Feature>> {
-    Ok(Json(told::feature(&app.rules.feature(&flag, &caller).await?)?))
+    PathParam(flag): PathParam,
+) -> ApiResult<Json<wire::Feature>> {
+    Ok(Json(convert::feature(&app.rules.feature(&flag, &caller).await?)?))
 }
 
-/// Switch something on or off (admin)
+/// Enable or disable a feature (admin).
 #[utoipa::path(put, path = "/features/{flag}", operation_id = "put_feature", tag = "settings", params(("flag" = String, Path)), request_body = wire::FeatureRequest, responses(
-    (status = 200, description = "The flag as it is now", body = wire::Feature),
-    OfBody,
-    Always,
-    Guarded,
-    OfChange,
+    (status = 200, description = "The updated feature flag", body = wire::Feature),
+    BodyErrors,
+    CommonErrors,
+    UpdateErrors,
     (status = 404, description = "FEATURE_NOT_FOUND", body = wire::Problem),
 ))]
-async fn switch(
-    State(app): State<App>,
+async fn set_feature(
+    State(app): State<AppState>,
     caller: Caller,
-    Segment(flag): Segment,
-    Body(body): Body<wire::FeatureRequest>,
-) -> Answer<Json<wire::Feature>> {
-    Ok(Json(told::feature(&app.rules.switch(&flag, body.enabled, &caller).await?)?))
+    PathParam(flag): PathParam,
+    JsonBody(body): JsonBody<wire::FeatureRequest>,
+) -> ApiResult<Json<wire::Feature>> {
+    Ok(Json(convert::feature(&app.rules.switch(&flag, body.enabled, &caller).await?)?))
 }

@@ -1,7 +1,7 @@
-//! What an operator allows workers to do: `[executors.…]` of the configuration file. Nothing is allowed that is not listed here.
+//! The section `[executors]` of the configuration file: what workers may do. Everything that is not listed is forbidden.
 //!
-//! Only the file says this, no variable and no flag: it is a list of permissions, to be read and reviewed as one. A text that
-//! begins with `env:` is taken from the variable that it names, so that passwords need not stand in the file.
+//! Only the file can set it, no variable and no flag, so that the permissions can be reviewed in one place. A string
+//! `env:NAME` is replaced with the value of that variable, to keep passwords out of the file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,105 +10,89 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::{Table, Value};
 
-/// Everything that is allowed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExecutorSettings {
-    /// Folders in which files may be changed.
-    pub files: FilesPart,
-    /// Commands that may be run.
-    pub command: CommandPart,
-    /// Hosts that may be called.
-    pub http: HttpPart,
-    /// Databases that may be changed.
-    pub sql: SqlPart,
-    /// What commands are given that was taken from variables: it must never be seen.
+    pub files: FilesSettings,
+    pub command: CommandSettings,
+    pub http: HttpSettings,
+    pub sql: SqlSettings,
+    /// Values that command templates take from variables. They must not appear in any output.
     #[serde(skip)]
-    pub given: Hidden,
+    pub command_secrets: RedactedStrings,
 }
 
-/// Texts that are never shown.
+/// Strings that Debug does not print.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Hidden(pub Vec<String>);
+pub struct RedactedStrings(pub Vec<String>);
 
-impl fmt::Debug for Hidden {
+impl fmt::Debug for RedactedStrings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} hidden", self.0.len())
+        write!(f, "{} redacted", self.0.len())
     }
 }
 
-/// Folders in which files may be changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct FilesPart {
-    /// Each with everything below it.
+pub struct FilesSettings {
+    /// Folders whose files may be changed, at any depth.
     pub roots: Vec<PathBuf>,
 }
 
-/// Commands that may be run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct CommandPart {
-    /// By the names that tasks use: to run them, or to verify what they changed in files.
-    pub templates: BTreeMap<String, Template>,
+pub struct CommandSettings {
+    /// By the name that tasks use to run a command, or to verify changed files with it.
+    pub templates: BTreeMap<String, CommandTemplate>,
 }
 
-/// A command, in which `{name}` stands for an argument of the task.
+/// A command. `{name}` is replaced with the argument of the task.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Template {
-    /// What is run.
+pub struct CommandTemplate {
     pub argv: Vec<String>,
-    /// What tells what it would change.
     #[serde(default)]
     pub preview_argv: Option<Vec<String>>,
-    /// What undoes it.
     #[serde(default)]
     pub rollback_argv: Option<Vec<String>>,
 }
 
-/// Hosts that may be called.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct HttpPart {
-    /// Each with its port, if it is not the usual one.
+pub struct HttpSettings {
+    /// Hosts that may be called, each with its port unless that is the default of the scheme.
     pub hosts: Vec<String>,
-    /// Texts that headers may refer to, by name.
+    /// By the name that the headers of tasks refer to.
     pub secrets: BTreeMap<String, HttpSecret>,
 }
 
-/// A text that is sent to one host only.
+/// A secret that is sent to one host only.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpSecret {
-    /// To which.
     pub host: String,
-    /// What.
     pub value: String,
 }
 
-/// Databases that may be changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct SqlPart {
-    /// By the names that tasks use.
-    pub connections: BTreeMap<String, Connection>,
+pub struct SqlSettings {
+    /// By the name that tasks use.
+    pub connections: BTreeMap<String, SqlConnection>,
 }
 
-/// A database.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Connection {
-    /// Where statements are applied, as whom.
+pub struct SqlConnection {
     pub url: String,
-    /// The same as somebody who may do less, for previews.
+    /// For previews, as a database user with fewer permissions.
     #[serde(default)]
     pub preview_url: Option<String>,
 }
 
-impl fmt::Debug for Template {
+impl fmt::Debug for CommandTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Template").finish_non_exhaustive()
+        f.debug_struct("CommandTemplate").finish_non_exhaustive()
     }
 }
 
@@ -118,15 +102,15 @@ impl fmt::Debug for HttpSecret {
     }
 }
 
-impl fmt::Debug for Connection {
+impl fmt::Debug for SqlConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").finish_non_exhaustive()
+        f.debug_struct("SqlConnection").finish_non_exhaustive()
     }
 }
 
-/// As the commented file shows it.
+/// For the commented default file.
 pub(super) const EXAMPLE: &str = "
-# What workers may do; nothing unless it is listed. \"env:NAME\" takes a text from a variable.
+# What workers may do: only what is listed. \"env:NAME\" is replaced with the value of that variable.
 # [executors.files]
 # roots = [\"/srv/app\"]
 # [executors.command.templates.restart]
@@ -142,41 +126,49 @@ pub(super) const EXAMPLE: &str = "
 # preview_url = \"env:MAIN_DATABASE_READER\"
 ";
 
-/// Reads the part of the file.
-pub(super) fn read(table: Table, variables: &[(String, String)]) -> Result<ExecutorSettings, String> {
-    let (mut table, mut given) = (table, Vec::new());
-    for (part, value) in &mut table {
-        let mut taken = Vec::new();
-        fill(value, variables, &mut taken)?;
-        if part == "command" {
-            given = taken;
+pub(super) fn parse(mut table: Table, variables: &[(String, String)]) -> Result<ExecutorSettings, String> {
+    let mut command_secrets = Vec::new();
+    for (section, value) in &mut table {
+        let mut resolved = Vec::new();
+        resolve_variables(value, variables, &mut resolved)?;
+        if section == "command" {
+            command_secrets = resolved;
         }
     }
-    let read: Result<ExecutorSettings, toml::de::Error> = Value::Table(table).try_into();
-    let read = read.map_err(|error| error.message().replace('\n', " "))?;
-    Ok(ExecutorSettings { given: Hidden(given), ..read })
+    let settings: Result<ExecutorSettings, toml::de::Error> = Value::Table(table).try_into();
+    let settings = settings.map_err(|error| error.message().replace('\n', " "))?;
+    Ok(ExecutorSettings { command_secrets: RedactedStrings(command_secrets), ..settings })
 }
 
-/// Puts the texts of variables where they are named, and says which.
-fn fill(value: &mut Value, variables: &[(String, String)], taken: &mut Vec<String>) -> Result<(), String> {
+/// Replaces each `env:NAME` and collects the values.
+fn resolve_variables(
+    value: &mut Value,
+    variables: &[(String, String)],
+    resolved: &mut Vec<String>,
+) -> Result<(), String> {
     match value {
         Value::String(text) => {
             if let Some(name) = text.strip_prefix("env:") {
-                let found = variables.iter().find(|(known, _)| known == name);
-                let (_, found) = found.ok_or_else(|| format!("the variable {name} is not set"))?;
-                text.clone_from(found);
-                taken.push(found.clone());
+                let variable = variables.iter().find(|(known, _)| known == name);
+                let (_, value) =
+                    variable.ok_or_else(|| format!("the environment variable {name} is not set"))?;
+                text.clone_from(value);
+                resolved.push(value.clone());
             }
             Ok(())
         }
-        Value::Array(items) => items.iter_mut().try_for_each(|item| fill(item, variables, taken)),
-        Value::Table(items) => items.iter_mut().try_for_each(|(_, item)| fill(item, variables, taken)),
+        Value::Array(items) => {
+            items.iter_mut().try_for_each(|item| resolve_variables(item, variables, resolved))
+        }
+        Value::Table(items) => {
+            items.iter_mut().try_for_each(|(_, item)| resolve_variables(item, variables, resolved))
+        }
         _ => Ok(()),
     }
 }
 
-/// What is allowed, in a line each, without secrets.
-pub(super) fn shown(settings: &ExecutorSettings) -> Vec<(String, String)> {
+/// Name and value of each setting, without secrets.
+pub(super) fn summary(settings: &ExecutorSettings) -> Vec<(String, String)> {
     let list = |names: Vec<String>| Value::from(names).to_string();
     let roots = settings.files.roots.iter().map(|root| root.display().to_string()).collect();
     vec![

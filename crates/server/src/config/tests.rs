@@ -1,4 +1,4 @@
-//! Layers, origins and faults of the configuration.
+//! Tests of layers, origins and errors of the configuration.
 
 use super::*;
 
@@ -11,16 +11,17 @@ fn layers(file: &str, variables: &[(&str, &str)], flags: &[(&'static str, &'stat
 }
 
 #[test]
-fn flags_override_variables_override_the_file() {
+fn flags_override_variables_and_variables_override_the_file() {
     let file = "[server]\nlisten = \"127.0.0.1:1\"\ndata = \"f\"\n[lock]\nmax_queue = 7\n";
     let variables = [("ADE_SERVER_LISTEN", "127.0.0.1:2"), ("ADE_SERVER_DATA", "v"), ("PATH", "/bin")];
     let config = Config::load(&layers(file, &variables, &[("server.listen", "listen", "127.0.0.1:3")]))
         .expect("valid");
     assert_eq!(config.listen.port(), 3);
     assert_eq!(config.data, PathBuf::from("v"));
-    assert_eq!(config.rules.max_queue, 7);
-    let origin =
-        |name: &str| config.effective.iter().find(|one| one.name == name).map(|one| one.origin.to_string());
+    assert_eq!(config.lock_limits.max_queue, 7);
+    let origin = |name: &str| {
+        config.effective.iter().find(|setting| setting.name == name).map(|setting| setting.origin.to_string())
+    };
     assert_eq!(origin("server.listen").as_deref(), Some("--listen"));
     assert_eq!(origin("server.data").as_deref(), Some("ADE_SERVER_DATA"));
     assert_eq!(origin("lock.max_queue").as_deref(), Some("ade.toml"));
@@ -28,8 +29,8 @@ fn flags_override_variables_override_the_file() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_place() {
-    for (file, variables, says) in [
+fn errors_name_the_setting_and_its_origin() {
+    for (file, variables, expected) in [
         (
             "[lock]\nmax_que = 1\n",
             &[][..],
@@ -41,7 +42,11 @@ fn what_is_wrong_is_named_with_its_place() {
             "unknown setting lok.max_queue in ade.toml; did you mean lock.max_queue?",
         ),
         ("x = 1\n", &[], "unknown setting x in ade.toml"),
-        ("[lock]\nmax_queue = \"many\"\n", &[], "lock.max_queue = \"many\" (from ade.toml): must be integer"),
+        (
+            "[lock]\nmax_queue = \"many\"\n",
+            &[],
+            "lock.max_queue = \"many\" (from ade.toml): must be of type integer",
+        ),
         (
             "[lock]\nmax_queue = -1\n",
             &[],
@@ -68,32 +73,32 @@ fn what_is_wrong_is_named_with_its_place() {
             "server.listen = \"here\" (from ADE_SERVER_LISTEN): must be an address and a port, such as 127.0.0.1:8300",
         ),
     ] {
-        let error = Config::load(&layers(file, variables, &[])).expect_err(says);
-        assert_eq!(error.to_string(), says);
+        let error = Config::load(&layers(file, variables, &[])).expect_err(expected);
+        assert_eq!(error.to_string(), expected);
     }
     let error = Config::load(&layers("[lock\n", &[], &[])).expect_err("syntax").to_string();
     assert!(error.starts_with("ade.toml: "), "{error}");
 }
 
 #[test]
-fn the_default_file_is_the_default() {
+fn default_file_contains_the_defaults() {
     let uncommented: String = Config::default_file()
         .lines()
         .filter(|line| !line.starts_with("# "))
         .map(|line| format!("{}\n", line.trim_start_matches('#')))
         .collect();
     let config = Config::load(&layers(&uncommented, &[], &[])).expect("valid");
-    assert_eq!(config.rules, LockLimits::default());
+    assert_eq!(config.lock_limits, LockLimits::default());
     assert_eq!(config.listen.port(), 8300);
 }
 
 #[test]
-fn what_commands_are_given_from_variables_is_never_seen() {
+fn secrets_of_commands_are_collected_and_redacted() {
     let file = "[executors.files]\nroots = [\"env:ROOT\"]\n[executors.command.templates.deploy]\n\
                 argv = [\"deploy\", \"env:DEPLOY_KEY\"]\n";
-    let variables = [("ROOT", "/srv/app"), ("DEPLOY_KEY", "k3y-of-ours")];
+    let variables = [("ROOT", "/srv/app"), ("DEPLOY_KEY", "k3y-s3cret")];
     let config = Config::load(&layers(file, &variables, &[])).expect("valid");
-    assert_eq!(config.executors.command.templates["deploy"].argv, ["deploy", "k3y-of-ours"]);
-    assert_eq!(config.executors.given.0, ["k3y-of-ours"], "and where files are is no secret");
-    assert!(!format!("{:?}", config.executors.given).contains("k3y"));
+    assert_eq!(config.executors.command.templates["deploy"].argv, ["deploy", "k3y-s3cret"]);
+    assert_eq!(config.executors.command_secrets.0, ["k3y-s3cret"], "file roots are no secrets");
+    assert!(!format!("{:?}", config.executors.command_secrets).contains("k3y"));
 }

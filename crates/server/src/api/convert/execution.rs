@@ -1,4 +1,4 @@
-//! Carrying tasks out, as it goes over the wire.
+//! Conversions of executions, their log lines, and claims of agents.
 
 use ade_app::Caller;
 use ade_client::wire;
@@ -6,20 +6,15 @@ use ade_domain::Moment;
 use ade_domain::task::{Asked, Execution, Phase};
 use ade_store::database::{LogLine, StoredTask};
 
-use super::reviews::task;
+use super::task;
 
 pub(crate) fn execution(execution: &Execution) -> wire::Execution {
-    let asked = |asked: &Asked| wire::Asked {
-        by: asked.by.to_string(),
-        reason: asked.reason.clone(),
-        at: asked.at.into(),
-    };
-    let lives = execution.phase != Phase::Ended;
+    let is_running = execution.phase != Phase::Ended;
     wire::Execution {
         attempt: execution.attempt,
         agent_id: execution.worker.clone(),
         phase: execution.phase,
-        lease_until: Some(execution.lease_until).filter(|_| lives).map(Into::into),
+        lease_until: Some(execution.lease_until).filter(|_| is_running).map(Into::into),
         started_at: execution.started_at.into(),
         completed_at: execution.completed_at.map(Into::into),
         result: execution.result,
@@ -29,18 +24,22 @@ pub(crate) fn execution(execution: &Execution) -> wire::Execution {
         code: execution.code,
         rolled_back: execution.rolled_back,
         retry_count: execution.retry_count,
-        grants: if lives { execution.grants.clone() } else { Vec::new() },
-        stop: execution.stop.as_ref().map(asked),
-        undo: execution.undo.as_ref().map(asked),
+        grants: if is_running { execution.grants.clone() } else { Vec::new() },
+        stop: execution.stop.as_ref().map(admin_request),
+        undo: execution.undo.as_ref().map(admin_request),
     }
 }
 
-pub(crate) fn line(line: &LogLine) -> wire::LogLine {
+fn admin_request(request: &Asked) -> wire::Asked {
+    wire::Asked { by: request.by.to_string(), reason: request.reason.clone(), at: request.at.into() }
+}
+
+pub(crate) fn log_line(line: &LogLine) -> wire::LogLine {
     wire::LogLine { number: line.number, attempt: line.attempt, at: line.at.into(), text: line.text.clone() }
 }
 
-/// A task that an agent carries out from now on.
-pub(crate) fn claim(stored: &StoredTask, reader: &Caller, now: Moment) -> Option<wire::Claim> {
+/// `None` if the task has no execution.
+pub(crate) fn task_claim(stored: &StoredTask, reader: &Caller, now: Moment) -> Option<wire::Claim> {
     let execution = stored.execution.as_ref()?;
     Some(wire::Claim {
         task: task(stored, reader, now),

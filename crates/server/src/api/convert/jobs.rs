@@ -1,11 +1,11 @@
-//! Jobs and archives as they go over the wire.
+//! Conversions of background jobs and archives.
 
 use ade_app::jobs::{Restored, Standing};
 use ade_client::wire;
 use ade_store::database::Archive;
 
-pub(crate) fn job(standing: &Standing) -> wire::Job {
-    let Standing { job, row } = standing;
+pub(crate) fn job(status: &Standing) -> wire::Job {
+    let Standing { job, row } = status;
     let outcome = row.as_ref().map(|row| row.outcome.clone()).unwrap_or_default();
     let running_by = row.as_ref().and_then(|row| row.holder.clone());
     let status = match row {
@@ -45,7 +45,7 @@ pub(crate) fn archive(archive: &Archive) -> wire::Archive {
     }
 }
 
-pub(crate) fn restored(restored: &Restored) -> wire::Restored {
+pub(crate) fn restore_result(restored: &Restored) -> wire::Restored {
     wire::Restored {
         archive: archive(&restored.archive),
         restored: restored.items,

@@ -1,24 +1,24 @@
-//! Settings and flags as they go over the wire, with a sentence about each.
+//! Conversions of shared settings and feature flags.
 
 use ade_client::wire;
 use ade_store::DatabaseError;
 use ade_store::database::StoredDocument;
 
-pub(crate) fn setting(thing: &StoredDocument) -> Result<wire::Setting, DatabaseError> {
+pub(crate) fn setting(document: &StoredDocument) -> Result<wire::Setting, DatabaseError> {
     Ok(wire::Setting {
-        name: thing.id.clone(),
-        value: thing.body.clone(),
-        about: ade_app::settings::about(&thing.id).to_owned(),
-        is_default: thing.revision == 0,
-        revision: thing.revision,
+        name: document.id.clone(),
+        value: document.body.clone(),
+        about: ade_app::settings::about(&document.id).to_owned(),
+        is_default: document.revision == 0,
+        revision: document.revision,
     })
 }
 
-pub(crate) fn feature(thing: &StoredDocument) -> Result<wire::Feature, DatabaseError> {
+pub(crate) fn feature(document: &StoredDocument) -> Result<wire::Feature, DatabaseError> {
     Ok(wire::Feature {
-        flag: thing.id.clone(),
-        enabled: thing.read()?,
-        about: ade_app::settings::about(&thing.id).to_owned(),
-        revision: thing.revision,
+        flag: document.id.clone(),
+        enabled: document.read()?,
+        about: ade_app::settings::about(&document.id).to_owned(),
+        revision: document.revision,
     })
 }

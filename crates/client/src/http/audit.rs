@@ -1,0 +1,80 @@
+//! Client methods of the audit log, jobs, archives and statistics.
+
+use std::time::Duration;
+
+use reqwest::{Method, Response};
+
+use super::{Client, RESPONSE_TIMEOUT, segment};
+use crate::Error;
+use crate::wire::{Archive, AuditEntry, AuditVerdict, Job, Overview, Page, Restored};
+
+/// Verification and export read the whole log.
+const WHOLE_LOG_TIMEOUT: Duration = Duration::from_secs(3_600);
+
+/// A streamed export of the audit log.
+#[derive(Debug)]
+pub struct Export {
+    client: Client,
+    response: Response,
+}
+
+impl Export {
+    /// The next chunk, or `None` at the end. After an error the export is incomplete.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        match tokio::time::timeout(RESPONSE_TIMEOUT, self.response.chunk()).await {
+            Ok(Ok(chunk)) => Ok(chunk.map(|bytes| bytes.to_vec())),
+            Ok(Err(error)) => Err(self.client.unreachable(&error)),
+            Err(_) => {
+                let (url, cause) =
+                    (self.client.base.clone(), format!("no data for {} s", RESPONSE_TIMEOUT.as_secs()));
+                Err(Error::Unreachable { url, cause })
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Lists background jobs (admin or auditor).
+    pub async fn jobs(&self) -> Result<Page<Job>, Error> {
+        self.get("/jobs", &[]).await
+    }
+
+    /// Lists archives (admin or auditor). Filters: `limit`, `cursor`.
+    pub async fn archives(&self, filters: &[(&str, &str)]) -> Result<Page<Archive>, Error> {
+        self.get("/archives", filters).await
+    }
+
+    /// Restores an archive (admin).
+    pub async fn restore(&self, archive_id: &str) -> Result<Restored, Error> {
+        self.post_empty(&format!("/archives/{}/restore", segment(archive_id))).await
+    }
+
+    /// Lists audit entries. Filters: `task`, `actor`, `action`, `from`, `to`, `limit`, `cursor`.
+    pub async fn audit(&self, filters: &[(&str, &str)]) -> Result<Page<AuditEntry>, Error> {
+        self.get("/audit", filters).await
+    }
+
+    /// Verifies the whole audit log on the server. It must contain the `trusted` entry, given by number and hash.
+    pub async fn verify_audit(&self, trusted: Option<(u64, &str)>) -> Result<AuditVerdict, Error> {
+        let mut request = self.request(Method::GET, "/audit/verify").timeout(WHOLE_LOG_TIMEOUT);
+        if let Some((number, hash)) = trusted {
+            request = request.query(&[("number", number.to_string().as_str()), ("entry_hash", hash)]);
+        }
+        let (_, body) = self.send(request).await?;
+        self.parse(&body)
+    }
+
+    /// Exports the audit log as `ndjson` or `csv`. Filters are those of [`Client::audit`], without `limit` and
+    /// `cursor`.
+    pub async fn export_audit(&self, format: &str, filters: &[(&str, &str)]) -> Result<Export, Error> {
+        let request = self.request(Method::GET, "/audit/export").timeout(WHOLE_LOG_TIMEOUT);
+        let request = self.with_query(request.query(&[("format", format)]), filters);
+        let response = self.open(request).await?;
+        Ok(Export { client: self.clone(), response })
+    }
+
+    /// Gets counts of the whole system.
+    pub async fn overview(&self) -> Result<Overview, Error> {
+        self.get("/stats/overview", &[]).await
+    }
+}

@@ -1,0 +1,137 @@
+//! Client methods of users, sessions and tokens.
+
+use reqwest::Method;
+use reqwest::header::SET_COOKIE;
+
+use super::{Client, Credentials, segment};
+use crate::Error;
+use crate::wire::{Page, Session, SignIn, Token, TokenRequest, User, UserPatch, UserRequest, UserStats};
+
+const SESSION_COOKIE: &str = "ade_session";
+
+/// The session of a user who signed in with a password.
+#[derive(Debug)]
+pub struct SignedIn {
+    client: Client,
+    session: Session,
+}
+
+impl Client {
+    /// Signs in with a password.
+    pub async fn sign_in(url: &str, user: &str, password: &str) -> Result<SignedIn, Error> {
+        let mut client = Self::with_credentials(url, Credentials::None)?;
+        let body = SignIn { user_id: user.to_owned(), password: password.to_owned() };
+        let response = client.open(client.request(Method::POST, "/sessions").json(&body)).await?;
+        let cookies = response.headers().get_all(SET_COOKIE).iter().filter_map(|value| value.to_str().ok());
+        let cookie = cookies.filter_map(session_cookie).next_back().map(str::to_owned);
+        let body = response.bytes().await.map_err(|error| client.unreachable(&error))?;
+        let session: Session = client.parse(&body)?;
+        let (Some(cookie), Some(csrf)) = (cookie, session.csrf_token.clone()) else {
+            let cause = "the sign-in response contains no session".to_owned();
+            return Err(Error::Foreign { url: client.base, status: None, cause });
+        };
+        client.credentials = Credentials::Session { cookie, csrf };
+        Ok(SignedIn { client, session })
+    }
+
+    /// Gets the user or agent that the token or session belongs to.
+    pub async fn session(&self) -> Result<Session, Error> {
+        self.get("/sessions/current", &[]).await
+    }
+
+    /// Lists users. Filters: `limit`, `cursor`.
+    pub async fn users(&self, filters: &[(&str, &str)]) -> Result<Page<User>, Error> {
+        self.get("/users", filters).await
+    }
+
+    /// Gets a user.
+    pub async fn user(&self, user_id: &str) -> Result<User, Error> {
+        self.get(&user_path(user_id), &[]).await
+    }
+
+    /// Creates a user (admin).
+    pub async fn make_user(&self, user: &UserRequest) -> Result<User, Error> {
+        self.post_idempotent("/users", user).await
+    }
+
+    /// Updates a user if it has this revision.
+    pub async fn change_user(
+        &self,
+        user_id: &str,
+        revision: Option<u64>,
+        patch: &UserPatch,
+    ) -> Result<User, Error> {
+        self.update(Method::PATCH, &user_path(user_id), revision, patch).await
+    }
+
+    /// Lists the tokens of a user, without their secrets.
+    pub async fn tokens(&self, user_id: &str, filters: &[(&str, &str)]) -> Result<Page<Token>, Error> {
+        self.get(&format!("{}/tokens", user_path(user_id)), filters).await
+    }
+
+    /// Creates a token for a user. Its secret is returned only once.
+    pub async fn make_token(&self, user_id: &str, token: &TokenRequest) -> Result<Token, Error> {
+        self.post_idempotent(&format!("{}/tokens", user_path(user_id)), token).await
+    }
+
+    /// Revokes a token.
+    pub async fn revoke_token(&self, user_id: &str, token_id: &str) -> Result<(), Error> {
+        self.delete(&format!("{}/tokens/{}", user_path(user_id), segment(token_id)), None).await
+    }
+
+    /// Gets the statistics of a user.
+    pub async fn user_stats(&self, user_id: &str) -> Result<UserStats, Error> {
+        self.get(&format!("/stats/users/{}", segment(user_id)), &[]).await
+    }
+}
+
+impl SignedIn {
+    /// The user and scopes of the session.
+    #[must_use]
+    pub const fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// A client that acts in this session. It stops working after [`sign_out`](Self::sign_out).
+    #[must_use]
+    pub const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Creates a token for the signed-in user.
+    pub async fn make_token(&self, token: &TokenRequest) -> Result<Token, Error> {
+        let Some(user) = &self.session.user else {
+            let (url, cause) = (self.client.base.clone(), "the session has no user".to_owned());
+            return Err(Error::Foreign { url, status: None, cause });
+        };
+        self.client.make_token(&user.user_id, token).await
+    }
+
+    /// Ends the session.
+    pub async fn sign_out(self) -> Result<(), Error> {
+        self.client.delete("/sessions/current", None).await
+    }
+}
+
+fn user_path(user_id: &str) -> String {
+    format!("/users/{}", segment(user_id))
+}
+
+/// Name and value of the session cookie, without its attributes.
+fn session_cookie(set_cookie: &str) -> Option<&str> {
+    let pair = set_cookie.split(';').next()?.trim();
+    let (name, value) = pair.split_once('=')?;
+    (name == SESSION_COOKIE && !value.is_empty()).then_some(pair)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_session_cookie() {
+        assert_eq!(session_cookie("ade_session=abc; HttpOnly; Path=/"), Some("ade_session=abc"));
+        assert_eq!(session_cookie("ade_session=; Max-Age=0"), None);
+        assert_eq!(session_cookie("other=abc"), None);
+    }
+}

@@ -1,0 +1,161 @@
+//! Wire types of users, sessions and tokens.
+
+use std::collections::BTreeSet;
+
+use ade_domain::permission::Scope;
+use serde::{Deserialize, Serialize};
+
+use super::{Time, nullable};
+
+/// A user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct User {
+    /// Unique id.
+    pub user_id: String,
+    /// Display name.
+    pub name: String,
+    /// `author`, `reviewer`, `admin`, `auditor`, and any other role that policies require.
+    pub roles: BTreeSet<String>,
+    /// Manager, to whom approval requests escalate.
+    pub manager_id: Option<String>,
+    /// Team.
+    pub team: Option<String>,
+    /// Whether the user may act. Users who leave are deactivated, not deleted.
+    pub active: bool,
+    /// Incremented with every change.
+    pub revision: u64,
+}
+
+/// Creates a user.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct UserRequest {
+    /// Unique id: 1 to 128 letters, digits, `.`, `_`, `-` or `@`.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[A-Za-z0-9._@-]{1,128}$"))]
+    pub user_id: String,
+    /// Display name; the id by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
+    pub name: Option<String>,
+    /// Roles, at most 50; `author` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<String>>, max_items = 50))]
+    pub roles: Option<BTreeSet<String>>,
+    /// Manager, to whom approval requests escalate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manager_id: Option<String>,
+    /// Team.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
+    pub team: Option<String>,
+    /// Whether the user may act; true by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active: Option<bool>,
+    /// Password, 8 to 1,024 bytes. Without one the user cannot sign in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 8, max_length = 1_024))]
+    pub password: Option<String>,
+}
+
+/// Updates a user. Absent fields stay unchanged.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct UserPatch {
+    /// Display name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
+    pub name: Option<String>,
+    /// All roles; they replace the current ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<String>>, max_items = 50))]
+    pub roles: Option<BTreeSet<String>>,
+    /// Manager; null for none.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub manager_id: Option<Option<String>>,
+    /// Team; null for none.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, min_length = 1, max_length = 256))]
+    pub team: Option<Option<String>>,
+    /// Whether the user may act. A deactivated user is signed out, and other reviewers are asked instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active: Option<bool>,
+    /// New password. The user is signed out everywhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 8, max_length = 1_024))]
+    pub password: Option<String>,
+}
+
+/// Signs a user in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct SignIn {
+    /// User id.
+    pub user_id: String,
+    /// Password.
+    pub password: String,
+}
+
+/// The caller: a user, an agent, or the bootstrap token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Session {
+    /// The user; null for the bootstrap token.
+    pub user: Option<User>,
+    /// The agent, if the caller is one. `user` is then its sponsor.
+    pub agent_id: Option<String>,
+    /// Scopes of the token or session.
+    pub scopes: BTreeSet<Scope>,
+    /// End of the session.
+    pub expires_at: Option<Time>,
+    /// Token to send as `X-CSRF-Token` with the session cookie in requests that change something. Returned only at
+    /// sign-in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub csrf_token: Option<String>,
+}
+
+/// Creates a token.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TokenRequest {
+    /// Display name, 1 to 128 bytes.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128))]
+    pub name: String,
+    /// Scopes; `read`, `propose` and `lock` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Scope>>, min_items = 1))]
+    pub scopes: Option<BTreeSet<Scope>>,
+    /// Validity in seconds: 30 days by default, at most a year. With the scope `decide`: 8 hours by default and at
+    /// most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 31_536_000))]
+    pub ttl_seconds: Option<u64>,
+}
+
+/// A token of a user or agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Token {
+    /// Unique id.
+    pub token_id: String,
+    /// The secret; returned only when the token is created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    /// Display name.
+    pub name: String,
+    /// Scopes.
+    pub scopes: BTreeSet<Scope>,
+    /// End of validity.
+    pub expires_at: Time,
+    /// Time of revocation.
+    pub revoked_at: Option<Time>,
+    /// User who created it; null for the bootstrap token.
+    pub made_by: Option<String>,
+    /// Time of creation.
+    pub created_at: Time,
+}

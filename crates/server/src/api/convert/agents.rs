@@ -1,0 +1,39 @@
+//! Conversions of agents and their inbox messages.
+
+use ade_app::agents::Known;
+use ade_client::wire;
+use ade_domain::agent::Status;
+use ade_store::database::InboxMessage;
+
+pub(crate) fn agent(known: &Known) -> wire::Agent {
+    let Known { sponsor_id, view } = known;
+    wire::Agent {
+        agent_id: view.agent_id.clone(),
+        name: view.profile.name.clone(),
+        sponsor_id: sponsor_id.as_ref().map(ToString::to_string),
+        model: view.profile.model.clone(),
+        version: view.profile.version.clone(),
+        capabilities: view.profile.capabilities.clone(),
+        max_tasks: view.max_tasks,
+        active_tasks: view.active_tasks as u64,
+        queued_tasks: view.queued_tasks as u64,
+        status: match view.status {
+            Status::Active => "active",
+            Status::Draining => "draining",
+            Status::Offline => "offline",
+        }
+        .to_owned(),
+        last_heartbeat: view.last_heartbeat.into(),
+        // Only valid JSON is ever stored.
+        config: serde_json::from_str(&view.profile.config).unwrap_or_default(),
+    }
+}
+
+pub(crate) fn inbox_message(message: &InboxMessage) -> wire::InboxMessage {
+    wire::InboxMessage {
+        message_id: message.message_id.clone(),
+        kind: message.kind.clone(),
+        at: message.at.into(),
+        data: message.data.clone(),
+    }
+}

@@ -1,0 +1,35 @@
+//! Conversions of audit entries and daily statistics.
+
+use ade_client::wire;
+use ade_store::DatabaseError;
+use ade_store::database::{Day, Numbered};
+
+/// Fails for an unreadable entry: it must not be shown as if it were intact. Verification reports it.
+pub(crate) fn audit_entry(row: &Numbered) -> Result<wire::AuditEntry, DatabaseError> {
+    let entry = row.entry().map_err(|broken| DatabaseError::Foreign(broken.to_string()))?;
+    let body = entry.body;
+    Ok(wire::AuditEntry {
+        number: entry.number,
+        entry_id: body.entry_id,
+        at: body.at.into(),
+        who: body.who,
+        action: body.action,
+        object_type: body.object_type,
+        object_id: body.object_id,
+        task_id: body.task_id,
+        from: body.from,
+        to: body.to,
+        revision: body.revision,
+        digest: body.digest.map(|digest| digest.to_string()),
+        reason: body.reason,
+        ticket: body.ticket,
+        details: body.details,
+        previous_hash: entry.previous_hash.to_string(),
+        entry_hash: entry.entry_hash.to_string(),
+    })
+}
+
+pub(crate) fn daily_outcomes(day: Day) -> wire::Day {
+    let Day { day, completed, failed, rejected, cancelled } = day;
+    wire::Day { day, completed, failed, rejected, cancelled }
+}

@@ -1,0 +1,124 @@
+//! Conversions of locks, grants, tickets and the wait graph.
+
+use ade_app::locks::{Granted, HoldResult, TicketState, Waiting};
+use ade_client::wire;
+use ade_domain::lock::{Edge, HeldBy, Holder, RequestKey, Waiter};
+use ade_store::coordination::{LockView, WaitView};
+
+fn grant(granted: &Granted) -> wire::Grant {
+    let Granted { ask, grant } = granted;
+    wire::Grant {
+        lock: ask.lock.to_string(),
+        mode: grant.mode.into(),
+        fencing_token: grant.token.number(),
+        acquired_at: grant.acquired_at.into(),
+        expires_at: grant.expires_at.into(),
+    }
+}
+
+pub(crate) fn grants(granted: &[Granted]) -> wire::Grants {
+    wire::Grants { grants: granted.iter().map(grant).collect() }
+}
+
+fn empty_ticket(ticket: RequestKey, status: wire::TicketStatus) -> wire::Ticket {
+    wire::Ticket {
+        ticket: ticket.to_string(),
+        status,
+        waiting_for: None,
+        position: None,
+        deadline: None,
+        claim_by: None,
+        grants: Vec::new(),
+    }
+}
+
+pub(crate) fn waiting_ticket(waiting: &Waiting) -> wire::Ticket {
+    wire::Ticket {
+        waiting_for: Some(waiting.waiting_for.to_string()),
+        position: Some(waiting.position as u64),
+        deadline: Some(waiting.deadline.into()),
+        ..empty_ticket(waiting.ticket, wire::TicketStatus::Waiting)
+    }
+}
+
+pub(crate) fn ticket(key: RequestKey, state: &TicketState) -> wire::Ticket {
+    match state {
+        TicketState::Waiting(waiting) => waiting_ticket(waiting),
+        TicketState::Ready { claim_by, .. } => wire::Ticket {
+            claim_by: Some((*claim_by).into()),
+            ..empty_ticket(key, wire::TicketStatus::Ready)
+        },
+        TicketState::Granted(granted) => {
+            wire::Ticket { grants: grants(granted).grants, ..empty_ticket(key, wire::TicketStatus::Granted) }
+        }
+    }
+}
+
+pub(crate) fn held_lock_result(result: &HoldResult) -> wire::HoldResult {
+    let grant = result.result.as_ref().ok().and_then(Option::as_ref);
+    wire::HoldResult {
+        lock: result.lock.to_string(),
+        ok: result.result.is_ok(),
+        code: result.result.is_err().then(|| "LOCK_LOST".to_owned()),
+        mode: grant.map(|grant| grant.mode.into()),
+        expires_at: grant.map(|grant| grant.expires_at.into()),
+    }
+}
+
+pub(crate) fn lock_holder(held: &HeldBy) -> wire::LockHolder {
+    wire::LockHolder {
+        agent_id: held.holder.agent_id().to_owned(),
+        holder_id: held.holder.holder_id().to_owned(),
+        fencing_token: held.grant.token.number(),
+        acquired_at: held.grant.acquired_at.into(),
+        expires_at: held.grant.expires_at.into(),
+        purpose: held.purpose.to_string(),
+        heartbeat_count: held.heartbeat_count,
+    }
+}
+
+fn lock_waiter((index, waiter): (usize, &Waiter)) -> wire::LockWaiter {
+    wire::LockWaiter {
+        position: index as u64 + 1,
+        agent_id: waiter.holder.agent_id().to_owned(),
+        holder_id: waiter.holder.holder_id().to_owned(),
+        mode: waiter.mode.into(),
+        priority: waiter.priority,
+        requested_at: waiter.requested_at.into(),
+        deadline: waiter.deadline.into(),
+        purpose: waiter.purpose.to_string(),
+    }
+}
+
+pub(crate) fn lock(view: &LockView) -> wire::Lock {
+    wire::Lock {
+        lock: view.lock.to_string(),
+        mode: view.mode.map(Into::into),
+        holders: view.holders.iter().map(lock_holder).collect(),
+        queue: view.queue.iter().enumerate().map(lock_waiter).collect(),
+        queue_length: view.queue_length as u64,
+    }
+}
+
+fn holder_ref(holder: &Holder) -> wire::HolderRef {
+    wire::HolderRef { agent_id: holder.agent_id().to_owned(), holder_id: holder.holder_id().to_owned() }
+}
+
+pub(crate) fn wait_graph_edge(view: &WaitView) -> wire::GraphWait {
+    wire::GraphWait {
+        agent_id: view.holder.agent_id().to_owned(),
+        holder_id: view.holder.holder_id().to_owned(),
+        mode: view.mode.into(),
+        waits_for: view.lock.to_string(),
+        holders: view.holders.iter().map(holder_ref).collect(),
+        ahead: view.ahead.iter().map(holder_ref).collect(),
+    }
+}
+
+pub(crate) fn cycle_edge(edge: &Edge) -> wire::CycleEdge {
+    wire::CycleEdge {
+        agent_id: edge.holder.agent_id().to_owned(),
+        holder_id: edge.holder.holder_id().to_owned(),
+        waits_for: edge.waits_for.to_string(),
+    }
+}

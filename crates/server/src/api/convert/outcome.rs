@@ -1,0 +1,53 @@
+//! The response to the outcome of a use case. It is rendered twice: for the caller, and to be stored for its idempotency
+//! key.
+
+use ade_app::{Caller, Outcome};
+use ade_domain::Moment;
+use ade_store::DatabaseError;
+use ade_store::database::{DocumentKind, StoredDocument};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{
+    approval, approval_batch, comment, delegation, feature, policy, resource, restore_result, setting, task,
+    task_claim, token, user,
+};
+use crate::http::problem::Problem;
+
+/// Status and body. What a task shows depends on the reader and the time.
+pub(crate) fn outcome(status: u16, outcome: Outcome<'_>, reader: &Caller, now: Moment) -> (u16, Value) {
+    let body = match outcome {
+        Outcome::Task(stored) => json_value(&task(stored, reader, now)),
+        Outcome::Claim(stored) => json_value(&task_claim(stored, reader, now)),
+        Outcome::Approval(stored, id) => {
+            let found = stored.approvals.iter().find(|approval| approval.approval_id == id);
+            json_value(&found.map(|found| approval(found, &stored.task)))
+        }
+        Outcome::Batch(ids, tasks) => json_value(&approval_batch(ids, tasks)),
+        Outcome::Restored(restored) => json_value(&restore_result(restored)),
+        Outcome::Said => Value::Null,
+        Outcome::Comment(stored) => json_value(&comment(stored)),
+        Outcome::User(stored) => json_value(&user(stored)),
+        Outcome::Token(stored) => json_value(&token(stored, None)),
+        Outcome::Thing(document) => match document_body(document) {
+            Ok(body) => body,
+            Err(error) => return Problem::from(error).into_parts(),
+        },
+    };
+    (status, body)
+}
+
+fn document_body(document: &StoredDocument) -> Result<Value, DatabaseError> {
+    Ok(match document.kind {
+        DocumentKind::Policy => json_value(&policy(document)?),
+        DocumentKind::Delegation => json_value(&delegation(document)?),
+        DocumentKind::Resource => json_value(&resource(document)?),
+        DocumentKind::Setting => json_value(&setting(document)?),
+        DocumentKind::Feature => json_value(&feature(document)?),
+    })
+}
+
+/// Wire types always serialize; the error body is never expected.
+fn json_value(body: &impl Serialize) -> Value {
+    serde_json::to_value(body).unwrap_or_else(|error| json!({ "error": error.to_string() }))
+}

@@ -1,0 +1,60 @@
+//! Operations routes for monitoring: health, readiness, Prometheus metrics. They need no authentication.
+
+use ade_client::wire;
+use axum::Json;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::AppState;
+use crate::http::problem::{ApiResult, Problem};
+use crate::process::metrics;
+
+/// Places whose waiting tasks are counted.
+const MAX_PLACES: u32 = 1_000;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz)).routes(routes!(metrics_text))
+}
+
+/// Check that the process is alive.
+#[utoipa::path(get, path = "/healthz", tag = "operations", security(()), responses(
+    (status = 200, description = "The process is alive", body = Value)
+))]
+async fn healthz() -> Json<Value> {
+    Json(json!({ "status": "ok" }))
+}
+
+/// Check that the server can serve requests.
+#[utoipa::path(get, path = "/readyz", tag = "operations", security(()), responses(
+    (status = 200, description = "The server is ready", body = Value),
+    (status = 503, description = "STOPPING or UNAVAILABLE", body = wire::Problem),
+))]
+async fn readyz(State(app): State<AppState>) -> ApiResult<Json<Value>> {
+    if *app.stopping.borrow() {
+        return Err(Problem::stopping());
+    }
+    app.locks.coordination().counts().await?;
+    app.database.has_unnumbered().await?;
+    Ok(Json(json!({ "status": "ready" })))
+}
+
+/// Get metrics in the Prometheus text format.
+#[utoipa::path(get, path = "/metrics", operation_id = "scrape", tag = "operations", security(()), responses(
+    (status = 200, description = "The metrics", body = String, content_type = "text/plain"),
+    (status = 503, description = "UNAVAILABLE", body = wire::Problem),
+))]
+async fn metrics_text(State(app): State<AppState>) -> ApiResult<Response> {
+    // Metrics are needed most during an outage: whatever is available is rendered.
+    let counts = app.locks.coordination().counts().await.ok();
+    if let (Ok(jobs), Ok(waiting)) = (app.jobs.standing().await, app.database.waiting_work(MAX_PLACES).await)
+    {
+        metrics::record_jobs(&jobs, &waiting);
+    }
+    let unavailable = || Problem::unavailable("UNAVAILABLE", "this process records no metrics");
+    let text = metrics::render(counts).ok_or_else(unavailable)?;
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
+}

@@ -1,0 +1,152 @@
+//! User routes: users and their tokens.
+
+use ade_app::Outcome;
+use ade_app::accounts::{TokenDraft, UserChange, UserDraft};
+use ade_client::wire;
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{AppState, convert};
+use crate::auth::Caller;
+use crate::http::extract::{JsonBody, PathParam, PathParams, QueryParams};
+use crate::http::idempotency::IdempotentPost;
+use crate::http::openapi::responses::{BodyErrors, CommonErrors, IdempotencyErrors, UpdateErrors};
+use crate::http::paging::{JsonPage, PageParams, single_page};
+use crate::http::problem::ApiResult;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(show, update))
+        .routes(routes!(tokens, create_token))
+        .routes(routes!(revoke_token))
+}
+
+/// List users.
+#[utoipa::path(get, path = "/users", operation_id = "list_users", tag = "people", params(PageParams), responses(
+    (status = 200, description = "A page of users, ordered by id", body = wire::Page<wire::User>),
+    CommonErrors,
+    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+))]
+async fn list(
+    State(app): State<AppState>,
+    caller: Caller,
+    QueryParams(page): QueryParams<PageParams>,
+) -> ApiResult<JsonPage<wire::User>> {
+    let users = app.accounts.users(page.cursor(), page.fetch_limit_u32()?, &caller).await?;
+    page.page(users, |user| user.user.user_id.to_string(), convert::user)
+}
+
+/// Create a user (admin).
+#[utoipa::path(post, path = "/users", operation_id = "create_user", tag = "people", request_body = wire::UserRequest, responses(
+    (status = 201, description = "The user", body = wire::User),
+    BodyErrors,
+    CommonErrors,
+    IdempotencyErrors,
+    (status = 409, description = "ALREADY_EXISTS or IN_FLIGHT", body = wire::Problem),
+))]
+async fn create(
+    State(app): State<AppState>,
+    request: IdempotentPost<wire::UserRequest, 201>,
+) -> ApiResult<Response> {
+    let wire::UserRequest { user_id, name, roles, manager_id, team, active, password } = request.body.clone();
+    let (manager_id, team) = (manager_id.map(Some), team.map(Some));
+    let change = UserChange { name, roles, manager_id, team, active, password };
+    let user = app.accounts.create_user(UserDraft { user_id, change }, &request.caller).await?;
+    Ok(request.respond(Outcome::User(&user)))
+}
+
+/// Get a user.
+#[utoipa::path(get, path = "/users/{id}", operation_id = "show_user", tag = "people", params(("id" = String, Path, description = "User id; `me` for the caller")), responses(
+    (status = 200, description = "The user", body = wire::User),
+    CommonErrors,
+    (status = 404, description = "USER_NOT_FOUND", body = wire::Problem),
+    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+))]
+async fn show(
+    State(app): State<AppState>,
+    caller: Caller,
+    PathParam(id): PathParam,
+) -> ApiResult<Json<wire::User>> {
+    Ok(Json(convert::user(&app.accounts.user(&caller.resolve_me(id), &caller).await?)))
+}
+
+/// Update a user (admin), or change your own password.
+#[utoipa::path(patch, path = "/users/{id}", operation_id = "update_user", tag = "people", params(("id" = String, Path)), request_body = wire::UserPatch, responses(
+    (status = 200, description = "The updated user", body = wire::User),
+    BodyErrors,
+    CommonErrors,
+    UpdateErrors,
+    (status = 404, description = "USER_NOT_FOUND", body = wire::Problem),
+))]
+async fn update(
+    State(app): State<AppState>,
+    caller: Caller,
+    PathParam(id): PathParam,
+    JsonBody(body): JsonBody<wire::UserPatch>,
+) -> ApiResult<Json<wire::User>> {
+    let wire::UserPatch { name, roles, manager_id, team, active, password } = body;
+    let change = UserChange { name, roles, manager_id, team, active, password };
+    Ok(Json(convert::user(&app.accounts.change_user(&caller.resolve_me(id), &change, &caller).await?)))
+}
+
+/// List the valid tokens of a user.
+#[utoipa::path(get, path = "/users/{id}/tokens", operation_id = "list_tokens", tag = "people", params(("id" = String, Path)), responses(
+    (status = 200, description = "The tokens without their secrets, oldest first", body = wire::Page<wire::Token>),
+    CommonErrors,
+    (status = 404, description = "USER_NOT_FOUND", body = wire::Problem),
+    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+))]
+async fn tokens(
+    State(app): State<AppState>,
+    caller: Caller,
+    PathParam(id): PathParam,
+) -> ApiResult<JsonPage<wire::Token>> {
+    let tokens = app.accounts.tokens(&caller.resolve_me(id), &caller).await?;
+    Ok(single_page(tokens.iter().map(|token| convert::token(token, None)).collect()))
+}
+
+/// Create a token for yourself, or as an administrator for another user.
+///
+/// The scope `decide` is granted for at most 8 hours, only to a signed-in user for itself, or by the bootstrap token. The
+/// secret is shown only in this response; a repeated request with the same Idempotency-Key does not show it again.
+#[utoipa::path(post, path = "/users/{id}/tokens", operation_id = "create_token", tag = "people", params(("id" = String, Path)), request_body = wire::TokenRequest, responses(
+    (status = 201, description = "The token", body = wire::Token),
+    BodyErrors,
+    CommonErrors,
+    IdempotencyErrors,
+    (status = 404, description = "USER_NOT_FOUND", body = wire::Problem),
+    (status = 409, description = "IN_FLIGHT", body = wire::Problem),
+))]
+async fn create_token(
+    State(app): State<AppState>,
+    PathParam(id): PathParam,
+    request: IdempotentPost<wire::TokenRequest, 201>,
+) -> ApiResult<Response> {
+    let wire::TokenRequest { name, scopes, ttl_seconds } = request.body.clone();
+    let draft = TokenDraft { name, scopes, ttl_seconds };
+    let user_id = request.caller.resolve_me(id);
+    let created = app.accounts.create_token(&user_id, &draft, &request.caller).await?;
+    Ok((StatusCode::CREATED, Json(convert::token(&created.token, Some(created.secret)))).into_response())
+}
+
+/// Revoke a token.
+#[utoipa::path(delete, path = "/users/{id}/tokens/{token_id}", operation_id = "revoke_token", tag = "people", params(("id" = String, Path), ("token_id" = String, Path)), responses(
+    (status = 204, description = "The token is revoked"),
+    CommonErrors,
+    (status = 404, description = "TOKEN_NOT_FOUND", body = wire::Problem),
+    (status = 422, description = "INVALID_REQUEST", body = wire::Problem),
+))]
+async fn revoke_token(
+    State(app): State<AppState>,
+    caller: Caller,
+    PathParams(params): PathParams<2>,
+) -> ApiResult<StatusCode> {
+    let [id, token_id] = params;
+    app.accounts.revoke_token(&caller.resolve_me(id), &token_id, &caller).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

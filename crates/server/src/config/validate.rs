@@ -1,0 +1,74 @@
+//! Validation of the merged settings, beyond their types. An error names the setting and its origin.
+
+use std::net::SocketAddr;
+
+use ade_store::RedisUrl;
+use toml::Value;
+
+use super::settings::SETTINGS;
+use super::{ConfigError, Origin, Values, redact};
+
+const LOG_FORMATS: [&str; 2] = ["text", "json"];
+const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
+const POSTGRES_SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
+
+pub(super) fn validate(values: &Values) -> Result<(), ConfigError> {
+    let invalid = |name: &str, message: &str| {
+        let (value, origin) = values.get(name).cloned().unwrap_or((Value::Boolean(false), Origin::Default));
+        Err(ConfigError::Value {
+            name: name.to_owned(),
+            value: redact(name, &value),
+            origin,
+            message: message.to_owned(),
+        })
+    };
+    let number = |name: &str| values.get(name).and_then(|(value, _)| value.as_integer()).unwrap_or_default();
+    let text =
+        |name: &str| values.get(name).and_then(|(value, _)| value.as_str()).unwrap_or_default().to_owned();
+    if text("server.listen").parse::<SocketAddr>().is_err() {
+        return invalid("server.listen", "must be an address and a port, such as 127.0.0.1:8300");
+    }
+    let redis = text("server.redis");
+    if !redis.is_empty()
+        && let Err(error) = redis.parse::<RedisUrl>()
+    {
+        return invalid("server.redis", &error.to_string());
+    }
+    let postgres = text("server.postgres");
+    if !postgres.is_empty() && !POSTGRES_SCHEMES.iter().any(|scheme| postgres.starts_with(scheme)) {
+        return invalid("server.postgres", "must be a PostgreSQL URL, such as postgres://user@host/database");
+    }
+    if !postgres.is_empty() && redis.is_empty() {
+        return invalid(
+            "server.postgres",
+            "requires server.redis: servers on one PostgreSQL share their locks",
+        );
+    }
+    if !LOG_FORMATS.contains(&text("log.format").as_str()) {
+        return invalid("log.format", "must be text or json");
+    }
+    let level = text("log.level");
+    if !level.contains('=') && !LOG_LEVELS.contains(&level.as_str()) {
+        return invalid(
+            "log.level",
+            "must be error, warn, info, debug or trace, or filters such as ade_app=debug",
+        );
+    }
+    for setting in SETTINGS {
+        let path = setting.path();
+        if let Some(range) = &setting.range
+            && !range.contains(&number(&path))
+        {
+            return invalid(&path, &format!("must be between {} and {}", range.start(), range.end()));
+        }
+    }
+    for (default, max) in [
+        ("lock.default_ttl_seconds", "lock.max_ttl_seconds"),
+        ("lock.default_wait_seconds", "lock.max_wait_seconds"),
+    ] {
+        if number(default) > number(max) {
+            return invalid(default, &format!("must not exceed {max}"));
+        }
+    }
+    Ok(())
+}

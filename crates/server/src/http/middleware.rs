@@ -1,0 +1,80 @@
+//! Middleware of every request: request id, host check, log line, metrics, and security headers for browsers.
+
+use std::net::IpAddr;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use tokio::time::Instant;
+use tracing::Instrument;
+use uuid::Uuid;
+
+use super::problem::{ApiResult, Problem};
+use crate::api::AppState;
+use crate::process::metrics;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const MAX_REQUEST_ID_LEN: usize = 128;
+
+pub(crate) async fn handle(State(app): State<AppState>, request: Request, next: Next) -> Response {
+    let started_at = Instant::now();
+    let id = request_id(&request);
+    let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
+    let method = request.method().clone();
+    let span = tracing::info_span!("request", id, %method, route);
+    let mut response = async {
+        let response = match check_host(&app, &request) {
+            Ok(()) => next.run(request).await,
+            Err(problem) => problem.into_response(),
+        };
+        let status = response.status().as_u16();
+        // The cause of a 503 is logged where it occurs.
+        if response.status().is_server_error() && status != 503 {
+            tracing::warn!(status, took = ?started_at.elapsed(), "request failed");
+        } else {
+            tracing::debug!(status, took = ?started_at.elapsed(), "request completed");
+        }
+        response
+    }
+    .instrument(span)
+    .await;
+    metrics::record_request(method.as_str(), &route, response.status().as_u16(), started_at.elapsed());
+    let headers = response.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static("default-src 'none'"));
+    response
+}
+
+/// The caller's `X-Request-Id` if it is usable, otherwise a new one.
+fn request_id(request: &Request) -> String {
+    let given = request.headers().get(REQUEST_ID).and_then(|value| value.to_str().ok());
+    let is_usable = |id: &&str| {
+        !id.is_empty() && id.len() <= MAX_REQUEST_ID_LEN && id.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    given.filter(is_usable).map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)
+}
+
+/// Prevents DNS rebinding: only IP addresses, localhost and configured host names are served.
+fn check_host(app: &AppState, request: &Request) -> ApiResult<()> {
+    let header = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = request.uri().host().or(header).unwrap_or_default();
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    let is_allowed = name.parse::<IpAddr>().is_ok()
+        || name.eq_ignore_ascii_case("localhost")
+        || app.hosts.iter().any(|host| host.eq_ignore_ascii_case(name));
+    if is_allowed {
+        return Ok(());
+    }
+    let detail = format!("the host name {name:?} is not allowed; add it to server.hosts");
+    Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, "HOST_NOT_ALLOWED", detail))
+}

@@ -1,0 +1,14 @@
+//! HTTP mechanics shared by all routes: connections, middleware, extractors, problems, paging, rate limits, OpenAPI.
+
+pub(crate) mod accept;
+pub(crate) mod extract;
+pub(crate) mod idempotency;
+mod json;
+pub(crate) mod middleware;
+pub(crate) mod openapi;
+pub(crate) mod paging;
+pub(crate) mod problem;
+pub(crate) mod rate_limit;
+mod strict_json;
+
+pub(crate) use json::MAX_BODY_BYTES;

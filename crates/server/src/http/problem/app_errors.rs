@@ -1,0 +1,132 @@
+//! Problems of use cases: the errors of `app`, refusals of the task domain, and an unavailable database.
+
+use ade_app::Error;
+use ade_app::agents::AgentError;
+use ade_domain::task::Refusal;
+use ade_store::DatabaseError;
+use axum::http::StatusCode;
+use serde_json::json;
+
+use super::Problem;
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        let detail = error.to_string();
+        match error {
+            Error::NotFound(object) => Self::not_found(not_found_code(object), detail),
+            Error::Exists(_) => Self::conflict("ALREADY_EXISTS", detail),
+            Error::Unauthenticated(_) => Self::unauthenticated(detail),
+            Error::Scope(scope) => Self::forbidden("SCOPE_MISSING", detail).with("scope", scope.word()),
+            Error::Forbidden(_) => Self::forbidden("FORBIDDEN", detail),
+            Error::Invalid(faults) => faults.into(),
+            Error::Refused(refusal) => refusal.into(),
+            Error::Stale { now } => {
+                Self::new(StatusCode::PRECONDITION_FAILED, "STALE", detail).with("revision", now)
+            }
+            Error::Disabled(feature) => Self::forbidden("FEATURE_DISABLED", detail).with("feature", feature),
+            Error::PreviewPending => Self::unavailable("PREVIEW_PENDING", detail).retry_after(5),
+            Error::LocksLost => Self::lock_lost(detail),
+            Error::Overtaken => Self::unavailable("CONTENTION", detail).retry_after(1),
+            Error::Batch(refused) => {
+                let item = |(approval_id, error): (String, Error)| {
+                    let problem = Self::from(error);
+                    json!({ "approval_id": approval_id, "code": problem.code, "detail": problem.detail })
+                };
+                let items: Vec<_> = refused.into_iter().map(item).collect();
+                Self::conflict("BATCH_REFUSED", detail).with("items", items)
+            }
+            Error::Record(error) => error.into(),
+        }
+    }
+}
+
+const fn not_found_code(object: &str) -> &'static str {
+    match object.as_bytes() {
+        b"task" => "TASK_NOT_FOUND",
+        b"approval" => "APPROVAL_NOT_FOUND",
+        b"user" => "USER_NOT_FOUND",
+        b"token" => "TOKEN_NOT_FOUND",
+        b"session" => "SESSION_NOT_FOUND",
+        b"policy" => "POLICY_NOT_FOUND",
+        b"delegation" => "DELEGATION_NOT_FOUND",
+        b"resource" => "RESOURCE_NOT_FOUND",
+        b"setting" => "SETTING_NOT_FOUND",
+        b"feature" => "FEATURE_NOT_FOUND",
+        b"agent" => "AGENT_NOT_FOUND",
+        b"archive" => "ARCHIVE_NOT_FOUND",
+        _ => "NOT_FOUND",
+    }
+}
+
+impl From<AgentError> for Problem {
+    fn from(error: AgentError) -> Self {
+        let detail = error.to_string();
+        match error {
+            AgentError::Unknown(_) => Self::not_found("AGENT_NOT_FOUND", detail),
+            AgentError::Taken(_) => Self::conflict("AGENT_EXISTS", detail),
+            AgentError::Busy(_) => Self::conflict("AGENT_BUSY", detail),
+            AgentError::Refused(error) => error.into(),
+            AgentError::Unavailable(error) => error.into(),
+        }
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let detail = refusal.to_string();
+        let forbidden = |code| Self::forbidden(code, detail.clone());
+        let conflict = |code| Self::conflict(code, detail.clone());
+        let invalid = |code| Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail.clone());
+        match refusal {
+            Refusal::InvalidTransition(refused) => {
+                conflict("INVALID_TRANSITION").with("state", refused.state).with("allowed", refused.allowed)
+            }
+            Refusal::NoQuorum(refused) => {
+                invalid("NO_QUORUM").with("policy", refused.policy).with("passed_by", refused.passed_by)
+            }
+            Refusal::Forbidden => forbidden("FORBIDDEN"),
+            Refusal::OwnTask { .. } => forbidden("OWN_TASK"),
+            Refusal::ReasonRequired => invalid("REASON_REQUIRED"),
+            Refusal::TicketRequired => invalid("TICKET_REQUIRED"),
+            Refusal::DigestMismatch { current } => conflict("DIGEST_MISMATCH").with("digest", current),
+            Refusal::AlreadyDecided { state } => conflict("ALREADY_DECIDED").with("state", state),
+            Refusal::UnknownApproval => Self::not_found("APPROVAL_NOT_FOUND", detail),
+            Refusal::NotAsked { reviewer } => forbidden("NOT_ASKED").with("reviewer", reviewer),
+            Refusal::NotAnswerable { status } => conflict("NOT_ANSWERABLE").with("approval_status", status),
+            Refusal::NoOverride => conflict("NO_OVERRIDE"),
+            Refusal::SameAdmin { .. } => forbidden("SAME_ADMIN"),
+            Refusal::CannotBeAsked { .. } => invalid("CANNOT_BE_ASKED"),
+            Refusal::TooManyRequests { .. } => conflict("TOO_MANY_REQUESTS"),
+            Refusal::NotPresent { current, .. } => conflict("NOT_PRESENT").with("attempt", current),
+            Refusal::Stopped => conflict("STOPPED"),
+            Refusal::TimedOut => conflict("TIMED_OUT"),
+            Refusal::NotLost => conflict("NOT_LOST"),
+            Refusal::NothingToRollBack => conflict("NOTHING_TO_ROLL_BACK"),
+        }
+    }
+}
+
+impl From<DatabaseError> for Problem {
+    fn from(error: DatabaseError) -> Self {
+        match error {
+            DatabaseError::AnsweredAlready => Self::in_flight(),
+            DatabaseError::Exists { .. } => {
+                Self::conflict("ALREADY_EXISTS", "an object with this id already exists; use another id")
+            }
+            DatabaseError::Conflict { .. } => {
+                Self::unavailable("CONTENTION", error.to_string()).retry_after(1)
+            }
+            DatabaseError::Unavailable(_) => {
+                tracing::error!(%error, "database request failed");
+                let detail = "the database is unavailable; the request may have been applied: check, or retry it with \
+                              the same Idempotency-Key";
+                Self::unavailable("UNAVAILABLE", detail).retry_after(1)
+            }
+            DatabaseError::Foreign(_) => {
+                tracing::error!(%error, "corrupt data in the database");
+                let detail = "the database contains data that this version cannot read; see the server log";
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", detail)
+            }
+        }
+    }
+}

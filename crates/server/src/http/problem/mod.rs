@@ -1,0 +1,151 @@
+//! Error responses: RFC 9457 bodies with a stable `code` for programs. Internal details are logged, never sent.
+
+mod app_errors;
+mod lock_errors;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use ade_client::wire::{self, FieldError};
+use ade_domain::Invalid;
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::Value;
+
+#[derive(Debug)]
+pub(crate) struct Problem {
+    status: StatusCode,
+    code: &'static str,
+    detail: String,
+    extensions: BTreeMap<String, Value>,
+    retry_after_seconds: Option<u64>,
+    headers: Vec<(&'static str, String)>,
+}
+
+pub(crate) type ApiResult<T> = Result<T, Problem>;
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            status,
+            code,
+            detail: detail.into(),
+            extensions: BTreeMap::new(),
+            retry_after_seconds: None,
+            headers: Vec::new(),
+        }
+    }
+
+    /// Adds an extension member to the body.
+    pub(crate) fn with(mut self, name: &str, value: impl Serialize) -> Self {
+        // The values are our own plain types, which always serialize.
+        self.extensions.insert(name.to_owned(), serde_json::to_value(value).unwrap_or(Value::Null));
+        self
+    }
+
+    pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after_seconds = Some(seconds);
+        self.with("retry_after", seconds)
+    }
+
+    pub(crate) fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// Status and body, to be stored for an idempotency key.
+    pub(crate) fn into_parts(self) -> (u16, Value) {
+        let status = self.status.as_u16();
+        (status, serde_json::to_value(self.body()).unwrap_or(Value::Null))
+    }
+
+    fn body(&self) -> wire::Problem {
+        wire::Problem {
+            kind: "about:blank".to_owned(),
+            title: self.status.canonical_reason().unwrap_or_default().to_owned(),
+            status: self.status.as_u16(),
+            detail: self.detail.clone(),
+            code: self.code.to_owned(),
+            facts: self.extensions.clone(),
+        }
+    }
+
+    pub(crate) const fn code(&self) -> &'static str {
+        self.code
+    }
+
+    pub(crate) fn not_found(code: &'static str, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, code, detail)
+    }
+
+    pub(crate) fn conflict(code: &'static str, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, code, detail)
+    }
+
+    pub(crate) fn forbidden(code: &'static str, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, code, detail)
+    }
+
+    pub(crate) fn unavailable(code: &'static str, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail)
+    }
+
+    /// Invalid parts of the request, each with its place.
+    pub(crate) fn invalid(errors: Vec<FieldError>) -> Self {
+        let detail = match errors.as_slice() {
+            [error] => format!("{} {}", error.pointer, error.detail).trim_start().to_owned(),
+            errors => format!("the request has {} invalid fields; see errors", errors.len()),
+        };
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "INVALID_REQUEST", detail).with("errors", errors)
+    }
+
+    /// One invalid part: a JSON pointer into the body, `?name` for a query parameter, or the name of a header.
+    pub(crate) fn invalid_at(pointer: &str, detail: impl fmt::Display) -> Self {
+        Self::invalid(vec![FieldError { pointer: pointer.to_owned(), detail: detail.to_string() }])
+    }
+
+    pub(crate) fn unauthenticated(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", detail)
+    }
+
+    pub(crate) fn stopping() -> Self {
+        let detail = "the server is shutting down; retry on another server or after the restart";
+        Self::unavailable("STOPPING", detail).retry_after(1)
+    }
+
+    /// Another request with the same idempotency key is running, on this server or another.
+    pub(crate) fn in_flight() -> Self {
+        let detail =
+            "a request with this Idempotency-Key is still running; retry shortly to get its response";
+        Self::conflict("IN_FLIGHT", detail).retry_after(1)
+    }
+}
+
+impl From<Vec<Invalid>> for Problem {
+    fn from(faults: Vec<Invalid>) -> Self {
+        let error = |fault: Invalid| FieldError { pointer: fault.pointer, detail: fault.detail };
+        Self::invalid(faults.into_iter().map(error).collect())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(seconds) = self.retry_after_seconds {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        for (name, value) in self.headers {
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                headers.insert(name, value);
+            }
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}

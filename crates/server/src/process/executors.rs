@@ -1,0 +1,149 @@
+//! The executors that the configuration allows.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ade_executors::egress::Guard;
+use ade_executors::watchdog::Program;
+use ade_executors::{Command, CommandLimits, Executor, Executors, Files, Http, Noop, Secrets, Sql, Template};
+
+use super::error::StartError;
+use crate::Config;
+use crate::config::ExecutorSettings;
+
+#[derive(Debug, Clone)]
+pub(super) struct AllowedExecutors {
+    pub(super) executors: Executors,
+    /// Redacted in all output of tasks.
+    pub(super) secrets: Secrets,
+}
+
+impl AllowedExecutors {
+    /// With a worker label, each executor is registered twice: for its own place, and for the labelled one.
+    pub(super) fn from_config(config: &Config) -> Result<Self, StartError> {
+        let settings = &config.executors;
+        let mut executors = Executors::default();
+        let mut secrets = settings.command_secrets.0.clone();
+        executors.add("noop", Arc::new(Noop));
+        let commands = add_commands(settings, &mut executors)?;
+        add_files(config, &commands, &mut executors)?;
+        for (name, connection) in &settings.sql.connections {
+            let sql = Sql::new(name.as_str(), &connection.url, connection.preview_url.as_deref());
+            let sql = sql.map_err(|fault| {
+                invalid(format!("sql.connections.{name}{}: {}", fault.pointer, fault.detail))
+            })?;
+            secrets.extend(sql.secrets());
+            executors.add(sql.place(), Arc::new(sql));
+        }
+        if !settings.http.hosts.is_empty() {
+            let http_secrets = settings.http.secrets.iter();
+            let http_secrets = http_secrets
+                .map(|(name, secret)| (name.as_str(), secret.host.as_str(), secret.value.as_str()));
+            let http = Guard::new(&settings.http.hosts).and_then(|guard| Http::new(guard, http_secrets));
+            let http = http.map_err(|fault| invalid(format!("http{}: {}", fault.pointer, fault.detail)))?;
+            secrets.extend(http.secrets());
+            executors.add(Http::PLACE, Arc::new(http));
+        }
+        if let Some(label) = &config.worker_label {
+            let places: Vec<String> = executors.places().map(str::to_owned).collect();
+            for place in places {
+                if let Some(executor) = executors.at(&place).cloned() {
+                    executors.add(format!("{label}/{place}"), executor);
+                }
+            }
+        }
+        Ok(Self { executors, secrets: Secrets::new(secrets) })
+    }
+}
+
+fn invalid(message: String) -> StartError {
+    StartError::Executor(message)
+}
+
+fn add_commands(
+    settings: &ExecutorSettings,
+    executors: &mut Executors,
+) -> Result<BTreeMap<String, Arc<Command>>, StartError> {
+    let mut commands = BTreeMap::new();
+    for (name, template) in &settings.command.templates {
+        let template = Template {
+            argv: template.argv.clone(),
+            preview_argv: template.preview_argv.clone(),
+            rollback_argv: template.rollback_argv.clone(),
+        };
+        let command = Command::new(name.as_str(), &template, CommandLimits::default(), Program::own());
+        let command = Arc::new(command.map_err(|error| invalid(error.to_string()))?);
+        executors.add(command.place(), Arc::clone(&command) as Arc<dyn Executor>);
+        commands.insert(name.clone(), command);
+    }
+    Ok(commands)
+}
+
+fn add_files(
+    config: &Config,
+    commands: &BTreeMap<String, Arc<Command>>,
+    executors: &mut Executors,
+) -> Result<(), StartError> {
+    let roots = &config.executors.files.roots;
+    reject_nested_roots(roots)?;
+    for (root, problem) in unusable_roots(config) {
+        tracing::warn!(
+            "file root {} {problem}; its tasks fail until this is fixed: create the folder, or change executors.files.roots",
+            root.display()
+        );
+    }
+    for root in roots {
+        let files = Files::new(root.to_string_lossy()).map_err(|error| invalid(error.to_string()))?;
+        let files = files.with_verifiers(commands.clone());
+        executors.add(files.place(), Arc::new(files));
+    }
+    Ok(())
+}
+
+/// The file roots that cannot be used at the moment, each with the problem. They do not prevent a start, because they may
+/// become usable later.
+#[must_use]
+pub fn unusable_roots(config: &Config) -> Vec<(&Path, String)> {
+    let problem = |root: &Path| match std::fs::symlink_metadata(root) {
+        Ok(found) if found.is_symlink() => Some("is a symbolic link".to_owned()),
+        Ok(found) if !found.is_dir() => Some("is not a folder".to_owned()),
+        Ok(_) => None,
+        Err(error) if error.kind() == ErrorKind::NotFound => Some("does not exist".to_owned()),
+        Err(error) => Some(format!("cannot be accessed ({error})")),
+    };
+    let roots = config.executors.files.roots.iter();
+    roots.filter_map(|root| problem(root).map(|problem| (root.as_path(), problem))).collect()
+}
+
+/// Each root has its own fencing. With nested roots, two tasks could change the same file at the same time.
+fn reject_nested_roots(roots: &[PathBuf]) -> Result<(), StartError> {
+    let is_nested = |inner: &PathBuf, outer: &PathBuf| inner != outer && inner.starts_with(outer);
+    let mut pairs = roots.iter().flat_map(|inner| roots.iter().map(move |outer| (inner, outer)));
+    match pairs.find(|(inner, outer)| is_nested(inner, outer)) {
+        None => Ok(()),
+        Some((inner, outer)) => Err(invalid(format!(
+            "files.roots: {} is within {}; list only one of them",
+            inner.display(),
+            outer.display()
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rejects_nested_file_roots() {
+        let roots = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        for names in [&["/srv/app", "/srv/apple"][..], &["/srv/app", "/srv/app"], &[]] {
+            assert!(reject_nested_roots(&roots(names)).is_ok(), "{names:?}");
+        }
+        for names in [["/srv/app", "/srv"], ["/srv", "/srv/app/deep"]] {
+            let error = reject_nested_roots(&roots(&names)).expect_err("nested").to_string();
+            assert!(error.contains("within /srv; list only one"), "{error}");
+        }
+    }
+}

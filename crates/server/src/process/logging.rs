@@ -1,0 +1,29 @@
+//! The structured log on standard error.
+
+use std::io::IsTerminal;
+
+use ade_app::AUDIT;
+use tracing_subscriber::EnvFilter;
+
+/// Starts logging for the whole process. Audit events are logged at any level.
+///
+/// `format` is `text` or `json`; `level` is a level or a list of filters.
+pub fn start(format: &str, level: &str) -> Result<(), String> {
+    let invalid = |error: &dyn std::fmt::Display| format!("log.level = \"{level}\": {error}");
+    let filter = EnvFilter::try_new(level).map_err(|error| invalid(&error))?;
+    let audit = format!("{AUDIT}=info").parse().map_err(|error| invalid(&error))?;
+    let filter = filter.add_directive(audit);
+    // Notices of the database about its own tables are noise, unless they are asked for.
+    let sqlx = "sqlx=warn".parse().map_err(|error| invalid(&error))?;
+    let filter = if level.contains("sqlx") { filter } else { filter.add_directive(sqlx) };
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .with_target(false);
+    let started = match format {
+        "json" => builder.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init(),
+        _ => builder.compact().try_init(),
+    };
+    started.map_err(|error| error.to_string())
+}

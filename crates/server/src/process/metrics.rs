@@ -1,0 +1,146 @@
+//! Prometheus metrics of the process.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use ade_app::jobs::Standing;
+use ade_app::tasks::EXECUTORS;
+use ade_store::coordination::Counts;
+
+const LATENCY_BUCKETS: &[f64] =
+    &[0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 60.0];
+
+/// Label for all values that are not in a fixed list. It bounds the number of series.
+const OTHER: &str = "other";
+const METHODS: [&str; 7] = ["GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"];
+
+/// The metrics crate allows one recorder per process, even if it runs several servers.
+static RECORDER: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
+
+/// The recorder, installed by the first call.
+pub(crate) fn recorder() -> Option<&'static PrometheusHandle> {
+    RECORDER.get_or_init(install).as_ref()
+}
+
+fn install() -> Option<PrometheusHandle> {
+    let builder = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), LATENCY_BUCKETS);
+    let handle = builder.ok()?.install_recorder().ok()?;
+    describe_counter!("ade_http_requests_total", "HTTP requests by method, route and status");
+    describe_histogram!(
+        "ade_http_request_seconds",
+        "HTTP response time by route; includes the wait of long polls"
+    );
+    describe_counter!("ade_lock_requests_total", "Lock requests by outcome");
+    describe_gauge!("ade_lock_held", "Locks held");
+    describe_gauge!("ade_lock_waiting", "Lock requests in queues");
+    describe_gauge!("ade_agents", "Known agents");
+    describe_gauge!("ade_job_failures", "Failures of a job since its last success");
+    describe_gauge!("ade_job_runs", "Runs of a job");
+    describe_gauge!("ade_job_done", "Items processed by the last run of a job");
+    describe_gauge!("ade_job_took_seconds", "Duration of the last run of a job");
+    describe_gauge!("ade_tasks_ready", "Tasks that wait for a worker or agent, by executor");
+    Some(handle)
+}
+
+pub(crate) fn record_jobs(jobs: &[Standing], waiting_tasks: &[(String, u64)]) {
+    for Standing { job, row } in jobs {
+        let Some(row) = row else { continue };
+        gauge!("ade_job_failures", "job" => job.name).set(f64::from(row.outcome.failures));
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
+        for (name, number) in [("ade_job_runs", row.outcome.runs), ("ade_job_done", row.outcome.done)] {
+            gauge!(name, "job" => job.name).set(number as f64);
+        }
+        if let Some((started_at, ended_at)) = row.outcome.started_at.zip(row.outcome.ended_at) {
+            #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
+            gauge!("ade_job_took_seconds", "job" => job.name).set(ended_at.ms_since(started_at) as f64 / 1e3);
+        }
+    }
+    for (executor, count) in count_by_executor(waiting_tasks) {
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
+        gauge!("ade_tasks_ready", "executor" => executor).set(count as f64);
+    }
+}
+
+/// Places are named by users without limit, so they are not used as labels. All executors are included, so that a gauge
+/// falls back to zero.
+fn count_by_executor(waiting_tasks: &[(String, u64)]) -> BTreeMap<&'static str, u64> {
+    let mut counts: BTreeMap<&'static str, u64> =
+        EXECUTORS.into_iter().chain([OTHER]).map(|name| (name, 0)).collect();
+    for (place, count) in waiting_tasks {
+        *counts.entry(executor_of(place)).or_default() += count;
+    }
+    counts
+}
+
+/// The executor of a place: `files:/srv/app`, `can:deploy`, or either with a worker label, as in `eu/files:/srv/app`.
+fn executor_of(place: &str) -> &'static str {
+    let find = |place: &str| {
+        let name = place.split(':').next().unwrap_or(place);
+        let name = if name == "can" { "agent" } else { name };
+        EXECUTORS.into_iter().find(|executor| *executor == name)
+    };
+    let find_after_label = || place.match_indices('/').find_map(|(at, _)| find(place.get(at + 1..)?));
+    find(place).or_else(find_after_label).unwrap_or(OTHER)
+}
+
+pub(crate) fn record_request(method: &str, route: &str, status: u16, duration: Duration) {
+    let method = METHODS.iter().find(|known| **known == method).copied().unwrap_or(OTHER);
+    let labels = [("method", method.to_owned()), ("route", route.to_owned()), ("status", status.to_string())];
+    counter!("ade_http_requests_total", &labels).increment(1);
+    histogram!("ade_http_request_seconds", "route" => route.to_owned()).record(duration.as_secs_f64());
+}
+
+pub(crate) fn record_lock_request(outcome: &'static str) {
+    counter!("ade_lock_requests_total", "outcome" => outcome).increment(1);
+}
+
+/// The text of a scrape. `counts` is missing while coordination is unavailable.
+pub(crate) fn render(counts: Option<Counts>) -> Option<String> {
+    let recorder = recorder()?;
+    gauge!("ade_coordination_up").set(if counts.is_some() { 1.0 } else { 0.0 });
+    for (name, count) in counts.into_iter().flat_map(|counts| {
+        [("ade_lock_held", counts.held), ("ade_lock_waiting", counts.waiting), ("ade_agents", counts.agents)]
+    }) {
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
+        gauge!(name).set(count as f64);
+    }
+    Some(recorder.render())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_waiting_tasks_by_executor_for_any_place() {
+        let places = [
+            ("files:/srv/app", "files"),
+            ("eu/files:/srv/sql:x", "files"),
+            ("x1:y/sql:main", "sql"),
+            ("a/b/command:check", "command"),
+            ("noop", "noop"),
+            ("eu/noop", "noop"),
+            ("http", "http"),
+            ("agent:files:/x", "agent"),
+            ("can:deploy", "agent"),
+            ("x1:y", "other"),
+            ("", "other"),
+            ("/", "other"),
+            ("ü/é", "other"),
+        ];
+        let waiting: Vec<(String, u64)> = places.iter().map(|(place, _)| ((*place).to_owned(), 1)).collect();
+        let counts = count_by_executor(&waiting);
+        for name in EXECUTORS.into_iter().chain([OTHER]) {
+            let expected = places.iter().filter(|(_, executor)| *executor == name).count() as u64;
+            assert_eq!(counts.get(name), Some(&expected), "{name}");
+        }
+        assert_eq!(counts.len(), EXECUTORS.len() + 1, "no other labels");
+        let empty = count_by_executor(&[]);
+        assert!(empty.len() == counts.len() && empty.values().sum::<u64>() == 0, "gauges fall back to zero");
+    }
+}

@@ -1,0 +1,203 @@
+//! The server process: opens its stores, starts its background services, serves the HTTP API, and shuts down gracefully.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ade_app::agents::AgentService;
+use ade_app::demo::Demo;
+use ade_app::background::{BackgroundServices, Running};
+use ade_app::rules::RuleService;
+use ade_app::worker::Pulls;
+use ade_app::{
+    AccountService, AuditService, Jobs, LockMaintenance, LockService, RecordNotices, TaskService, Working,
+};
+use ade_domain::Clock;
+use ade_store::{DataFolder, SystemClock};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use super::error::StartError;
+use super::executors::AllowedExecutors;
+use super::storage::{open_blobs, open_coordination, open_database};
+use super::worker::{new_worker, previews};
+use super::{demo, metrics};
+use crate::Config;
+use crate::api::settings::ServerSetting;
+use crate::api::{self, AppState};
+use crate::auth::{BootstrapToken, TOKEN_FILE};
+use crate::http::accept;
+use crate::http::idempotency::InFlightKeys;
+
+/// For lock events that are not yet written to the database at shutdown.
+const EVENT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+const METRICS_UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A server with an open listener.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    app: AppState,
+    stop: watch::Sender<bool>,
+    lock_maintenance: LockMaintenance,
+    background: Running,
+    lock_events: JoinHandle<()>,
+    worker: Working,
+    address: SocketAddr,
+    new_token: Option<PathBuf>,
+    first_password: Option<String>,
+    _folder: Option<DataFolder>,
+}
+
+impl Server {
+    /// Opens the stores and the listener. Requests are served once [`run`](Self::run) is called.
+    pub async fn start(config: &Config, admin_token: Option<&str>) -> Result<Self, StartError> {
+        demo::check_folder(config)?;
+        let mut config = config.clone();
+        let playground = demo::set_up_playground(&mut config)?;
+        let config = &config;
+        let (coordination, folder) = open_coordination(config).await?;
+        let (bootstrap_token, is_new_token) =
+            BootstrapToken::load_or_create(admin_token, &config.data).map_err(StartError::Token)?;
+        let listen_error = |source| StartError::Listen { address: config.listen, source };
+        let listener = TcpListener::bind(config.listen).await.map_err(listen_error)?;
+        let address = listener.local_addr().map_err(listen_error)?;
+        let database = open_database(config).await?;
+        let blobs = open_blobs(config, &database).await?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+        let (event_sink, lock_events) = RecordNotices::start(database.clone(), clock.clone());
+        let locks = LockService::new(coordination.clone(), Arc::new(event_sink));
+        let lock_maintenance = LockMaintenance::start(&locks);
+        let allowed = AllowedExecutors::from_config(config)?;
+        let tasks = TaskService::new(database.clone(), clock.clone(), Some(coordination.clone()))
+            .with_previews(previews(config, &allowed));
+        let agents = AgentService::new(coordination, database.clone(), clock.clone());
+        let accounts = AccountService::new(database.clone(), clock.clone(), tasks.clone());
+        let first_password = accounts.first_admin().await.map_err(StartError::FirstAdmin)?;
+        let rules = RuleService::new(database.clone(), clock.clone());
+        if config.demo && first_password.is_some() {
+            let demo =
+                Demo { accounts: &accounts, agents: &agents, rules: &rules, reviews: &tasks, playground };
+            demo.fill().await.map_err(StartError::Demo)?;
+        }
+        let jobs = Jobs {
+            clock: clock.clone(),
+            agents: agents.clone(),
+            locks: locks.clone(),
+            blobs: blobs.clone(),
+            name: format!("server-{}", Uuid::new_v4().simple()),
+        };
+        let background = BackgroundServices {
+            clock: clock.clone(),
+            jobs: jobs.clone(),
+            name: Uuid::new_v4().to_string(),
+            data: config.data.clone(),
+            checkpoint_every: Duration::from_secs(config.checkpoint_seconds.into()),
+        };
+        let background = background.start()?;
+        let secrets = allowed.secrets.clone();
+        let worker = new_worker(
+            config,
+            allowed,
+            database.clone(),
+            tasks.clone(),
+            locks.clone(),
+            clock.clone(),
+            blobs.clone(),
+        );
+        // Without slots it only recovers the tasks of lost agents.
+        let worker = if config.worker_slots > 0 { worker.start() } else { worker.watch() };
+        let agent_work = Pulls {
+            locks: locks.clone(),
+            agents: agents.clone(),
+            clock: clock.clone(),
+            blobs: blobs.clone(),
+            secrets,
+            lease_ms: config.worker_lease_ms,
+        };
+        let (stop, stopping) = watch::channel(false);
+        let app = AppState {
+            locks,
+            agents,
+            accounts,
+            rules,
+            audits: AuditService::new(database.clone(), tasks.clone()),
+            tasks,
+            agent_work,
+            jobs,
+            archives: jobs.archives(),
+            database,
+            server_settings: ServerSetting::from_lock_limits(&config.lock_limits).into(),
+            in_flight: InFlightKeys::default(),
+            bootstrap_token,
+            service: format!("ade {} at {address}", env!("CARGO_PKG_VERSION")).into(),
+            requests_per_minute: config.requests_per_minute,
+            sign_ins_per_minute: config.sign_ins_per_minute,
+            hosts: config.hosts.clone().into(),
+            stopping,
+        };
+        Ok(Self {
+            listener,
+            app,
+            stop,
+            lock_maintenance,
+            background,
+            lock_events,
+            worker,
+            address,
+            new_token: is_new_token.then(|| config.data.join(TOKEN_FILE)),
+            first_password,
+            _folder: folder,
+        })
+    }
+
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The file of the bootstrap token, if this start created it.
+    #[must_use]
+    pub const fn new_token(&self) -> Option<&PathBuf> {
+        self.new_token.as_ref()
+    }
+
+    /// The password of the user `admin`, if this start created the user.
+    #[must_use]
+    pub fn first_password(&self) -> Option<&str> {
+        self.first_password.as_deref()
+    }
+
+    /// Serves until `shutdown` completes. Then accepts no more connections, ends waiting requests with STOPPING, and
+    /// finishes the others.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let Self { listener, app, stop, lock_maintenance, background, lock_events, worker, .. } = self;
+        let metrics_upkeep = tokio::spawn(async {
+            let mut interval = tokio::time::interval(METRICS_UPKEEP_INTERVAL);
+            while let Some(recorder) = metrics::recorder() {
+                interval.tick().await;
+                recorder.run_upkeep();
+            }
+        });
+        let locks = app.locks.clone();
+        let shutdown = async move {
+            shutdown.await;
+            tracing::info!("shutting down");
+            locks.leave();
+            stop.send_replace(true);
+        };
+        accept::serve(&listener, api::router(app), shutdown).await;
+        metrics_upkeep.abort();
+        worker.stop().await;
+        lock_maintenance.stop().await;
+        background.stop().await;
+        // All senders of lock events are dropped by now, so the writer ends after the last event.
+        if tokio::time::timeout(EVENT_FLUSH_TIMEOUT, lock_events).await.is_err() {
+            tracing::warn!("some lock events were not written to the database");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The worker of a process, and a process that runs only a worker.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use ade_app::tasks::Previews;
+use ade_app::{LockMaintenance, LockService, LogNotices, TaskService, Worker, Working};
+use ade_domain::Clock;
+use ade_store::{Blobs, DataFolder, Database, SystemClock};
+use uuid::Uuid;
+
+use super::error::StartError;
+use super::executors::AllowedExecutors;
+use super::storage::{open_blobs, open_coordination, open_database};
+use crate::Config;
+
+/// Previews are computed in this process, and by other workers if there can be any.
+pub(super) fn previews(config: &Config, allowed: &AllowedExecutors) -> Previews {
+    Previews {
+        executors: allowed.executors.clone(),
+        secrets: allowed.secrets.clone(),
+        elsewhere: config.postgres.is_some(),
+    }
+}
+
+pub(super) fn new_worker(
+    config: &Config,
+    allowed: AllowedExecutors,
+    database: Database,
+    tasks: TaskService,
+    locks: LockService,
+    clock: Arc<dyn Clock>,
+    blobs: Blobs,
+) -> Worker {
+    Worker {
+        record: database,
+        reviews: tasks,
+        locks,
+        clock,
+        executors: allowed.executors,
+        secrets: allowed.secrets,
+        blobs,
+        name: format!("worker-{}", Uuid::new_v4().simple()),
+        slots: config.worker_slots,
+        lease_ms: config.worker_lease_ms,
+    }
+}
+
+/// A process that applies approved tasks and has no HTTP API.
+#[derive(Debug)]
+pub struct WorkerProcess {
+    worker: Working,
+    lock_maintenance: LockMaintenance,
+    name: String,
+    places: Vec<String>,
+    _folder: Option<DataFolder>,
+}
+
+impl WorkerProcess {
+    /// Connects to Redis and PostgreSQL, and starts the worker.
+    pub async fn start(config: &Config) -> Result<Self, StartError> {
+        if config.postgres.is_none() || config.redis.is_none() {
+            return Err(StartError::NoWorker);
+        }
+        let allowed = AllowedExecutors::from_config(config)?;
+        let (coordination, folder) = open_coordination(config).await?;
+        let database = open_database(config).await?;
+        let blobs = open_blobs(config, &database).await?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+        let locks = LockService::new(coordination.clone(), Arc::new(LogNotices));
+        let lock_maintenance = LockMaintenance::start(&locks);
+        let tasks = TaskService::new(database.clone(), clock.clone(), Some(coordination))
+            .with_previews(previews(config, &allowed));
+        let places = allowed.executors.places().map(str::to_owned).collect();
+        let worker = new_worker(config, allowed, database, tasks, locks, clock, blobs);
+        let name = worker.name.clone();
+        Ok(Self { worker: worker.start(), lock_maintenance, name, places, _folder: folder })
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The places for which it has an executor, such as `files:/srv/app`.
+    #[must_use]
+    pub fn places(&self) -> &[String] {
+        &self.places
+    }
+
+    /// Works until `shutdown` completes. Then claims no more tasks, and ends those that are running.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        shutdown.await;
+        tracing::info!("shutting down");
+        self.worker.stop().await;
+        self.lock_maintenance.stop().await;
+    }
+}
