@@ -14,8 +14,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    approval, audit, bench, config, delegation, jobs, keys, lock, login, policy, resource, serve, simulate, task,
-    user, watchdog, worker,
+    approval, audit, bench, config, delegation, jobs, keys, lock, login, policy, resource, serve, simulate,
+    task, user, watchdog, worker,
 };
 use connect::RemoteCommand;
 use failure::Failure;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ade_app::agents::AgentService;
-use ade_app::demo::Demo;
 use ade_app::background::{BackgroundServices, Running};
+use ade_app::demo::Demo;
 use ade_app::rules::RuleService;
 use ade_app::worker::Pulls;
 use ade_app::{
@@ -85,6 +85,8 @@ impl Server {
             demo.fill().await.map_err(StartError::Demo)?;
         }
         let jobs = Jobs {
+            record: database.clone(),
+            reviews: tasks.clone(),
             clock: clock.clone(),
             agents: agents.clone(),
             locks: locks.clone(),
@@ -92,7 +94,6 @@ impl Server {
             name: format!("server-{}", Uuid::new_v4().simple()),
         };
         let background = BackgroundServices {
-            clock: clock.clone(),
             jobs: jobs.clone(),
             name: Uuid::new_v4().to_string(),
             data: config.data.clone(),
@@ -112,6 +113,8 @@ impl Server {
         // Without slots it only recovers the tasks of lost agents.
         let worker = if config.worker_slots > 0 { worker.start() } else { worker.watch() };
         let agent_work = Pulls {
+            record: database.clone(),
+            reviews: tasks.clone(),
             locks: locks.clone(),
             agents: agents.clone(),
             clock: clock.clone(),
@@ -128,8 +131,8 @@ impl Server {
             audits: AuditService::new(database.clone(), tasks.clone()),
             tasks,
             agent_work,
-            jobs,
             archives: jobs.archives(),
+            jobs,
             database,
             server_settings: ServerSetting::from_lock_limits(&config.lock_limits).into(),
             in_flight: InFlightKeys::default(),
