@@ -1,5 +1,5 @@
-//! Strange names, texts and numbers, through HTTP and on both records: each is taken or refused with a described answer, the
-//! same on either record, and nothing that was taken makes anything unreadable.
+//! Unusual and invalid names, texts and numbers over HTTP. Both databases accept and refuse the same input with a documented
+//! status, and accepted input never breaks a list.
 
 use ade_domain::people::{ADMIN, AUTHOR, REVIEWER};
 use ade_testkit::House;
@@ -7,150 +7,155 @@ use ade_testkit::api::Api;
 use ade_testkit::people::{task, text};
 use serde_json::{Value, json};
 
-/// So deep that it can be sent, but hardly deeper.
+use crate::all_pages;
+
 fn nested(depth: usize) -> Value {
     (0..depth).fold(json!(1), |inner, _| json!({ "a": inner }))
 }
 
-/// Sends everything, and tells the statuses.
-async fn sent(house: &House) -> Vec<(String, u16)> {
-    let office = house.office().await;
-    let ada = office.person("ada", &[ADMIN, AUTHOR]).await;
-    let rex = office.person("rex", &[REVIEWER]).await;
-    let mut told = Vec::new();
-    let mut tell = |what: String, answer: ade_testkit::api::Answer| {
-        assert!(answer.status < 500, "{what}: {}", answer.text());
-        told.push((what, answer.status));
-        answer
+/// Sends all input and returns the status of each request.
+async fn send_all(deployment: &House) -> Vec<(String, u16)> {
+    let org = deployment.office().await;
+    let ada = org.person("ada", &[ADMIN, AUTHOR]).await;
+    let rex = org.person("rex", &[REVIEWER]).await;
+    let mut statuses = Vec::new();
+    let mut record = |what: String, response: ade_testkit::api::Answer| {
+        assert!(response.status < 500, "{what}: {}", response.text());
+        statuses.push((what, response.status));
+        response
     };
-    // Where a path has a name.
+    // Names in paths.
     let long = "x".repeat(5_000);
     let names = ["%00", "a%00b", "%ff", "%C3%BC", "..%2F..", "%20", "me", "*", "name:default", long.as_str()];
-    for (method, path, _) in office.admin.operations() {
+    for (method, path, _) in org.admin.operations() {
         if !path.contains('{') {
             continue;
         }
         for name in names {
             let parts = path.split('/').map(|part| if part.starts_with('{') { name } else { part });
-            let place = parts.collect::<Vec<_>>().join("/");
-            let short: String = place.chars().take(80).collect();
-            let answer = ada.call(&method, &place, "{}").await;
-            // It is the one who asks that `me` names.
+            let path_with_name = parts.collect::<Vec<_>>().join("/");
+            let shortened: String = path_with_name.chars().take(80).collect();
+            let response = ada.call(&method, &path_with_name, "{}").await;
+            // `me` is the caller, so the status depends on their state.
             if name != "me" {
-                tell(format!("{method} {short}"), answer);
+                record(format!("{method} {shortened}"), response);
             }
         }
     }
-    // Where a list is asked for something.
-    for (method, path, operation) in office.admin.operations() {
+    // Query parameters of lists.
+    for (method, path, operation) in org.admin.operations() {
         if method != "GET" || path.contains('{') || path.starts_with("/locks") {
             continue;
         }
         let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
         let mut queries: Vec<String> = vec!["no_such=1".to_owned()];
-        for name in parameters.iter().map(|one| text(one, "name")) {
+        for name in parameters.iter().map(|parameter| text(parameter, "name")) {
             queries.extend(
                 ["%00", "%FF", "", "-1", "x", "99999999999999999999"].map(|value| format!("{name}={value}")),
             );
         }
         for query in queries {
-            let answer = ada.get(&format!("{path}?{query}")).await;
-            tell(format!("GET {path}?{query}"), answer);
+            let response = ada.get(&format!("{path}?{query}")).await;
+            record(format!("GET {path}?{query}"), response);
         }
     }
-    // Where something is said.
-    for silly in ["a\u{0}b", "\u{feff}", "\u{202e}", "\u{10ffff}", " "] {
-        let shown: String = silly.escape_default().collect();
+    // Texts in bodies.
+    for unusual in ["a\u{0}b", "\u{feff}", "\u{202e}", "\u{10ffff}", " "] {
+        let escaped: String = unusual.escape_default().collect();
         let mut bodies = vec![
-            ("/users", json!({ "user_id": silly })),
-            ("/users", json!({ "user_id": format!("u{}", silly.len()), "name": silly })),
-            ("/users", json!({ "user_id": format!("r{}", silly.len()), "roles": [silly] })),
-            ("/users", json!({ "user_id": format!("m{}", silly.len()), "manager_id": silly })),
-            ("/users/ada/tokens", json!({ "name": silly })),
-            ("/policies", json!({ "name": silly })),
+            ("/users", json!({ "user_id": unusual })),
+            ("/users", json!({ "user_id": format!("u{}", unusual.len()), "name": unusual })),
+            ("/users", json!({ "user_id": format!("r{}", unusual.len()), "roles": [unusual] })),
+            ("/users", json!({ "user_id": format!("m{}", unusual.len()), "manager_id": unusual })),
+            ("/users/ada/tokens", json!({ "name": unusual })),
+            ("/policies", json!({ "name": unusual })),
             (
                 "/policies",
-                json!({ "name": format!("p {shown}"), "task_types": [silly], "reviewers": [silly], "required_roles": [silly] }),
+                json!({ "name": format!("p {escaped}"), "task_types": [unusual], "reviewers": [unusual], "required_roles": [unusual] }),
             ),
-            ("/policies", json!({ "name": format!("w {shown}"), "window": { "time_zone": silly } })),
-            ("/resources", json!({ "pattern": silly, "criticality": 1 })),
-            ("/delegations", json!({ "owner_id": silly, "delegate_to": "rex" })),
+            ("/policies", json!({ "name": format!("w {escaped}"), "window": { "time_zone": unusual } })),
+            ("/resources", json!({ "pattern": unusual, "criticality": 1 })),
+            ("/delegations", json!({ "owner_id": unusual, "delegate_to": "rex" })),
             (
                 "/delegations",
-                json!({ "owner_id": "ada", "delegate_to": "rex", "active": false, "conditions": { "task_types": [silly] } }),
+                json!({ "owner_id": "ada", "delegate_to": "rex", "active": false, "conditions": { "task_types": [unusual] } }),
             ),
-            ("/agents", json!({ "agent_id": silly })),
+            ("/agents", json!({ "agent_id": unusual })),
             (
                 "/agents",
-                json!({ "agent_id": format!("a{}", silly.len()), "name": silly, "config": { "a": silly } }),
+                json!({ "agent_id": format!("a{}", unusual.len()), "name": unusual, "config": { "a": unusual } }),
             ),
-            ("/sessions", json!({ "user_id": silly, "password": silly })),
-            ("/simulations", json!({ "task": task(json!({ "description": silly })) })),
+            ("/sessions", json!({ "user_id": unusual, "password": unusual })),
+            ("/simulations", json!({ "task": task(json!({ "description": unusual })) })),
         ];
-        for part in [
-            json!({ "type": silly }),
-            json!({ "description": silly }),
-            json!({ "parameters": { "a": silly } }),
-            json!({ "parameters": { silly: 1 } }),
-            json!({ "resources": [{ "type": silly, "id": "a" }] }),
-            json!({ "resources": [{ "type": "a", "id": silly }] }),
-            json!({ "tags": [silly] }),
-            json!({ "team": silly }),
-            json!({ "lineage": { "agent_id": silly } }),
-            json!({ "executor": "agent", "preview": { "warnings": [silly] } }),
+        for fields in [
+            json!({ "type": unusual }),
+            json!({ "description": unusual }),
+            json!({ "parameters": { "a": unusual } }),
+            json!({ "parameters": { unusual: 1 } }),
+            json!({ "resources": [{ "type": unusual, "id": "a" }] }),
+            json!({ "resources": [{ "type": "a", "id": unusual }] }),
+            json!({ "tags": [unusual] }),
+            json!({ "team": unusual }),
+            json!({ "lineage": { "agent_id": unusual } }),
+            json!({ "executor": "agent", "preview": { "warnings": [unusual] } }),
         ] {
-            bodies.push(("/tasks", task(part)));
+            bodies.push(("/tasks", task(fields)));
         }
         for (path, body) in bodies {
-            let answer = ada.post(path, &body).await;
-            tell(format!("POST {path} {body}").escape_default().to_string(), answer);
+            let response = ada.post(path, &body).await;
+            record(format!("POST {path} {body}").escape_default().to_string(), response);
         }
         let id = ada.submitted(json!({})).await;
-        let request = office.request(&id, "rex").await;
-        let answer = ada.post(&format!("/tasks/{id}/comments"), &json!({ "text": silly })).await;
-        tell(format!("comment {shown}"), answer);
-        let answer = rex.post(&format!("/approvals/{request}/delegate"), &json!({ "to": silly })).await;
-        tell(format!("delegate {shown}"), answer);
-        let answer = rex.post(&format!("/approvals/{request}/reject"), &json!({ "reason": silly })).await;
-        tell(format!("reject {shown}"), answer);
+        let request = org.request(&id, "rex").await;
+        let response = ada.post(&format!("/tasks/{id}/comments"), &json!({ "text": unusual })).await;
+        record(format!("comment {escaped}"), response);
+        let response = rex.post(&format!("/approvals/{request}/delegate"), &json!({ "to": unusual })).await;
+        record(format!("delegate {escaped}"), response);
+        let response = rex.post(&format!("/approvals/{request}/reject"), &json!({ "reason": unusual })).await;
+        record(format!("reject {escaped}"), response);
     }
-    // How deep, and how large.
+    // Nesting depth and number range.
     for depth in [60, 62, 63, 100, 120, 126, 130] {
-        let answer = ada.post("/tasks", &task(json!({ "parameters": nested(depth) }))).await;
-        tell(format!("{depth} deep"), answer);
+        let response = ada.post("/tasks", &task(json!({ "parameters": nested(depth) }))).await;
+        record(format!("{depth} deep"), response);
     }
     for number in
         ["-0.0", "1e300", "1e400", "123456789012345678901234567890", "0.1", "1E2", "9007199254740993"]
     {
         let body =
             format!(r#"{{"type":"n","description":"n","executor":"noop","parameters":{{"n":{number}}}}}"#);
-        let answer = ada.call("POST", "/tasks", &body).await;
-        let answer = tell(format!("the number {number}"), answer);
-        if answer.status == 201 {
-            // What is stored is what was sent, and has the digest that was told.
-            let made = answer.json();
-            let shown = office.task(&text(&made, "task_id")).await;
-            assert_eq!((&shown["digest"], &shown["config"]), (&made["digest"], &made["config"]), "{number}");
+        let response = ada.call("POST", "/tasks", &body).await;
+        let response = record(format!("the number {number}"), response);
+        if response.status == 201 {
+            // The stored number is the one that was sent.
+            let created = response.json();
+            let stored = org.task(&text(&created, "task_id")).await;
+            assert_eq!(
+                (&stored["digest"], &stored["config"]),
+                (&created["digest"], &created["config"]),
+                "{number}"
+            );
         }
     }
-    // A lock may have any name: it is held, shown, broken and told of.
+    // A lock may have any name.
     let (lock, agent) = ("task:a\u{0}b", "agent \u{0}");
     let body = json!({ "agent_id": agent, "purpose": agent, "locks": [{ "lock": lock }] });
-    let answer = ada.post("/locks/acquire", &body).await;
-    tell("an agent in the record has no such name".to_owned(), answer);
-    let _ = office.admin.post("/locks/acquire", &body).await.expect(200);
-    let place = format!("/locks/{}", ade_testkit::api::segment(lock));
-    let shown = office.admin.get(&place).await.expect(200);
-    assert_eq!((&shown["lock"], &shown["holders"][0]["agent_id"]), (&json!(lock), &json!(agent)));
-    let _ = office.admin.get(&format!("/agents/{}", ade_testkit::api::segment(agent))).await.expect(200);
-    let broken = office.admin.delete(&format!("{place}?reason=a%00b")).await.expect(200);
+    let response = ada.post("/locks/acquire", &body).await;
+    record("lock request by an unregistered agent".to_owned(), response);
+    let _ = org.admin.post("/locks/acquire", &body).await.expect(200);
+    let lock_path = format!("/locks/{}", ade_testkit::api::segment(lock));
+    let held = org.admin.get(&lock_path).await.expect(200);
+    assert_eq!((&held["lock"], &held["holders"][0]["agent_id"]), (&json!(lock), &json!(agent)));
+    let _ = org.admin.get(&format!("/agents/{}", ade_testkit::api::segment(agent))).await.expect(200);
+    let broken = org.admin.delete(&format!("{lock_path}?reason=a%00b")).await.expect(200);
     assert_eq!(broken["lock"], lock);
-    everything_can_be_read(&office.admin).await;
-    told
+    check_lists(&org.admin).await;
+    statuses
 }
 
-/// Every list can still be read to its end.
-async fn everything_can_be_read(api: &Api) {
+/// All lists can be read completely.
+async fn check_lists(api: &Api) {
     for path in [
         "/tasks",
         "/users",
@@ -161,20 +166,9 @@ async fn everything_can_be_read(api: &Api) {
         "/audit",
         "/approvals?reviewer=*",
     ] {
-        let mut cursor = String::new();
-        loop {
-            let mark = if path.contains('?') { '&' } else { '?' };
-            let place = format!("{path}{mark}limit=7&cursor={}", ade_testkit::api::segment(&cursor));
-            let page = api.get(&place).await.expect(200);
-            for one in page["items"].as_array().expect("items") {
-                if path == "/tasks" {
-                    let id = text(one, "task_id");
-                    let _ = api.get(&format!("/tasks/{id}")).await.expect(200);
-                }
-            }
-            match page["next_cursor"].as_str() {
-                Some(next) => next.clone_into(&mut cursor),
-                None => break,
+        for item in all_pages(api, path, 7).await {
+            if path == "/tasks" {
+                let _ = api.get(&format!("/tasks/{}", text(&item, "task_id"))).await.expect(200);
             }
         }
     }
@@ -184,12 +178,12 @@ async fn everything_can_be_read(api: &Api) {
 }
 
 #[tokio::test]
-async fn both_records_take_and_refuse_the_same() {
+async fn both_databases_accept_and_refuse_the_same_input() {
     let (embedded, distributed) =
         (House::embedded(env!("CARGO_BIN_EXE_ade")), House::distributed(env!("CARGO_BIN_EXE_ade"), 1));
-    let (left, right) = (sent(&embedded).await, sent(&distributed).await);
-    assert_eq!(left.len(), right.len());
-    for (left, right) in left.iter().zip(&right) {
-        assert_eq!(left, right);
+    let (sqlite, postgres) = (send_all(&embedded).await, send_all(&distributed).await);
+    assert_eq!(sqlite.len(), postgres.len());
+    for (sqlite, postgres) in sqlite.iter().zip(&postgres) {
+        assert_eq!(sqlite, postgres);
     }
 }

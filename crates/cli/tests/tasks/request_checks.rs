@@ -1,5 +1,5 @@
-//! On which conditions requests are served: If-Match, Idempotency-Key, bodies, sessions and their protection against forgery,
-//! limits; and that secrets are nowhere to be read.
+//! Checks that every request passes: If-Match, Idempotency-Key, body size and fields, sessions and CSRF tokens, rate limits.
+//! Secrets must not appear in responses, logs or stored data.
 
 use std::fs;
 use std::path::Path;
@@ -11,35 +11,36 @@ use ade_testkit::people::text;
 use ade_testkit::{House, Office, Person};
 use serde_json::{Value, json};
 
-const PASSWORD: &str = "correct horse battery staple";
-const NOTHING: &str = "00000000-0000-7000-8000-000000000000";
+use crate::UNKNOWN_ID;
 
-fn house() -> House {
+const PASSWORD: &str = "correct horse battery staple";
+
+fn deployment() -> House {
     House::embedded(env!("CARGO_BIN_EXE_ade"))
 }
 
-/// Somebody who signed in: cookie and the word against forgery.
+/// A signed-in user.
 struct Session {
     api: Api,
     cookie: String,
-    word: String,
+    csrf_token: String,
 }
 
 impl Session {
     async fn new(api: &Api, user: &str, password: &str) -> Self {
-        let answer = sign_in(api, user, password).await;
-        let word = text(&answer.expect(201), "csrf_token");
-        let cookie = answer.header("set-cookie").to_owned();
+        let response = sign_in(api, user, password).await;
+        let csrf_token = text(&response.expect(201), "csrf_token");
+        let cookie = response.header("set-cookie").to_owned();
         for part in ["HttpOnly", "SameSite=Strict", "Path=/"] {
             assert!(cookie.contains(part), "{cookie}");
         }
         let cookie = cookie.split(';').next().expect("a pair").to_owned();
-        Self { api: api.clone(), cookie, word }
+        Self { api: api.clone(), cookie, csrf_token }
     }
 
-    async fn call(&self, method: &str, path: &str, word: Option<&str>, body: &Value) -> Answer {
+    async fn call(&self, method: &str, path: &str, csrf_token: Option<&str>, body: &Value) -> Answer {
         let mut headers = vec![("cookie", self.cookie.as_str())];
-        headers.extend(word.map(|word| ("x-csrf-token", word)));
+        headers.extend(csrf_token.map(|csrf_token| ("x-csrf-token", csrf_token)));
         self.api.send(method, &format!("/api/v1{path}"), &headers, body.to_string()).await
     }
 
@@ -53,46 +54,46 @@ async fn sign_in(api: &Api, user: &str, password: &str) -> Answer {
     api.send("POST", "/api/v1/sessions", &[], body.to_string()).await
 }
 
-/// One thing of each kind, for requests that need one which is there.
-struct Things {
-    office: Office,
+/// Users with one role each, and factories for the objects that a route needs.
+struct Fixture {
+    org: Office,
     pat: Person,
     rex: Person,
     ada: Person,
     abe: Person,
 }
 
-impl Things {
-    async fn of(house: &House) -> Self {
-        let office = house.office().await;
+impl Fixture {
+    async fn new(deployment: &House) -> Self {
+        let org = deployment.office().await;
         Self {
-            pat: office.person("pat", &[AUTHOR]).await,
-            rex: office.person("rex", &[REVIEWER]).await,
-            ada: office.person("ada", &[ADMIN]).await,
-            abe: office.person("abe", &[ADMIN]).await,
-            office,
+            pat: org.person("pat", &[AUTHOR]).await,
+            rex: org.person("rex", &[REVIEWER]).await,
+            ada: org.person("ada", &[ADMIN]).await,
+            abe: org.person("abe", &[ADMIN]).await,
+            org,
         }
     }
 
     async fn approved(&self) -> String {
         let id = self.pat.submitted(json!({})).await;
-        let _ = self.rex.answers(&self.office.request(&id, "rex").await, "approve").await.expect(200);
+        let _ = self.rex.answers(&self.org.request(&id, "rex").await, "approve").await.expect(200);
         id
     }
 
-    /// A task that an agent carries out.
+    /// A task that an agent has claimed.
     async fn applying(&self) -> String {
-        let bot = self.office.agent("bot", &self.pat).await;
-        let of = json!({ "executor": "agent", "parameters": { "agent": "bot" } });
-        let id = self.pat.submitted(of).await;
-        let _ = self.rex.answers(&self.office.request(&id, "rex").await, "approve").await.expect(200);
+        let bot = self.org.agent("bot", &self.pat).await;
+        let fields = json!({ "executor": "agent", "parameters": { "agent": "bot" } });
+        let id = self.pat.submitted(fields).await;
+        let _ = self.rex.answers(&self.org.request(&id, "rex").await, "approve").await.expect(200);
         let _ = bot.post("/tasks/claim", &json!({})).await.expect(200);
         id
     }
 
-    /// Something that a route can do something to: who may, where, with what, and where its revision is shown.
+    /// Prepares a request that the route accepts: the caller, the path, the body, and the path that shows the revision.
     async fn for_route(&self, method: &str, path: &str) -> (Person, String, Value, String) {
-        let (who, id, body) = match (method, path) {
+        let (caller, id, body) = match (method, path) {
             ("PATCH", "/tasks/{id}") => {
                 (&self.pat, self.pat.draft(json!({})).await, json!({ "description": "b" }))
             }
@@ -105,7 +106,7 @@ impl Things {
             (_, "/tasks/{id}/cancel") => (&self.pat, self.pat.draft(json!({})).await, json!({})),
             (_, "/tasks/{id}/resubmit") => {
                 let id = self.pat.submitted(json!({})).await;
-                let _ = self.rex.answers(&self.office.request(&id, "rex").await, "reject").await.expect(200);
+                let _ = self.rex.answers(&self.org.request(&id, "rex").await, "reject").await.expect(200);
                 (&self.pat, id, json!({}))
             }
             (_, "/tasks/{id}/revoke" | "/tasks/{id}/force-apply") => {
@@ -122,29 +123,29 @@ impl Things {
                 let _ = self.abe.post(&format!("/tasks/{id}/override"), &body).await.expect(200);
                 (&self.ada, id, json!({}))
             }
-            (_, answer) if answer.starts_with("/approvals/{id}/") => {
+            (_, decision) if decision.starts_with("/approvals/{id}/") => {
                 let id = self.pat.submitted(json!({})).await;
-                let body = if answer.ends_with("delegate") {
+                let body = if decision.ends_with("delegate") {
                     json!({ "to": "abe" })
                 } else {
                     json!({ "reason": "b" })
                 };
-                (&self.rex, self.office.request(&id, "rex").await, body)
+                (&self.rex, self.org.request(&id, "rex").await, body)
             }
             (_, policy) if policy.starts_with("/policies/{id}") => {
                 let name = format!("policy of {method} {path}");
-                let made = self
+                let created = self
                     .ada
                     .post("/policies", &json!({ "name": name, "task_types": ["none"] }))
                     .await
                     .expect(201);
                 let body = if method == "PATCH" { json!({ "min_approvers": 2 }) } else { json!({}) };
-                (&self.ada, text(&made, "policy_id"), body)
+                (&self.ada, text(&created, "policy_id"), body)
             }
             (_, "/delegations/{id}") => {
                 let body = json!({ "delegate_to": "abe", "active": false });
-                let made = self.rex.post("/delegations", &body).await.expect(201);
-                (&self.rex, text(&made, "delegation_id"), json!({ "cascade": false }))
+                let created = self.rex.post("/delegations", &body).await.expect(201);
+                (&self.rex, text(&created, "delegation_id"), json!({ "cascade": false }))
             }
             (_, "/resources/{pattern}") => {
                 let pattern = format!("{method}:a/*");
@@ -155,70 +156,71 @@ impl Things {
             (_, "/users/{id}") => (&self.ada, "pat".to_owned(), json!({ "name": "Pat" })),
             (_, "/config/{name}") => (&self.ada, "approval:validity".to_owned(), json!({ "value": 500 })),
             (_, "/features/{flag}") => (&self.ada, "batch_approvals".to_owned(), json!({ "enabled": true })),
-            other => panic!("{other:?} answers 412: say here how"),
+            other => panic!("{other:?} responds with 412: prepare a request for it here"),
         };
-        let shown = path.split('/').take(3).collect::<Vec<_>>().join("/");
-        (who.clone(), fill(path, &id), body, fill(&shown, &id))
+        let resource_path = path.split('/').take(3).collect::<Vec<_>>().join("/");
+        (caller.clone(), fill(path, &id), body, fill(&resource_path, &id))
     }
 }
 
 #[tokio::test]
-async fn every_route_that_says_so_refuses_what_was_changed_meanwhile() {
-    let house = house();
-    let things = Things::of(&house).await;
-    let mut tried = 0;
-    for (method, path, operation) in things.office.admin.operations() {
-        // What a rollback needs is left by workers: see where files are changed.
+async fn rejects_stale_if_match_on_every_documented_route() {
+    let deployment = deployment();
+    let fixture = Fixture::new(&deployment).await;
+    let mut checked = 0;
+    for (method, path, operation) in fixture.org.admin.operations() {
+        // A rollback needs a task that a worker applied; the apply tests cover it.
         if operation["responses"].get("412").is_none() || path == "/tasks/{id}/rollback" {
             continue;
         }
-        let (who, place, body, shown) = things.for_route(&method, &path).await;
-        let before = things.office.admin.get(&shown).await.expect(200);
+        let (caller, target, body, resource_path) = fixture.for_route(&method, &path).await;
+        let before = fixture.org.admin.get(&resource_path).await.expect(200);
         let revision = before["revision"].as_u64().expect("a revision");
         let stale = [format!("\"{}\"", revision + 1), (revision + 7).to_string()];
-        for tag in &stale {
-            let headers = [("if-match", tag.as_str())];
+        for etag in &stale {
+            let headers = [("if-match", etag.as_str())];
             let refused =
-                who.call_with(&method, &place, &headers, &body.to_string()).await.problem(412, "STALE");
+                caller.call_with(&method, &target, &headers, &body.to_string()).await.problem(412, "STALE");
             assert_eq!(refused["revision"], revision, "{method} {path}");
         }
-        for silly in ["x", "\"\"", "W/\"1\"", "-1"] {
-            let answer = who.call_with(&method, &place, &[("if-match", silly)], &body.to_string()).await;
-            let _ = answer.problem(422, "INVALID_REQUEST");
+        for invalid in ["x", "\"\"", "W/\"1\"", "-1"] {
+            let response =
+                caller.call_with(&method, &target, &[("if-match", invalid)], &body.to_string()).await;
+            let _ = response.problem(422, "INVALID_REQUEST");
         }
-        assert_eq!(things.office.admin.get(&shown).await.expect(200), before, "{method} {path}");
-        let tag = if tried % 2 == 0 { format!("\"{revision}\"") } else { "*".to_owned() };
-        let answer = who.call_with(&method, &place, &[("if-match", &tag)], &body.to_string()).await;
-        assert!(answer.status < 300, "{method} {path}: {}", answer.text());
-        tried += 1;
+        assert_eq!(fixture.org.admin.get(&resource_path).await.expect(200), before, "{method} {path}");
+        let etag = if checked % 2 == 0 { format!("\"{revision}\"") } else { "*".to_owned() };
+        let response = caller.call_with(&method, &target, &[("if-match", &etag)], &body.to_string()).await;
+        assert!(response.status < 300, "{method} {path}: {}", response.text());
+        checked += 1;
     }
-    assert!(tried >= 24, "{tried}");
-    // Looking is not changing: what is said about a revision there is not looked at.
-    for (method, path, _) in things.office.admin.operations() {
+    assert!(checked >= 24, "{checked}");
+    // GET ignores If-Match.
+    for (method, path, _) in fixture.org.admin.operations() {
         if method == "GET" {
-            let place = fill(&path, "pat");
-            let answer = things.ada.call_with("GET", &place, &[("if-match", "x")], "").await;
-            assert!(!matches!(answer.status, 412 | 500), "{path}: {}", answer.text());
+            let target = fill(&path, "pat");
+            let response = fixture.ada.call_with("GET", &target, &[("if-match", "x")], "").await;
+            assert!(!matches!(response.status, 412 | 500), "{path}: {}", response.text());
         }
     }
 }
 
 #[tokio::test]
-async fn a_repeated_request_is_answered_the_same_and_does_nothing() {
-    let house = house();
-    let things = Things::of(&house).await;
-    let (pat, rex) = (&things.pat, &things.rex);
+async fn replays_response_for_repeated_idempotency_key() {
+    let deployment = deployment();
+    let fixture = Fixture::new(&deployment).await;
+    let (pat, rex) = (&fixture.pat, &fixture.rex);
     let key = [("idempotency-key", "k-1")];
     let body = ade_testkit::people::task(json!({})).to_string();
     let first = pat.call_with("POST", "/tasks", &key, &body).await;
-    let made = first.expect(201);
+    let created = first.expect(201);
     assert_eq!(first.header("idempotency-replayed"), "");
     for restarted in [false, true] {
         if restarted {
-            house.ade().kill_and_restart().expect("restarts");
+            deployment.ade().kill_and_restart().expect("restarts");
         }
         let again = pat.call_with("POST", "/tasks", &key, &body).await;
-        assert_eq!(again.expect(201), made);
+        assert_eq!(again.expect(201), created);
         assert_eq!(
             (again.header("idempotency-replayed"), again.header("etag")),
             ("true", first.header("etag"))
@@ -226,141 +228,141 @@ async fn a_repeated_request_is_answered_the_same_and_does_nothing() {
         let other = ade_testkit::people::task(json!({ "description": "other" })).to_string();
         let _ = pat.call_with("POST", "/tasks", &key, &other).await.problem(422, "IDEMPOTENCY_KEY_REUSED");
         let elsewhere =
-            pat.call_with("POST", &format!("/tasks/{}/submit", text(&made, "task_id")), &key, &body).await;
+            pat.call_with("POST", &format!("/tasks/{}/submit", text(&created, "task_id")), &key, &body).await;
         let _ = elsewhere.problem(422, "IDEMPOTENCY_KEY_REUSED");
     }
     assert_eq!(pat.get("/tasks").await.expect(200)["items"].as_array().map(Vec::len), Some(1));
-    // Keys belong to whoever uses them: people, agents, the bootstrap token.
-    let bot = things.office.agent("bot", pat).await;
-    for who in [&*bot, &*things.ada] {
-        let answer = who.call_with("POST", "/tasks", &key, &body).await;
-        assert_eq!(answer.header("idempotency-replayed"), "");
-        assert_ne!(text(&answer.expect(201), "task_id"), text(&made, "task_id"));
+    // Keys are scoped to the caller: a user, an agent, the bootstrap token.
+    let bot = fixture.org.agent("bot", pat).await;
+    for caller in [&*bot, &*fixture.ada] {
+        let response = caller.call_with("POST", "/tasks", &key, &body).await;
+        assert_eq!(response.header("idempotency-replayed"), "");
+        assert_ne!(text(&response.expect(201), "task_id"), text(&created, "task_id"));
     }
-    // An answer, given twice, after which the task has moved on.
+    // A decision is replayed even after the task has changed.
     let id = pat.submitted(json!({})).await;
-    let request = things.office.request(&id, "rex").await;
-    let place = format!("/approvals/{request}/approve");
-    let first = rex.call_with("POST", &place, &key, "{}").await.expect(200);
+    let request = fixture.org.request(&id, "rex").await;
+    let path = format!("/approvals/{request}/approve");
+    let first = rex.call_with("POST", &path, &key, "{}").await.expect(200);
     let _ = pat.post(&format!("/tasks/{id}/cancel"), &json!({})).await.expect(200);
-    let again = rex.call_with("POST", &place, &key, "{}").await;
+    let again = rex.call_with("POST", &path, &key, "{}").await;
     assert_eq!(again.expect(200), first);
-    let _ = rex.call_with("POST", &place, &[], "{}").await.problem(409, "ALREADY_DECIDED");
-    // What was refused is not kept: the same may go well later.
-    let late = [("idempotency-key", "k-2")];
+    let _ = rex.call_with("POST", &path, &[], "{}").await.problem(409, "ALREADY_DECIDED");
+    // A refusal is not stored: the same key can succeed later.
+    let second_key = [("idempotency-key", "k-2")];
     let draft = pat.draft(json!({ "type": "strict" })).await;
-    things
-        .office
+    fixture
+        .org
         .policy(json!({ "name": "strict", "task_types": ["strict"], "required_roles": ["dba"] }))
         .await;
-    let place = format!("/tasks/{draft}/submit");
-    let _ = pat.call_with("POST", &place, &late, "").await.problem(422, "NO_QUORUM");
-    let _ = things.office.person("dan", &["dba"]).await;
-    let _ = pat.call_with("POST", &place, &late, "").await.expect(202);
-    // A token is told once.
+    let path = format!("/tasks/{draft}/submit");
+    let _ = pat.call_with("POST", &path, &second_key, "").await.problem(422, "NO_QUORUM");
+    let _ = fixture.org.person("dan", &["dba"]).await;
+    let _ = pat.call_with("POST", &path, &second_key, "").await.expect(202);
+    // A replayed response does not contain the new token.
     let body = json!({ "name": "t" }).to_string();
-    let first = pat.call_with("POST", "/users/me/tokens", &late, &body).await;
+    let first = pat.call_with("POST", "/users/me/tokens", &second_key, &body).await;
     let _ = first.problem(422, "IDEMPOTENCY_KEY_REUSED");
-    let third = [("idempotency-key", "k-3")];
-    let first = pat.call_with("POST", "/users/me/tokens", &third, &body).await.expect(201);
-    let again = pat.call_with("POST", "/users/me/tokens", &third, &body).await.expect(201);
+    let third_key = [("idempotency-key", "k-3")];
+    let first = pat.call_with("POST", "/users/me/tokens", &third_key, &body).await.expect(201);
+    let again = pat.call_with("POST", "/users/me/tokens", &third_key, &body).await.expect(201);
     assert_eq!((first["token_id"].clone(), Value::Null), (again["token_id"].clone(), again["token"].clone()));
     let long = "x".repeat(256);
-    for silly in ["", long.as_str()] {
-        let answer = pat.call_with("POST", "/tasks", &[("idempotency-key", silly)], "{}").await;
-        let _ = answer.problem(422, "INVALID_REQUEST");
+    for invalid in ["", long.as_str()] {
+        let response = pat.call_with("POST", "/tasks", &[("idempotency-key", invalid)], "{}").await;
+        let _ = response.problem(422, "INVALID_REQUEST");
     }
 }
 
 #[tokio::test]
-async fn of_two_at_once_with_one_key_the_second_waits() {
-    let house = house();
-    let office = house.office().await;
-    let mut busy = 0;
-    // Hashing a password takes its time: that long the first one is under way.
+async fn rejects_concurrent_requests_with_one_idempotency_key() {
+    let deployment = deployment();
+    let org = deployment.office().await;
+    let mut in_flight = 0;
+    // Password hashing is slow, so the first request is still in progress when the others arrive.
     for n in 0..8 {
         let key = format!("k-{n}");
         let body = json!({ "user_id": format!("user-{n}"), "password": PASSWORD }).to_string();
         let calls = (0..6).map(|_| {
-            let (api, key, body) = (office.admin.clone(), key.clone(), body.clone());
+            let (api, key, body) = (org.admin.clone(), key.clone(), body.clone());
             tokio::spawn(
                 async move { api.call_with("POST", "/users", &[("idempotency-key", &key)], &body).await },
             )
         });
-        let mut first = 0;
+        let mut created = 0;
         for call in calls.collect::<Vec<_>>() {
-            let answer = call.await.expect("no panic");
-            match answer.status {
-                201 if answer.header("idempotency-replayed").is_empty() => first += 1,
+            let response = call.await.expect("no panic");
+            match response.status {
+                201 if response.header("idempotency-replayed").is_empty() => created += 1,
                 201 => {}
                 _ => {
-                    let _ = answer.problem(409, "IN_FLIGHT");
-                    assert_eq!(answer.header("retry-after"), "1");
-                    busy += 1;
+                    let _ = response.problem(409, "IN_FLIGHT");
+                    assert_eq!(response.header("retry-after"), "1");
+                    in_flight += 1;
                 }
             }
         }
-        assert_eq!(first, 1, "one of them made somebody");
-        let again = office.admin.call_with("POST", "/users", &[("idempotency-key", &key)], &body).await;
-        let _ = again.expect(201);
-        assert_eq!(again.header("idempotency-replayed"), "true");
+        assert_eq!(created, 1, "exactly one request created the user");
+        let replayed = org.admin.call_with("POST", "/users", &[("idempotency-key", &key)], &body).await;
+        let _ = replayed.expect(201);
+        assert_eq!(replayed.header("idempotency-replayed"), "true");
     }
-    assert!(busy > 0, "nobody was told to wait in eight rounds of six");
+    assert!(in_flight > 0, "no request was refused with IN_FLIGHT in eight rounds of six");
 }
 
 #[tokio::test]
-async fn bodies_are_of_a_size_and_say_nothing_unknown() {
-    let house = house();
-    let things = Things::of(&house).await;
-    let admin = &things.office.admin;
+async fn rejects_oversized_bodies_and_unknown_fields() {
+    let deployment = deployment();
+    let fixture = Fixture::new(&deployment).await;
+    let admin = &fixture.org.admin;
     let big = format!("{{\"no_such_field\": \"{}\"}}", "x".repeat(1 << 20));
     for (method, path, operation) in admin.operations() {
-        let place = format!("/api/v1{}", fill(&path, NOTHING));
-        let authorization = format!("Bearer {}", things.ada.token);
+        let target = format!("/api/v1{}", fill(&path, UNKNOWN_ID));
+        let authorization = format!("Bearer {}", fixture.ada.token);
         let headers = [("authorization", authorization.as_str())];
         if operation.get("requestBody").is_some() {
-            let _ = admin.send(&method, &place, &headers, big.clone()).await.problem(413, "BODY_TOO_LARGE");
-            let _ = admin.send(&method, &place, &headers, "{").await.problem(400, "MALFORMED_JSON");
+            let _ = admin.send(&method, &target, &headers, big.clone()).await.problem(413, "BODY_TOO_LARGE");
+            let _ = admin.send(&method, &target, &headers, "{").await.problem(400, "MALFORMED_JSON");
             for body in ["{\"no_such_field\": 1}", "[]", "7"] {
-                let _ = admin.send(&method, &place, &headers, body).await.problem(422, "INVALID_REQUEST");
+                let _ = admin.send(&method, &target, &headers, body).await.problem(422, "INVALID_REQUEST");
             }
         } else if operation["responses"].get("413").is_some() {
-            // One that may have no body has no fields either.
-            let _ = admin.send(&method, &place, &headers, big.clone()).await.problem(413, "BODY_TOO_LARGE");
+            // A route with an optional body rejects unknown fields, too.
+            let _ = admin.send(&method, &target, &headers, big.clone()).await.problem(413, "BODY_TOO_LARGE");
             let body = "{\"no_such_field\": 1}";
-            let _ = admin.send(&method, &place, &headers, body).await.problem(422, "INVALID_REQUEST");
+            let _ = admin.send(&method, &target, &headers, body).await.problem(422, "INVALID_REQUEST");
         }
     }
-    // Inside, too.
-    let mut odd = vec![];
-    for part in [
+    // Nested objects reject unknown fields, too.
+    let mut nested = vec![];
+    for fields in [
         json!({ "resources": [{ "type": "a", "id": "b", "odd": 1 }] }),
         json!({ "lineage": { "odd": 1 } }),
         json!({ "executor": "agent", "preview": { "odd": 1 } }),
     ] {
-        odd.push(("/tasks", ade_testkit::people::task(part)));
+        nested.push(("/tasks", ade_testkit::people::task(fields)));
     }
-    odd.push((
+    nested.push((
         "/approvals/batch",
         json!({ "approval_ids": [], "action": "approve", "options": { "odd": 1 } }),
     ));
-    odd.push(("/policies", json!({ "name": "p", "auto_approve_if": { "odd": 1 } })));
-    odd.push(("/policies", json!({ "name": "p", "window": { "odd": 1 } })));
-    odd.push(("/delegations", json!({ "delegate_to": "rex", "conditions": { "odd": 1 } })));
-    odd.push(("/simulations", json!({ "task": { "odd": 1 } })));
-    odd.push(("/simulations", json!({ "policies": [{ "odd": 1 }] })));
-    for (path, body) in odd {
-        let _ = things.ada.post(path, &body).await.problem(422, "INVALID_REQUEST");
+    nested.push(("/policies", json!({ "name": "p", "auto_approve_if": { "odd": 1 } })));
+    nested.push(("/policies", json!({ "name": "p", "window": { "odd": 1 } })));
+    nested.push(("/delegations", json!({ "delegate_to": "rex", "conditions": { "odd": 1 } })));
+    nested.push(("/simulations", json!({ "task": { "odd": 1 } })));
+    nested.push(("/simulations", json!({ "policies": [{ "odd": 1 }] })));
+    for (path, body) in nested {
+        let _ = fixture.ada.post(path, &body).await.problem(422, "INVALID_REQUEST");
     }
 }
 
 #[tokio::test]
-async fn a_cookie_alone_changes_nothing_and_ends_with_its_session() {
-    let house = house();
-    let office = house.office().await;
-    let admin = &office.admin;
+async fn session_writes_require_csrf_token_and_end_with_session() {
+    let deployment = deployment();
+    let org = deployment.office().await;
+    let admin = &org.admin;
     let roles = [ADMIN, AUTHOR, REVIEWER];
-    let _ = office.made(json!({ "user_id": "sam", "roles": roles, "password": PASSWORD })).await;
+    let _ = org.made(json!({ "user_id": "sam", "roles": roles, "password": PASSWORD })).await;
     let sam = Session::new(admin, "sam", PASSWORD).await;
     let other = Session::new(admin, "sam", PASSWORD).await;
     assert_eq!(sam.status().await, 200);
@@ -369,92 +371,107 @@ async fn a_cookie_alone_changes_nothing_and_ends_with_its_session() {
         if method == "GET" || path == "/sessions" {
             continue;
         }
-        // Not without the word, not with a wrong one, and not with that of another session.
-        for word in [None, Some(""), Some("wrong"), Some(other.word.as_str())] {
-            let answer = sam.call(&method, &fill(&path, NOTHING), word, &json!({})).await;
-            let _ = answer.problem(403, "CSRF");
+        // A missing, empty, wrong or foreign CSRF token.
+        for csrf_token in [None, Some(""), Some("wrong"), Some(other.csrf_token.as_str())] {
+            let response = sam.call(&method, &fill(&path, UNKNOWN_ID), csrf_token, &json!({})).await;
+            let _ = response.problem(403, "CSRF");
         }
     }
     assert_eq!(admin.get("/stats/overview").await.expect(200)["tasks"], before["tasks"]);
     let task = ade_testkit::people::task(json!({}));
-    let _ = sam.call("POST", "/tasks", Some(&sam.word), &task).await.expect(201);
-    // A session decides, so it may make a token that does, for itself alone and for 8 hours.
+    let _ = sam.call("POST", "/tasks", Some(&sam.csrf_token), &task).await.expect(201);
+    // A session can create a token with the decide scope for its own user only.
     let token = json!({ "name": "t", "scopes": [Scope::Decide] });
-    let made = sam.call("POST", "/users/me/tokens", Some(&sam.word), &token).await.expect(201);
-    let _ = sam.call("POST", "/users/admin/tokens", Some(&sam.word), &token).await.problem(403, "FORBIDDEN");
-    // It ends when one signs out, and no other does.
-    let answer = sam.call("DELETE", "/sessions/current", Some(&sam.word), &json!({})).await;
-    assert_eq!((answer.status, sam.status().await, other.status().await), (204, 401, 200));
-    assert!(answer.header("set-cookie").contains("Max-Age=0"));
+    let created = sam.call("POST", "/users/me/tokens", Some(&sam.csrf_token), &token).await.expect(201);
+    let _ = sam
+        .call("POST", "/users/admin/tokens", Some(&sam.csrf_token), &token)
+        .await
+        .problem(403, "FORBIDDEN");
+    // Signing out ends this session and no other.
+    let response = sam.call("DELETE", "/sessions/current", Some(&sam.csrf_token), &json!({})).await;
+    assert_eq!((response.status, sam.status().await, other.status().await), (204, 401, 200));
+    assert!(response.header("set-cookie").contains("Max-Age=0"));
     let _ = admin
-        .acting_with(&text(&made, "token"))
+        .acting_with(&text(&created, "token"))
         .delete("/sessions/current")
         .await
         .problem(404, "SESSION_NOT_FOUND");
-    // With a new password, all of them end; who does not administer changes its own, and nothing else.
-    let _ = office.made(json!({ "user_id": "tom", "roles": [AUTHOR], "password": PASSWORD })).await;
+    // A new password ends all sessions of the user. A user without the admin role can change only their own password.
+    let _ = org.made(json!({ "user_id": "tom", "roles": [AUTHOR], "password": PASSWORD })).await;
     let tom = Session::new(admin, "tom", PASSWORD).await;
     let second = Session::new(admin, "tom", PASSWORD).await;
     for change in [json!({ "roles": [ADMIN] }), json!({ "password": "another one", "roles": [ADMIN] })] {
-        let _ = tom.call("PATCH", "/users/me", Some(&tom.word), &change).await.problem(403, "FORBIDDEN");
+        let _ =
+            tom.call("PATCH", "/users/me", Some(&tom.csrf_token), &change).await.problem(403, "FORBIDDEN");
     }
     let change = json!({ "password": "another one" });
-    let _ = tom.call("PATCH", "/users/sam", Some(&tom.word), &change).await.problem(403, "FORBIDDEN");
-    let _ = tom.call("PATCH", "/users/me", Some(&tom.word), &change).await.expect(200);
+    let _ = tom.call("PATCH", "/users/sam", Some(&tom.csrf_token), &change).await.problem(403, "FORBIDDEN");
+    let _ = tom.call("PATCH", "/users/me", Some(&tom.csrf_token), &change).await.expect(200);
     assert_eq!((tom.status().await, second.status().await), (401, 401));
     let _ = sign_in(admin, "tom", PASSWORD).await.problem(401, "UNAUTHENTICATED");
-    // When somebody leaves, too.
+    // Deactivating a user ends their sessions.
     let tom = Session::new(admin, "tom", "another one").await;
     let _ = admin.patch("/users/tom", &json!({ "active": false })).await.expect(200);
     assert_eq!(tom.status().await, 401);
     let _ = sign_in(admin, "tom", "another one").await.problem(401, "UNAUTHENTICATED");
     let _ = admin.patch("/users/tom", &json!({ "active": true })).await.expect(200);
-    assert_eq!(tom.status().await, 401, "what has ended does not begin again");
+    assert_eq!(tom.status().await, 401, "reactivating the user does not restore the session");
 }
 
 #[tokio::test]
-async fn who_asks_too_often_is_told_when_to_come_back() {
+async fn rate_limits_requests_and_sign_ins() {
     let config = "[limit]\nrequests_per_minute = 5\nsign_ins_per_minute = 3\n";
-    let house = House::embedded_with(env!("CARGO_BIN_EXE_ade"), config);
-    let office = house.office().await;
-    let pat = office.person("pat", &[AUTHOR]).await;
-    let rex = office.person("rex", &[REVIEWER]).await;
-    let told = |answer: &Answer, most: &str| {
-        let problem = answer.problem(429, "RATE_LIMITED");
-        let after: u64 = answer.header("retry-after").parse().expect("seconds");
-        assert!((1..=60).contains(&after) && problem["retry_after"] == after, "{problem}");
-        assert_eq!((answer.header("ratelimit-limit"), answer.header("ratelimit-remaining")), (most, "0"));
-        assert_eq!(answer.header("ratelimit-reset"), answer.header("retry-after"));
-        assert_eq!(answer.header("ratelimit-policy"), format!("{most};w=60"));
+    let deployment = House::embedded_with(env!("CARGO_BIN_EXE_ade"), config);
+    let org = deployment.office().await;
+    let pat = org.person("pat", &[AUTHOR]).await;
+    let rex = org.person("rex", &[REVIEWER]).await;
+    let assert_rate_limited = |response: &Answer, limit: &str| {
+        let problem = response.problem(429, "RATE_LIMITED");
+        let seconds: u64 = response.header("retry-after").parse().expect("seconds");
+        assert!((1..=60).contains(&seconds) && problem["retry_after"] == seconds, "{problem}");
+        assert_eq!(
+            (response.header("ratelimit-limit"), response.header("ratelimit-remaining")),
+            (limit, "0")
+        );
+        assert_eq!(response.header("ratelimit-reset"), response.header("retry-after"));
+        assert_eq!(response.header("ratelimit-policy"), format!("{limit};w=60"));
     };
     for n in 0..7 {
-        let answer = pat.get("/tasks").await;
-        if n < 5 { drop(answer.expect(200)) } else { told(&answer, "5") }
+        let response = pat.get("/tasks").await;
+        if n < 5 { drop(response.expect(200)) } else { assert_rate_limited(&response, "5") }
     }
-    // Others, other endpoints, and the bootstrap token are counted by themselves, or not at all.
+    // Users and endpoints are counted separately; the bootstrap token is not limited.
     let _ = rex.get("/tasks").await.expect(200);
     let _ = pat.get("/policies").await.expect(200);
     for _ in 0..10 {
-        let _ = office.admin.get("/tasks").await.expect(200);
+        let _ = org.admin.get("/tasks").await.expect(200);
     }
-    // Another token of the same person is the same person.
-    let again = office.with_scopes("pat", &[Scope::Read]).await;
-    told(&again.get("/tasks").await, "5");
-    // Tries to sign in, right or wrong, whether there is somebody by that name or not.
+    // All tokens of a user share one limit.
+    let second_token = org.with_scopes("pat", &[Scope::Read]).await;
+    assert_rate_limited(&second_token.get("/tasks").await, "5");
+    // Sign-in attempts are limited per user name, whether the user exists or not.
     for name in ["pat", "nobody"] {
         for n in 0..4 {
-            let answer = sign_in(&office.admin, name, "wrong password").await;
-            if n < 3 { drop(answer.problem(401, "UNAUTHENTICATED")) } else { told(&answer, "3") }
+            let response = sign_in(&org.admin, name, "wrong password").await;
+            if n < 3 {
+                drop(response.problem(401, "UNAUTHENTICATED"))
+            } else {
+                assert_rate_limited(&response, "3")
+            }
         }
     }
-    // And by one address, however many names it tries: 15, of which 8 are counted.
+    // They are also limited per address: 15, of which 8 are used up above.
     for n in 8..17 {
-        let answer = sign_in(&office.admin, &format!("name-{n}"), "wrong password").await;
-        if n < 15 { drop(answer.problem(401, "UNAUTHENTICATED")) } else { told(&answer, "15") }
+        let response = sign_in(&org.admin, &format!("name-{n}"), "wrong password").await;
+        if n < 15 {
+            drop(response.problem(401, "UNAUTHENTICATED"))
+        } else {
+            assert_rate_limited(&response, "15")
+        }
     }
 }
 
-/// Every byte below a folder.
+/// Appends the content of all files below `folder`.
 fn bytes_below(folder: &Path, found: &mut Vec<u8>) {
     for entry in fs::read_dir(folder).expect("readable") {
         let path = entry.expect("readable").path();
@@ -467,21 +484,23 @@ fn bytes_below(folder: &Path, found: &mut Vec<u8>) {
 }
 
 #[tokio::test]
-async fn secrets_are_nowhere_to_be_read() {
-    let house = house();
-    let office = house.office().await;
-    let admin = &office.admin;
-    let mut said = String::new();
+async fn secrets_never_appear_in_responses_logs_or_data() {
+    let deployment = deployment();
+    let org = deployment.office().await;
+    let admin = &org.admin;
+    let mut responses = String::new();
     let user = json!({ "user_id": "sam", "roles": [AUTHOR], "password": PASSWORD }).to_string();
     let key = [("idempotency-key", "k-1")];
     for _ in 0..2 {
-        said.push_str(&admin.call_with("POST", "/users", &key, &user).await.text());
+        responses.push_str(&admin.call_with("POST", "/users", &key, &user).await.text());
     }
     let sam = Session::new(admin, "sam", PASSWORD).await;
-    let made =
-        sam.call("POST", "/users/me/tokens", Some(&sam.word), &json!({ "name": "t" })).await.expect(201);
-    let token = text(&made, "token");
-    // Where people put it by mistake.
+    let created = sam
+        .call("POST", "/users/me/tokens", Some(&sam.csrf_token), &json!({ "name": "t" }))
+        .await
+        .expect(201);
+    let token = text(&created, "token");
+    // Secrets in wrong fields.
     for body in [
         json!({ "user_id": "sam", "password": format!("{PASSWORD}!") }),
         json!({ "user_id": PASSWORD, "password": "sam" }),
@@ -489,31 +508,32 @@ async fn secrets_are_nowhere_to_be_read() {
         json!({ "user_id": "sam", "password": { "is": PASSWORD } }),
         json!({ "user_id": "sam", "password": [PASSWORD] }),
     ] {
-        said.push_str(&admin.send("POST", "/api/v1/sessions", &[], body.to_string()).await.text());
+        responses.push_str(&admin.send("POST", "/api/v1/sessions", &[], body.to_string()).await.text());
     }
     let change = json!({ "password": format!("{PASSWORD} again") });
-    said.push_str(&admin.patch("/users/sam", &change).await.text());
-    said.push_str(&admin.patch("/users/sam", &json!({ "password": "short", "name": "Sam" })).await.text());
+    responses.push_str(&admin.patch("/users/sam", &change).await.text());
+    responses
+        .push_str(&admin.patch("/users/sam", &json!({ "password": "short", "name": "Sam" })).await.text());
     for (method, path, _) in admin.operations() {
         if method == "GET" {
-            said.push_str(&admin.get(&fill(&path, "sam")).await.text());
+            responses.push_str(&admin.get(&fill(&path, "sam")).await.text());
         }
     }
-    let log = house.ade().process().lines_with("").join("\n");
+    let log = deployment.ade().process().lines_with("").join("\n");
     assert!(log.contains("listening on"), "{log}");
-    house.ade().stop().expect("stops");
-    let mut kept = Vec::new();
-    bytes_below(&house.ade().data(), &mut kept);
-    let kept = String::from_utf8_lossy(&kept);
-    assert!(kept.contains("sam") && kept.contains("$argon2id$"), "the record was read");
+    deployment.ade().stop().expect("stops");
+    let mut data = Vec::new();
+    bytes_below(&deployment.ade().data(), &mut data);
+    let data = String::from_utf8_lossy(&data);
+    assert!(data.contains("sam") && data.contains("$argon2id$"), "the data folder contains the database");
     let session = sam.cookie.split_once('=').expect("a pair").1;
     for (name, secret) in
-        [("password", PASSWORD), ("token", &token), ("session", session), ("word", &sam.word)]
+        [("password", PASSWORD), ("token", &token), ("session", session), ("CSRF token", &sam.csrf_token)]
     {
         assert!(secret.len() > 20);
-        assert!(!said.contains(secret), "the {name} is in an answer");
+        assert!(!responses.contains(secret), "the {name} is in a response");
         assert!(!log.contains(secret), "the {name} is in the log");
-        assert!(!kept.contains(secret), "the {name} is in the data folder");
+        assert!(!data.contains(secret), "the {name} is in the data folder");
     }
-    assert!(!said.contains("argon2"), "nor is what is made of it told");
+    assert!(!responses.contains("argon2"), "a password hash is in a response");
 }

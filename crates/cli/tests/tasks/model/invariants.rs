@@ -1,5 +1,5 @@
-//! What must hold whenever nobody acts: the audit log says exactly what was done, every task came to where it is by steps that
-//! are allowed, and lists say the same as looking at one.
+//! Invariants that hold between two rounds: the audit log contains exactly the executed commands, every task reached its state
+//! by permitted transitions, and lists agree with single objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,12 +9,12 @@ use ade_testkit::wait::until;
 use serde_json::{Value, json};
 
 use super::history::History;
-use super::{World, items, text};
+use super::{Model, items, text};
 
-const LONG: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What follows from what people do by itself: nobody's act.
-const BY_ITSELF: [&str; 6] = [
+/// Transitions that the server makes as a consequence. They have no actor.
+const AUTOMATIC: [&str; 6] = [
     "task.assign",
     "task.approve",
     "task.reject",
@@ -23,140 +23,151 @@ const BY_ITSELF: [&str; 6] = [
     "approval.reassign",
 ];
 
-/// An entry as whoever did it expects it: how often, or once.
-enum Told {
-    Each(String),
+/// An audit entry in the form in which the model expects it.
+enum EntryKind {
+    Counted(String),
     Once(String),
-    ByItself,
+    Automatic,
 }
 
-fn told(entry: &Value) -> Told {
+fn classify(entry: &Value) -> EntryKind {
     let (action, id) = (text(&entry["action"]), text(&entry["object_id"]));
     let (by, revision) = (text(&entry["who"]["user_id"]), &entry["revision"]);
-    if BY_ITSELF.contains(&action.as_str()) {
-        assert!(by.is_empty(), "somebody did what follows by itself: {entry}");
-        return Told::ByItself;
+    if AUTOMATIC.contains(&action.as_str()) {
+        assert!(by.is_empty(), "an automatic transition has an actor: {entry}");
+        return EntryKind::Automatic;
     }
     match action.split_once('.').expect("a dot") {
-        ("task", "comment") => Told::Each(format!("{action} {id} {}", text(&entry["details"]["comment_id"]))),
-        ("task", "delete" | "resubmit") | ("approval", _) => Told::Each(format!("{action} {id} by {by}")),
-        ("task", _) => Told::Each(format!("{action} {id} r{revision} by {by}")),
-        ("policy" | "delegation" | "resource", "delete") | ("token" | "agent", _) => {
-            Told::Each(format!("{action} {id}"))
+        ("task", "comment") => {
+            EntryKind::Counted(format!("{action} {id} {}", text(&entry["details"]["comment_id"])))
         }
-        (kind, _) => Told::Once(format!("{kind} {id} r{revision}")),
+        ("task", "delete" | "resubmit") | ("approval", _) => {
+            EntryKind::Counted(format!("{action} {id} by {by}"))
+        }
+        ("task", _) => EntryKind::Counted(format!("{action} {id} r{revision} by {by}")),
+        ("policy" | "delegation" | "resource", "delete") | ("token" | "agent", _) => {
+            EntryKind::Counted(format!("{action} {id}"))
+        }
+        (kind, _) => EntryKind::Once(format!("{kind} {id} r{revision}")),
     }
 }
 
-/// Everything that the audit log must say, and nothing else.
-fn account(world: &World, entries: &[Value]) -> Result<(), String> {
+/// The audit log contains all expected entries and no others.
+fn compare_audit_log(model: &Model, entries: &[Value]) -> Result<(), String> {
     let (mut found, mut found_once) = (BTreeMap::new(), BTreeSet::new());
     for entry in entries {
-        match told(entry) {
-            Told::Each(what) => *found.entry(what).or_insert(0_u64) += 1,
-            Told::Once(what) => {
-                found_once.insert(what);
+        match classify(entry) {
+            EntryKind::Counted(name) => *found.entry(name).or_insert(0_u64) += 1,
+            EntryKind::Once(name) => {
+                found_once.insert(name);
             }
-            Told::ByItself => {}
+            EntryKind::Automatic => {}
         }
     }
-    let known = world.known();
+    let state = model.state();
     let all = |each: &BTreeMap<String, u64>, once: &BTreeSet<String>| -> BTreeSet<String> {
-        each.iter().map(|(what, many)| format!("{what} x{many}")).chain(once.iter().cloned()).collect()
+        each.iter().map(|(name, count)| format!("{name} x{count}")).chain(once.iter().cloned()).collect()
     };
-    let (found, expected) = (all(&found, &found_once), all(&known.expected, &known.expected_once));
+    let (found, expected) = (all(&found, &found_once), all(&state.expected, &state.expected_once));
     let missing: Vec<&String> = expected.difference(&found).take(5).collect();
     let extra: Vec<&String> = found.difference(&expected).take(5).collect();
     if missing.is_empty() && extra.is_empty() {
         return Ok(());
     }
-    Err(format!("answered and not recorded: {missing:?}; recorded and not answered: {extra:?}"))
+    Err(format!("missing in the audit log: {missing:?}; not expected in the audit log: {extra:?}"))
 }
 
-/// What the servers say about tasks at one moment.
-struct Seen {
+/// Tasks, their approval requests and the audit log, read at a time when nothing changes.
+struct Snapshot {
     tasks: BTreeMap<String, Value>,
     approvals: BTreeMap<String, Vec<Value>>,
     entries: Vec<Value>,
 }
 
-/// The servers do some things by themselves, such as asking others in the place of those who left, and number entries a moment
-/// later: what is read must belong together.
-async fn look(world: &World) -> Result<Seen, String> {
-    let before = world.all("/tasks").await;
+/// Fails while the servers still make automatic changes, such as reassignments, or number audit entries.
+async fn read_snapshot(model: &Model) -> Result<Snapshot, String> {
+    let before = model.all_pages("/tasks").await;
     let mut approvals: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for task in &before {
         let id = text(&task["task_id"]);
-        let found = items(&world.see(&format!("/tasks/{id}/approvals")).await.expect(200));
+        let found = items(&model.get(&format!("/tasks/{id}/approvals")).await.expect(200));
         approvals.insert(id, found);
     }
-    let entries = world.all("/audit").await;
-    if world.all("/tasks").await != before {
+    let entries = model.all_pages("/audit").await;
+    if model.all_pages("/tasks").await != before {
         return Err("tasks are still changing".to_owned());
     }
-    account(world, &entries)?;
+    compare_audit_log(model, &entries)?;
     let tasks: BTreeMap<String, Value> =
         before.into_iter().map(|task| (text(&task["task_id"]), task)).collect();
     for (id, task) in &tasks {
-        let makes_one = |entry: &&Value| {
+        let adds_revision = |entry: &&Value| {
             entry["task_id"] == id.as_str()
                 && !matches!(text(&entry["action"]).as_str(), "task.comment" | "task.delete")
         };
-        let (made, revision) = (entries.iter().filter(makes_one).count() as u64, &task["revision"]);
-        if revision.as_u64() != Some(made) {
-            return Err(format!("one entry makes one revision, but {made} made {revision} of {id}"));
+        let (entry_count, revision) =
+            (entries.iter().filter(adds_revision).count() as u64, &task["revision"]);
+        if revision.as_u64() != Some(entry_count) {
+            return Err(format!("{id} has revision {revision}, but {entry_count} audit entries"));
         }
     }
-    Ok(Seen { tasks, approvals, entries })
+    Ok(Snapshot { tasks, approvals, entries })
 }
 
-/// Holds everything that the servers say against what those who acted know. Nobody acts meanwhile.
-pub(crate) async fn everything(world: &World) {
-    // The last entry of all: when this one has its number, every other has.
-    let marked = world.boss("PATCH", "/users/u0", json!({ "team": "marked" })).await.expect(200);
-    world.known().expected_once.insert(format!("user u0 r{}", marked["revision"]));
-    let seen = until("the audit log says what was done", LONG, || look(world)).await.expect("in time");
-    for (number, entry) in (1_u64..).zip(&seen.entries) {
-        assert_eq!(entry["number"].as_u64(), Some(number), "a gap: {entry}");
+/// Checks all invariants. No client may send commands meanwhile.
+pub(crate) async fn check_all(model: &Model) {
+    // A last entry: when it is numbered, all earlier entries are.
+    let last_change =
+        model.call_as_bootstrap("PATCH", "/users/u0", json!({ "team": "marked" })).await.expect(200);
+    model.state().expected_once.insert(format!("user u0 r{}", last_change["revision"]));
+    let snapshot = until("the audit log to contain all executed commands", TIMEOUT, || read_snapshot(model))
+        .await
+        .expect("in time");
+    for (number, entry) in (1_u64..).zip(&snapshot.entries) {
+        assert_eq!(entry["number"].as_u64(), Some(number), "a gap in the audit log: {entry}");
     }
-    let verdict = world.see("/audit/verify").await.expect(200);
+    let verdict = model.get("/audit/verify").await.expect(200);
     assert_eq!(verdict["valid"], json!(true), "{verdict}");
-    assert!(verdict["entries"].as_u64() >= Some(seen.entries.len() as u64), "{verdict}");
-    histories(world, &seen);
-    until("lists say the same as looking at one", LONG, || lists(world)).await.expect("in time");
+    assert!(verdict["entries"].as_u64() >= Some(snapshot.entries.len() as u64), "{verdict}");
+    check_histories(model, &snapshot);
+    until("lists to agree with single objects", TIMEOUT, || compare_lists(model)).await.expect("in time");
 }
 
-/// Every task came to where it is by steps that are allowed.
-fn histories(world: &World, seen: &Seen) {
+/// Every task reached its state by permitted transitions.
+fn check_histories(model: &Model, snapshot: &Snapshot) {
     let mut of_task: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
-    for entry in &seen.entries {
+    for entry in &snapshot.entries {
         if let Some(id) = entry["task_id"].as_str() {
             of_task.entry(id).or_default().push(entry);
         }
     }
-    let known = world.known();
-    assert_eq!(of_task.len(), known.tasks.len(), "a task that nobody made");
+    let state = model.state();
+    assert_eq!(of_task.len(), state.tasks.len(), "a task was created without a response");
     let mut authors: BTreeMap<&String, BTreeSet<String>> = BTreeMap::new();
-    for id in &known.tasks {
-        let task = seen.tasks.get(id);
+    for id in &state.tasks {
+        let task = snapshot.tasks.get(id);
         assert_eq!(
             task.is_none(),
-            known.deleted.contains(id),
-            "{id} is there although it was deleted, or not"
+            state.deleted.contains(id),
+            "{id}: deleted tasks must not be listed, others must"
         );
-        let approvals = seen.approvals.get(id).map_or([].as_slice(), Vec::as_slice);
-        let inherited =
-            known.predecessors.get(id).and_then(|old| authors.get(old)).cloned().unwrap_or_default();
-        let mut history = History::new(&known, approvals, inherited);
-        of_task.get(id.as_str()).expect("it was made").iter().for_each(|entry| history.step(entry));
-        authors.insert(id, history.end(task));
+        let approvals = snapshot.approvals.get(id).map_or([].as_slice(), Vec::as_slice);
+        let inherited = state
+            .predecessors
+            .get(id)
+            .and_then(|predecessor| authors.get(predecessor))
+            .cloned()
+            .unwrap_or_default();
+        let mut history = History::new(&state, approvals, inherited);
+        of_task.get(id.as_str()).expect("audit entries").iter().for_each(|entry| history.apply(entry));
+        authors.insert(id, history.finish(task));
     }
 }
 
-/// Lists, each with what one of its items is looked at by.
-async fn lists(world: &World) -> Result<(), String> {
+/// Compares each item of each list with the object itself.
+async fn compare_lists(model: &Model) -> Result<(), String> {
     let mut states: BTreeMap<String, u64> = BTreeMap::new();
-    for (list, one, id) in [
+    for (list, prefix, id) in [
         ("/tasks", "/tasks/", "task_id"),
         ("/approvals?reviewer=*", "/approvals/", "approval_id"),
         ("/policies", "/policies/", "policy_id"),
@@ -164,30 +175,30 @@ async fn lists(world: &World) -> Result<(), String> {
         ("/resources", "/resources/", "pattern"),
         ("/users", "/users/", "user_id"),
     ] {
-        let listed = world.all(list).await;
+        let listed = model.all_pages(list).await;
         let ids: BTreeSet<String> = listed.iter().map(|item| text(&item[id])).collect();
-        assert_eq!(ids.len(), listed.len(), "{list} lists something twice");
+        assert_eq!(ids.len(), listed.len(), "{list} contains an item twice");
         for item in listed {
-            let mut single = world.see(&format!("{one}{}", segment(&text(&item[id])))).await.expect(200);
+            let mut single = model.get(&format!("{prefix}{}", segment(&text(&item[id])))).await.expect(200);
             single.as_object_mut().expect("an object").remove("task_state");
             if item != single {
-                return Err(format!("{list} lists {item}, which is {single}"));
+                return Err(format!("{list} contains {item}, but the object is {single}"));
             }
             if id == "task_id" {
                 *states.entry(text(&item["state"])).or_default() += 1;
             }
         }
-        let known = world.known();
-        let all: BTreeSet<String> = match id {
-            "policy_id" => known.policies.iter().cloned().collect(),
-            "delegation_id" => known.delegations.iter().cloned().collect(),
+        let state = model.state();
+        let expected: BTreeSet<String> = match id {
+            "policy_id" => state.policies.iter().cloned().collect(),
+            "delegation_id" => state.delegations.iter().cloned().collect(),
             _ => continue,
         };
-        assert_eq!(ids, all, "{list}");
+        assert_eq!(ids, expected, "{list}");
     }
-    let overview = world.see("/stats/overview").await.expect(200);
+    let overview = model.get("/stats/overview").await.expect(200);
     if overview["tasks"] != json!(states) {
-        return Err(format!("{} are counted, {states:?} are listed", overview["tasks"]));
+        return Err(format!("the overview counts {}, the list contains {states:?}", overview["tasks"]));
     }
     Ok(())
 }
