@@ -41,7 +41,7 @@ async fn every_route_rejects_invalid_tokens() {
     let (_ade, api) = start_server().await;
     let truncated = &TOKEN[..TOKEN.len() - 1];
     let extended = format!("{TOKEN}x");
-    let wrong = [
+    let invalid_headers = [
         "",
         "Bearer",
         "Bearer ",
@@ -55,7 +55,7 @@ async fn every_route_rejects_invalid_tokens() {
     let needs_token = |path: &str| path.starts_with("/api/v1/") && path != "/api/v1/sessions";
     for (method, path) in operations(&api).iter().filter(|(_, path)| needs_token(path)) {
         let mut tries: Vec<Vec<(&str, &str)>> = vec![vec![]];
-        tries.extend(wrong.iter().map(|value| vec![("authorization", *value)]));
+        tries.extend(invalid_headers.iter().map(|value| vec![("authorization", *value)]));
         for headers in tries {
             // The token is checked before the body and the query.
             for body in ["", "{", r#"{"locks":[{"lock":"task:1"}],"agent_id":"a"}"#] {

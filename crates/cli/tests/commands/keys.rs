@@ -25,7 +25,7 @@ fn json(arguments: &[&str]) -> Value {
 }
 
 /// Exit code and message of a command that must fail, having printed no data.
-fn failure_without_output(arguments: &[&str]) -> (i32, String) {
+fn refusal(arguments: &[&str]) -> (i32, String) {
     let output = ade(arguments);
     assert!(output.stdout.is_empty(), "{output:?}");
     failure(&output)
@@ -107,7 +107,7 @@ fn explain_decodes_identifiers() {
 
 #[test]
 fn distinguishes_unknown_from_misspelled_keys() {
-    let (code, message) = failure_without_output(&["explain", "nobody:knows:this"]);
+    let (code, message) = refusal(&["explain", "nobody:knows:this"]);
     assert_eq!(code, 1);
     assert!(message.contains("no entry of") && message.contains("hint:"), "{message}");
 
@@ -135,9 +135,9 @@ fn distinguishes_unknown_from_misspelled_keys() {
     let (_, message) = failure(&ade(&["explain", "--catalog", SHOP, &long]));
     assert!(message.len() < 2_000, "{} bytes", message.len());
 
-    let (_, message) = failure_without_output(&["explain", "--catalog", SHOP, "shop:{cart:17}:stat"]);
+    let (_, message) = refusal(&["explain", "--catalog", SHOP, "shop:{cart:17}:stat"]);
     assert!(message.contains("the nearest is cart.state: shop:{cart:{cart_id}}:state"), "{message}");
-    let (code, message) = failure_without_output(&["explain", "--catalog", SHOP, "shop:cart:a:unheard"]);
+    let (code, message) = refusal(&["explain", "--catalog", SHOP, "shop:cart:a:unheard"]);
     assert_eq!(code, 1);
     assert!(message.contains("lies in the family carts"), "{message}");
 }
@@ -195,10 +195,10 @@ fn show_prints_all_details_of_entry() {
     let family = json(&["show", "carts", "--json", "--catalog", SHOP]);
     assert_eq!((family["type"].as_str(), family["pattern"].as_str()), (Some("family"), Some("shop:cart:*")));
     assert!(stdout(&ade(&["show", "carts", "--catalog", SHOP])).contains("shop:cart:*"));
-    let (code, message) = failure_without_output(&["show", "cart.itms", "--catalog", SHOP]);
+    let (code, message) = refusal(&["show", "cart.itms", "--catalog", SHOP]);
     assert_eq!(code, 1);
     assert!(message.contains("did you mean cart.items?"), "{message}");
-    let (_, message) = failure_without_output(&["show", "CART", "--catalog", SHOP]);
+    let (_, message) = refusal(&["show", "CART", "--catalog", SHOP]);
     assert!(message.contains("the group has cart.items, cart.state, cart.index"), "{message}");
 }
 
@@ -212,16 +212,16 @@ fn reads_custom_catalog_and_reports_position_of_errors() {
     let wrong = source.lines().position(|line| line.contains("card_id")).expect("replaced") + 1;
     fs::write(&file, source).expect("written");
     let name = file.to_str().expect("text");
-    let (code, message) = failure_without_output(&["list", "--catalog", name]);
+    let (code, message) = refusal(&["list", "--catalog", name]);
     assert_eq!(code, 2);
     assert!(message.starts_with(&format!("error: {name}:{wrong}:22: in the pattern")), "{message}");
     assert!(message.trim_end().ends_with("did you mean {cart_id}?"), "{message}");
 
-    let (code, message) = failure_without_output(&["list", "--catalog", "/dev/zero"]);
+    let (code, message) = refusal(&["list", "--catalog", "/dev/zero"]);
     assert_eq!(code, 2);
     assert!(message.contains("larger than"), "{message}");
 
-    let (code, message) = failure_without_output(&["list", "--catalog", "no-such-file"]);
+    let (code, message) = refusal(&["list", "--catalog", "no-such-file"]);
     assert_eq!(code, 2);
     assert!(
         message.contains("cannot read the catalog no-such-file") && message.contains("hint: give one of")
@@ -236,11 +236,11 @@ fn writes_and_checks_reference() {
     stdout(&ade(&["doc", "--catalog", SHOP, "--output", name]));
     assert_eq!(fs::read_to_string(&file).expect("written"), stdout(&ade(&["doc", "--catalog", SHOP])));
     stdout(&ade(&["doc", "--catalog", SHOP, "--check", name]));
-    let (code, message) = failure_without_output(&["doc", "--catalog", "mesh", "--check", name]);
+    let (code, message) = refusal(&["doc", "--catalog", "mesh", "--check", name]);
     assert_eq!(code, 1);
     assert!(message.contains("is stale from line"), "{message}");
     assert!(message.contains(&format!("`ade keys doc --catalog mesh --output {name}`")), "{message}");
-    let (code, _) = failure_without_output(&["doc", "--check", "no-such-file"]);
+    let (code, _) = refusal(&["doc", "--check", "no-such-file"]);
     assert_eq!(code, 1);
 }
 

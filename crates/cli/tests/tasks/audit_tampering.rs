@@ -85,52 +85,51 @@ impl AuditLogFixture {
     }
 }
 
-async fn detects_every_kind_of_tampering(fixture: AuditLogFixture) {
-    let checkpoint = Some(fixture.checkpoint.as_path());
-    let (code, said) = fixture.verify(checkpoint);
+async fn detects_every_kind_of_tampering(log: AuditLogFixture) {
+    let kept = Some(log.checkpoint.as_path());
+    let (code, said) = log.verify(kept);
     assert!(code == 0 && said.contains("4 entries") && said.contains("leads through entry 4"), "{said}");
 
     let rewrite = |from: &str, to: &str| {
         format!("UPDATE audit SET body = replace(body, '{from}', '{to}') WHERE number = 2")
     };
-    fixture.tamper(&rewrite("user.create", "user.delete")).await;
-    fixture.assert_tampered(2, None);
-    fixture.tamper(&rewrite("user.delete", "user.create")).await;
-    assert_eq!(fixture.verify(checkpoint).0, 0, "valid again after the change is undone");
+    log.tamper(&rewrite("user.create", "user.delete")).await;
+    log.assert_tampered(2, None);
+    log.tamper(&rewrite("user.delete", "user.create")).await;
+    assert_eq!(log.verify(kept).0, 0, "valid again after the change is undone");
 
-    fixture.tamper("UPDATE audit SET actor = 'mallory' WHERE number = 3").await;
-    fixture.assert_tampered(3, None);
-    fixture.tamper("UPDATE audit SET actor = NULL WHERE number = 3").await;
+    log.tamper("UPDATE audit SET actor = 'mallory' WHERE number = 3").await;
+    log.assert_tampered(3, None);
+    log.tamper("UPDATE audit SET actor = NULL WHERE number = 3").await;
 
     let swap = "UPDATE audit SET number = 99 WHERE number = 2; UPDATE audit SET number = 2 WHERE number = 3; \
                 UPDATE audit SET number = 3 WHERE number = 99";
-    fixture.tamper(swap).await;
-    fixture.assert_tampered(2, None);
-    fixture.tamper(swap).await;
-    assert_eq!(fixture.verify(checkpoint).0, 0, "valid again after the change is undone");
+    log.tamper(swap).await;
+    log.assert_tampered(2, None);
+    log.tamper(swap).await;
+    assert_eq!(log.verify(kept).0, 0, "valid again after the change is undone");
 
-    fixture.tamper("DELETE FROM audit WHERE number > 2").await;
-    assert_eq!(fixture.verify(None).0, 0, "a truncated log is valid without a checkpoint");
-    fixture.assert_tampered(3, checkpoint);
+    log.tamper("DELETE FROM audit WHERE number > 2").await;
+    assert_eq!(log.verify(None).0, 0, "a truncated log is valid without a checkpoint");
+    log.assert_tampered(3, kept);
     // A truncated log that grows again differs from the one the checkpoint was made of.
-    let api = Api::of(&fixture.ade).await;
+    let api = Api::of(&log.ade).await;
     for name in ["dave", "erin"] {
         let _ = api.post("/users", &json!({ "user_id": name })).await.expect(201);
     }
     let grown = || {
-        let (_, said) = fixture.verify(None);
+        let (_, said) = log.verify(None);
         if said.contains("4 entries") { Ok(()) } else { Err(said) }
     };
     eventually("the log to grow again", Duration::from_secs(30), grown).expect("in time");
-    fixture.assert_tampered(4, checkpoint);
-    fixture.tamper("DELETE FROM audit WHERE number = 1").await;
-    fixture.assert_tampered(1, None);
+    log.assert_tampered(4, kept);
+    log.tamper("DELETE FROM audit WHERE number = 1").await;
+    log.assert_tampered(1, None);
 
     // A checkpoint with a wrong signature is rejected.
-    let forged =
-        fs::read_to_string(&fixture.checkpoint).expect("read").replace("\"number\":4", "\"number\":2");
-    fs::write(&fixture.checkpoint, forged).expect("written");
-    let (code, said) = fixture.verify(checkpoint);
+    let forged = fs::read_to_string(&log.checkpoint).expect("read").replace("\"number\":4", "\"number\":2");
+    fs::write(&log.checkpoint, forged).expect("written");
+    let (code, said) = log.verify(kept);
     assert!(code == 2 && said.contains("not signed by the key that it names"), "{said}");
 }
 

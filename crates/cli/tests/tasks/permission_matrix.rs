@@ -320,16 +320,16 @@ async fn auditor_reads_everything_and_changes_nothing() {
         _ => UNKNOWN_ID.to_owned(),
     };
     let before = org.task(&task).await;
-    let mut seen = 0;
+    let mut read = 0;
     for (method, path, _) in admin.operations() {
-        let noun = path.split('/').nth(1).unwrap_or_default();
+        let resource = path.split('/').nth(1).unwrap_or_default();
         // Locks and agents are tested elsewhere; a session belongs to its user.
-        if matches!(noun, "locks" | "agents" | "sessions") {
+        if matches!(resource, "locks" | "agents" | "sessions") {
             continue;
         }
-        let path = fill(&path.replace("{token_id}", &token), &id(&path));
+        let target = fill(&path.replace("{token_id}", &token), &id(&path));
         if method == "GET" {
-            let response = auditor.get(&path).await;
+            let response = auditor.get(&target).await;
             let only_admin = path == "/users/{id}/tokens";
             let status = match path.as_str() {
                 _ if only_admin => 403,
@@ -338,7 +338,7 @@ async fn auditor_reads_everything_and_changes_nothing() {
                 _ => 200,
             };
             assert_eq!(response.status, status, "{path}: {}", response.text());
-            seen += 1;
+            read += 1;
             continue;
         }
         let body = match path.as_str() {
@@ -358,7 +358,7 @@ async fn auditor_reads_everything_and_changes_nothing() {
             "/tasks/{id}/complete" => json!({ "attempt": 1, "result": "success" }),
             _ => json!({}),
         };
-        let response = auditor.call(&method, &path, &body.to_string()).await;
+        let response = auditor.call(&method, &target, &body.to_string()).await;
         // Simulations and replays change nothing.
         let is_simulation = matches!(path.as_str(), "/simulations" | "/policies/{id}/replay");
         if path == "/tasks/claim" {
@@ -375,7 +375,7 @@ async fn auditor_reads_everything_and_changes_nothing() {
             response.text()
         );
     }
-    assert!(seen > 25, "{seen}");
+    assert!(read > 25, "{read}");
     assert_eq!(org.task(&task).await, before);
     let comments = admin.get(&format!("/tasks/{task}/comments")).await.expect(200);
     assert_eq!(comments["items"].as_array().map(Vec::len), Some(1));
@@ -444,10 +444,10 @@ async fn task_is_visible_to_authors_reviewers_admins_and_auditors() {
 async fn every_route_rejects_invalid_tokens() {
     let fixture = Fixture::new().await;
     let (org, admin) = (&fixture.org, &fixture.org.admin);
-    let short = json!({ "name": "short", "ttl_seconds": 1 });
-    let expired = text(&admin.post("/users/pat/tokens", &short).await.expect(201), "token");
-    let short = json!({ "name": "revoked" });
-    let revoked = admin.post("/users/pat/tokens", &short).await.expect(201);
+    let body = json!({ "name": "short", "ttl_seconds": 1 });
+    let expired = text(&admin.post("/users/pat/tokens", &body).await.expect(201), "token");
+    let body = json!({ "name": "revoked" });
+    let revoked = admin.post("/users/pat/tokens", &body).await.expect(201);
     let path = format!("/users/pat/tokens/{}", text(&revoked, "token_id"));
     assert_eq!(admin.delete(&path).await.status, 204);
     let deactivated = org.person("gone", &[ADMIN, AUTHOR]).await;

@@ -42,9 +42,9 @@ impl Fixture {
         Self { org, servers: deployment.doors().await, pat }
     }
 
-    /// The same user on another server.
-    fn at(&self, who: &Person, n: usize) -> Person {
-        who.at(self.servers.get(n % self.servers.len()).expect("a server"))
+    /// The same user on the n-th server, counted round-robin.
+    fn at(&self, user: &Person, n: usize) -> Person {
+        user.at(self.servers.get(n % self.servers.len()).expect("a server"))
     }
 }
 
@@ -158,7 +158,7 @@ async fn batch_is_atomic(fixture: &Fixture, size: usize) {
     let too_many: Vec<&String> = ids.iter().copied().cycle().take(MAX_BATCH + 1).collect();
     let _ = cid.post("/approvals/batch", &batch(&too_many)).await.problem(422, "INVALID_REQUEST");
     // A batch of all requests, while one of the tasks is cancelled.
-    let (cancelled, first) = (tasks.first().expect("many").clone(), fixture.at(&cid, 1));
+    let (cancelled, first) = (tasks.first().expect("a task").clone(), fixture.at(&cid, 1));
     let body = batch(&ids);
     let batch_call = tokio::spawn(async move { first.post("/approvals/batch", &body).await });
     let cancel = fixture.pat.post(&format!("/tasks/{cancelled}/cancel"), &json!({})).await.expect(200);
@@ -174,8 +174,8 @@ async fn batch_is_atomic(fixture: &Fixture, size: usize) {
     let refused = response.problem(409, "BATCH_REFUSED");
     let items = refused["items"].as_array().expect("items");
     assert_eq!(items.len(), 1, "{refused}");
-    assert_eq!(items.first().map(|request| text(request, "code")), Some("ALREADY_DECIDED".to_owned()));
-    assert_eq!(items.first().map(|request| text(request, "approval_id")), requests.get(&cancelled).cloned());
+    assert_eq!(items.first().map(|item| text(item, "code")), Some("ALREADY_DECIDED".to_owned()));
+    assert_eq!(items.first().map(|item| text(item, "approval_id")), requests.get(&cancelled).cloned());
     assert_eq!(count, 0, "a refused batch changes nothing");
     // The batch without that task succeeds.
     let rest: Vec<&String> =
@@ -194,9 +194,8 @@ async fn each_escalation_happens_once(fixture: &Fixture) {
     let last_level = u64::from(MOST_ESCALATIONS) + 1;
     let check = || async {
         let requests = org.requests(&id).await;
-        let at_the_end =
-            requests.iter().all(|request| request["escalation_level"].as_u64() == Some(last_level));
-        if at_the_end { Ok(requests) } else { Err(format!("{requests:?}")) }
+        let is_done = requests.iter().all(|request| request["escalation_level"].as_u64() == Some(last_level));
+        if is_done { Ok(requests) } else { Err(format!("{requests:?}")) }
     };
     let requests = until("all requests to reach the last level", TIMEOUT, check).await.expect("in time");
     // The manager first, then the built-in administrator.
@@ -208,10 +207,10 @@ async fn each_escalation_happens_once(fixture: &Fixture) {
     );
     let escalations = |entries: &[Value]| {
         let mut escalations: BTreeMap<String, u64> = BTreeMap::new();
-        for request in entries.iter().filter(|request| {
-            matches!(text(request, "action").as_str(), "approval.escalate" | "approval.unanswered")
+        for entry in entries.iter().filter(|entry| {
+            matches!(text(entry, "action").as_str(), "approval.escalate" | "approval.unanswered")
         }) {
-            *escalations.entry(text(request, "object_id")).or_default() += 1;
+            *escalations.entry(text(entry, "object_id")).or_default() += 1;
         }
         escalations
     };
@@ -284,12 +283,8 @@ async fn servers_share_state(fixture: &Fixture) {
         }
         created.dedup();
         let listed = org.admin.get(&format!("/tasks?tag={key}")).await.expect(200);
-        let listed: Vec<String> = listed["items"]
-            .as_array()
-            .expect("items")
-            .iter()
-            .map(|request| text(request, "task_id"))
-            .collect();
+        let listed: Vec<String> =
+            listed["items"].as_array().expect("items").iter().map(|task| text(task, "task_id")).collect();
         assert_eq!((created.len(), listed), (1, created.clone()));
     }
     let deactivated = org.person("gone", &[AUTHOR, REVIEWER]).await;

@@ -110,22 +110,22 @@ async fn policy_names_are_unique() {
     let ada = &fixture.ada;
     let first = ada.post("/policies", &json!({ "name": "a" })).await.expect(201);
     let second = ada.post("/policies", &json!({ "name": "b", "active": true })).await.expect(201);
-    let taken = |name: &str| json!({ "name": name });
+    let named = |name: &str| json!({ "name": name });
     for active in [false, true] {
         let body = json!({ "name": "a", "active": active });
         let _ = ada.post("/policies", &body).await.problem(409, "ALREADY_EXISTS");
     }
-    let _ = ada.patch(&policy_path(&second), &taken("a")).await.problem(409, "ALREADY_EXISTS");
+    let _ = ada.patch(&policy_path(&second), &named("a")).await.problem(409, "ALREADY_EXISTS");
     assert_eq!(ada.get(&policy_path(&second)).await.expect(200), second);
     // While a new name is a draft, both names are taken.
-    let _ = ada.patch(&policy_path(&second), &taken("c")).await.expect(200);
+    let _ = ada.patch(&policy_path(&second), &named("c")).await.expect(200);
     for name in ["b", "c"] {
-        let _ = ada.post("/policies", &taken(name)).await.problem(409, "ALREADY_EXISTS");
+        let _ = ada.post("/policies", &named(name)).await.problem(409, "ALREADY_EXISTS");
     }
     let _ = ada.post(&format!("{}/activate", policy_path(&second)), &json!({})).await.expect(200);
-    let _ = ada.post("/policies", &taken("b")).await.expect(201);
+    let _ = ada.post("/policies", &named("b")).await.expect(201);
     assert_eq!(ada.delete(&policy_path(&first)).await.status, 204);
-    let _ = ada.post("/policies", &taken("a")).await.expect(201);
+    let _ = ada.post("/policies", &named("a")).await.expect(201);
     // Of concurrent requests with the same name, one succeeds.
     let calls = (0..8).map(|_| {
         let ada = ada.clone();
@@ -193,8 +193,8 @@ async fn resource_registry_sets_criticality() {
         let created = ada.post("/resources", &body).await.expect(201);
         assert_eq!((&created["pattern"], &created["revision"]), (&json!(pattern), &json!(1)));
         let _ = ada.post("/resources", &body).await.problem(409, "ALREADY_EXISTS");
-        let shown = ada.get(&format!("/resources/{}", segment(pattern))).await.expect(200);
-        assert_eq!(shown, created);
+        let stored = ada.get(&format!("/resources/{}", segment(pattern))).await.expect(200);
+        assert_eq!(stored, created);
     }
     let risk_values = |id: &'static str| {
         let fixture = &fixture;
@@ -300,8 +300,8 @@ async fn settings_and_feature_flags_apply_to_next_request() {
     assert!(entries.iter().all(|item| item["who"]["user_id"] == "ada"), "{entries:?}");
 }
 
-fn select(of: &Value, fields: &[&str]) -> Vec<Value> {
-    fields.iter().map(|field| of[*field].clone()).collect()
+fn select(value: &Value, fields: &[&str]) -> Vec<Value> {
+    fields.iter().map(|field| value[*field].clone()).collect()
 }
 
 #[tokio::test]
@@ -324,7 +324,7 @@ async fn simulation_predicts_submission() {
     let _ =
         org.admin.post("/resources", &json!({ "pattern": "prod-*", "criticality": 100 })).await.expect(201);
     let prod = json!([{ "type": "db", "id": "prod-1", "mode": "exclusive" }]);
-    let mut seen = BTreeSet::new();
+    let mut outcomes = BTreeSet::new();
     for task_fields in [
         json!({}),
         json!({ "type": "db" }),
@@ -345,7 +345,7 @@ async fn simulation_predicts_submission() {
         );
         let id = fixture.pat.draft(task_fields.clone()).await;
         let draft = org.task(&id).await;
-        let of_draft = fixture.pat.post("/simulations", &json!({ "task_id": id })).await.expect(200);
+        let simulated_draft = fixture.pat.post("/simulations", &json!({ "task_id": id })).await.expect(200);
         assert_eq!(org.task(&id).await, draft, "a simulation does not change the draft");
         let fields = [
             "outcome",
@@ -357,10 +357,10 @@ async fn simulation_predicts_submission() {
             "passed_by",
             "lock_preview",
         ];
-        assert_eq!(select(&simulated, &fields), select(&of_draft, &fields));
+        assert_eq!(select(&simulated, &fields), select(&simulated_draft, &fields));
         let submitted = fixture.pat.post(&format!("/tasks/{id}/submit"), &json!({})).await;
         let outcome = text(&simulated, "outcome");
-        seen.insert(outcome.clone());
+        outcomes.insert(outcome.clone());
         if outcome == "no_quorum" {
             let refused = submitted.problem(422, "NO_QUORUM");
             assert_eq!(
@@ -397,7 +397,7 @@ async fn simulation_predicts_submission() {
         };
         assert_eq!(names(&simulated["requirements"]), names(&now["requirements"]));
     }
-    assert_eq!(seen, ["auto_approved", "no_quorum", "reviewing"].map(str::to_owned).into());
+    assert_eq!(outcomes, ["auto_approved", "no_quorum", "reviewing"].map(str::to_owned).into());
     // With policies given in the request.
     let strict = json!({ "name": "strict", "min_approvers": 1, "required_roles": ["dba"] });
     let body = json!({ "task": task(json!({})), "policies": [strict] });
