@@ -1,21 +1,17 @@
-//! Agents over HTTP: registered, seen, changed, drained, removed; and everything that is refused on the way.
+//! Agents over HTTP: registration, changes, draining, removal, and invalid requests.
 
-use ade_testkit::{Ade, Api};
+use ade_testkit::Api;
 use serde_json::{Value, json};
 
-async fn server() -> (Ade, Api) {
-    let ade = Ade::start(env!("CARGO_BIN_EXE_ade")).expect("starts");
-    let api = Api::of(&ade).await;
-    (ade, api)
-}
+use crate::start_server;
 
 async fn patch(api: &Api, path: &str, body: &Value) -> ade_testkit::api::Answer {
     api.call("PATCH", path, &body.to_string()).await
 }
 
 #[tokio::test]
-async fn an_agent_is_registered_changed_and_removed() {
-    let (ade, api) = server().await;
+async fn agent_is_registered_changed_and_removed() {
+    let (ade, api) = start_server().await;
     let body = json!({ "agent_id": "a", "name": "Ada", "model": "m", "version": "1", "capabilities": ["x", "y"],
         "max_tasks": 7, "config": { "deep": { "er": [1, 2.5, null] } } });
     let made = api.post("/agents", &body).await.expect(201);
@@ -28,12 +24,12 @@ async fn an_agent_is_registered_changed_and_removed() {
     );
     assert!(made["last_heartbeat"].is_string());
     let _ = api.post("/agents", &body).await.problem(409, "AGENT_EXISTS");
-    let plain = api.post("/agents", &json!({ "agent_id": "b" })).await.expect(201);
+    let minimal = api.post("/agents", &json!({ "agent_id": "b" })).await.expect(201);
     assert_eq!(
-        (&plain["name"], &plain["config"], &plain["capabilities"]),
+        (&minimal["name"], &minimal["config"], &minimal["capabilities"]),
         (&json!("b"), &json!({}), &json!([]))
     );
-    // Only what is named changes.
+    // Fields that are not given stay unchanged.
     let changed = patch(&api, "/agents/a", &json!({ "name": "Grace", "max_tasks": 1 })).await.expect(200);
     assert_eq!(
         (&changed["name"], &changed["max_tasks"], &changed["model"]),
@@ -44,20 +40,20 @@ async fn an_agent_is_registered_changed_and_removed() {
         .await
         .expect(200);
     assert_eq!((&same["config"], &same["capabilities"]), (&json!({}), &json!([])));
-    let beat = api.call("POST", "/agents/a/heartbeat", "").await.expect(200);
-    assert!(beat["last_heartbeat"].as_str() > made["last_heartbeat"].as_str());
+    let heartbeat = api.call("POST", "/agents/a/heartbeat", "").await.expect(200);
+    assert!(heartbeat["last_heartbeat"].as_str() > made["last_heartbeat"].as_str());
     assert_eq!(api.call("POST", "/agents/a/drain", "").await.expect(200)["status"], "draining");
     ade.kill_and_restart().expect("starts again");
-    let kept = api.get("/agents/a").await.expect(200);
-    assert_eq!((&kept["status"], &kept["name"]), (&json!("draining"), &json!("Grace")));
+    let restarted = api.get("/agents/a").await.expect(200);
+    assert_eq!((&restarted["status"], &restarted["name"]), (&json!("draining"), &json!("Grace")));
     assert_eq!(api.delete("/agents/a").await.status, 204);
     let _ = api.delete("/agents/a").await.problem(404, "AGENT_NOT_FOUND");
     let _ = api.post("/agents", &body).await.expect(201);
 }
 
 #[tokio::test]
-async fn an_agent_that_is_not_known_has_no_routes() {
-    let (_ade, api) = server().await;
+async fn unknown_agent_is_not_found() {
+    let (_ade, api) = start_server().await;
     for (method, path) in [
         ("GET", ""),
         ("PATCH", ""),
@@ -68,15 +64,15 @@ async fn an_agent_that_is_not_known_has_no_routes() {
     ] {
         let _ =
             api.call(method, &format!("/agents/nobody{path}"), "{}").await.problem(404, "AGENT_NOT_FOUND");
-        let answer = api.call(method, &format!("/agents/%FF{path}"), "{}").await;
-        let _ = answer.problem(422, "INVALID_REQUEST");
+        let response = api.call(method, &format!("/agents/%FF{path}"), "{}").await;
+        let _ = response.problem(422, "INVALID_REQUEST");
     }
     assert_eq!(api.get("/agents").await.expect(200)["items"], json!([]));
 }
 
 #[tokio::test]
-async fn what_is_said_about_an_agent_is_checked() {
-    let (_ade, api) = server().await;
+async fn rejects_invalid_agent_fields() {
+    let (_ade, api) = start_server().await;
     let _ = api.post("/agents", &json!({ "agent_id": "known" })).await.expect(201);
     let before = api.get("/agents").await.text();
     let (long, many) = ("x".repeat(257), vec!["x"; 101]);
@@ -105,9 +101,9 @@ async fn what_is_said_about_an_agent_is_checked() {
             let mut body = json!({ "agent_id": if method == "POST" { "new" } else { "known" } });
             body[field] = value.clone();
             let path = if method == "POST" { "/agents" } else { "/agents/known" };
-            let answer = api.call(method, path, &body.to_string()).await;
-            let _ = answer.problem(422, "INVALID_REQUEST");
-            assert_eq!(answer.pointers(), [pointer], "{method} {field}: {}", answer.text());
+            let response = api.call(method, path, &body.to_string()).await;
+            let _ = response.problem(422, "INVALID_REQUEST");
+            assert_eq!(response.pointers(), [pointer], "{method} {field}: {}", response.text());
             assert_eq!(api.get("/agents").await.text(), before, "{method} {field}");
         }
     }
@@ -117,36 +113,37 @@ async fn what_is_said_about_an_agent_is_checked() {
         (json!({ "agent_id": long }), "/agent_id"),
         (json!({ "agent_id": null }), "/agent_id"),
     ] {
-        let answer = api.post("/agents", &body).await;
-        let _ = answer.problem(422, "INVALID_REQUEST");
-        assert_eq!(answer.pointers(), [pointer]);
+        let response = api.post("/agents", &body).await;
+        let _ = response.problem(422, "INVALID_REQUEST");
+        assert_eq!(response.pointers(), [pointer]);
         if body["agent_id"].is_string() {
-            // Nor is anybody known by it who asks for work.
+            // Claiming a task checks the id as well.
             assert_eq!(api.post("/tasks/claim", &body).await.pointers(), [pointer]);
         }
     }
     assert_eq!(patch(&api, "/agents/known", &json!({ "agent_id": "other" })).await.pointers(), ["/agent_id"]);
     for body in ["", "{", "[]x", "{\"agent_id\":\"n\",}"] {
         for (method, path) in [("POST", "/agents"), ("PATCH", "/agents/known")] {
-            let answer = api.call(method, path, body).await;
-            assert!(matches!(answer.status, 400 | 422), "{}", answer.text());
+            let response = api.call(method, path, body).await;
+            assert!(matches!(response.status, 400 | 422), "{}", response.text());
         }
     }
     assert_eq!(api.get("/agents").await.text(), before);
 }
 
 #[tokio::test]
-async fn a_busy_agent_stays_and_a_named_one_can_be_registered() {
-    let (_ade, api) = server().await;
-    let ask = |agent: &str, queue: bool| json!({ "agent_id": agent, "queue": queue, "locks": [{ "lock": "task:1" }] });
-    let granted = api.post("/locks/acquire", &ask("a", false)).await.expect(200)["grants"][0].clone();
-    let _ = api.post("/locks/acquire", &ask("b", true)).await.expect(202);
+async fn busy_agent_cannot_be_removed_but_can_be_registered() {
+    let (_ade, api) = start_server().await;
+    let acquire_body = |agent: &str, queue: bool| json!({ "agent_id": agent, "queue": queue, "locks": [{ "lock": "task:1" }] });
+    let granted =
+        api.post("/locks/acquire", &acquire_body("a", false)).await.expect(200)["grants"][0].clone();
+    let _ = api.post("/locks/acquire", &acquire_body("b", true)).await.expect(202);
     for busy in ["a", "b"] {
         let _ = api.delete(&format!("/agents/{busy}")).await.problem(409, "AGENT_BUSY");
         let locks = api.get(&format!("/agents/{busy}/locks")).await.expect(200);
         assert_eq!((&locks["items"][0]["lock"], &locks["next_cursor"]), (&json!("task:1"), &Value::Null));
     }
-    // Known by its name only, until somebody registers it; its locks stay.
+    // An unregistered agent can be registered while it holds locks.
     let made = api.post("/agents", &json!({ "agent_id": "a", "name": "Ada" })).await.expect(201);
     assert_eq!(made["name"], "Ada");
     let _ = api.post("/agents", &json!({ "agent_id": "a" })).await.problem(409, "AGENT_EXISTS");
@@ -156,15 +153,15 @@ async fn a_busy_agent_stays_and_a_named_one_can_be_registered() {
 }
 
 #[tokio::test]
-async fn agents_are_paged_by_id() {
-    let (ade, api) = server().await;
+async fn agent_list_is_sorted_and_paginated() {
+    let (ade, api) = start_server().await;
     let mut ids: Vec<String> = (0..60).map(|n| format!("agent {n}")).collect();
     for id in &ids {
         let _ = api.post("/agents", &json!({ "agent_id": id })).await.expect(201);
     }
     ids.sort();
     let first = api.get("/agents").await.expect(200);
-    assert_eq!(first["items"].as_array().map(Vec::len), Some(50), "50 unless said");
+    assert_eq!(first["items"].as_array().map(Vec::len), Some(50), "the default page size is 50");
     let client = ade.client().expect("a client");
     let (mut found, mut cursor) = (Vec::new(), String::new());
     loop {
@@ -176,7 +173,7 @@ async fn agents_are_paged_by_id() {
         }
     }
     assert_eq!(found, ids);
-    for wrong in ["limit=0", "limit=201"] {
-        let _ = api.get(&format!("/agents?{wrong}")).await.problem(422, "INVALID_REQUEST");
+    for invalid in ["limit=0", "limit=201"] {
+        let _ = api.get(&format!("/agents?{invalid}")).await.problem(422, "INVALID_REQUEST");
     }
 }

@@ -1,18 +1,30 @@
-//! The served API, route by route: what it takes, what it answers, and everything it refuses.
+//! The HTTP API of locks and agents, and what all routes have in common: accepted requests, responses and refusals.
 
 #![expect(
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::print_stdout,
-    reason = "helpers of tests fail and tell like tests"
+    reason = "test helpers panic and print like tests"
 )]
 
 mod agents;
+mod idempotency;
+mod lock_names;
 mod locks;
-mod names;
-mod refusals;
-mod repeats;
+mod problems;
 mod routes;
 mod schemathesis;
-mod stopping;
+mod shutdown;
 mod tickets;
+
+use ade_testkit::{Ade, Api};
+
+async fn start_server() -> (Ade, Api) {
+    start_server_with("").await
+}
+
+async fn start_server_with(config: &str) -> (Ade, Api) {
+    let ade = Ade::start_with(env!("CARGO_BIN_EXE_ade"), config).expect("starts");
+    let api = Api::of(&ade).await;
+    (ade, api)
+}

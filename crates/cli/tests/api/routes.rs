@@ -1,4 +1,4 @@
-//! What every route of the HTTP API has in common, learnt from the description that the server gives of itself.
+//! Behaviour that all routes share. The routes are taken from the OpenAPI description that the server serves.
 
 use std::collections::BTreeSet;
 
@@ -7,15 +7,11 @@ use ade_testkit::api::fill;
 use ade_testkit::{Ade, Api};
 use serde_json::{Value, json};
 
+use crate::start_server;
+
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 
-async fn server() -> (Ade, Api) {
-    let ade = Ade::start(env!("CARGO_BIN_EXE_ade")).expect("starts");
-    let api = Api::of(&ade).await;
-    (ade, api)
-}
-
-/// Every path with its variable parts filled in, and the methods that it has.
+/// Every path with example parameters, and its methods.
 fn paths(api: &Api) -> Vec<(String, Vec<String>)> {
     let paths = api.description()["paths"].as_object().expect("paths");
     let filled = |path: &String| {
@@ -30,8 +26,10 @@ fn paths(api: &Api) -> Vec<(String, Vec<String>)> {
 }
 
 fn operations(api: &Api) -> Vec<(String, String)> {
-    let of = |(path, methods): (String, Vec<String>)| methods.into_iter().map(move |one| (one, path.clone()));
-    paths(api).into_iter().flat_map(of).collect()
+    let expand = |(path, methods): (String, Vec<String>)| {
+        methods.into_iter().map(move |method| (method, path.clone()))
+    };
+    paths(api).into_iter().flat_map(expand).collect()
 }
 
 fn bearer(token: &str) -> String {
@@ -39,31 +37,31 @@ fn bearer(token: &str) -> String {
 }
 
 #[tokio::test]
-async fn without_a_valid_token_nothing_is_told_and_nothing_is_done() {
-    let (_ade, api) = server().await;
-    let almost = &TOKEN[..TOKEN.len() - 1];
-    let longer = format!("{TOKEN}x");
-    let wrong = [
+async fn every_route_rejects_invalid_tokens() {
+    let (_ade, api) = start_server().await;
+    let truncated = &TOKEN[..TOKEN.len() - 1];
+    let extended = format!("{TOKEN}x");
+    let invalid_headers = [
         "",
         "Bearer",
         "Bearer ",
-        &bearer(almost),
-        &bearer(&longer),
+        &bearer(truncated),
+        &bearer(&extended),
         &format!("Basic {TOKEN}"),
         TOKEN,
         "Bearer ü",
     ];
-    // Whoever signs in has no token yet.
-    let guarded = |path: &str| path.starts_with("/api/v1/") && path != "/api/v1/sessions";
-    for (method, path) in operations(&api).iter().filter(|(_, path)| guarded(path)) {
+    // Signing in needs no token.
+    let needs_token = |path: &str| path.starts_with("/api/v1/") && path != "/api/v1/sessions";
+    for (method, path) in operations(&api).iter().filter(|(_, path)| needs_token(path)) {
         let mut tries: Vec<Vec<(&str, &str)>> = vec![vec![]];
-        tries.extend(wrong.iter().map(|value| vec![("authorization", *value)]));
+        tries.extend(invalid_headers.iter().map(|value| vec![("authorization", *value)]));
         for headers in tries {
-            // Neither a wrong body nor a wrong parameter is looked at before the token.
+            // The token is checked before the body and the query.
             for body in ["", "{", r#"{"locks":[{"lock":"task:1"}],"agent_id":"a"}"#] {
-                let answer = api.send(method, &format!("{path}?odd=1"), &headers, body).await;
-                let _ = answer.problem(401, "UNAUTHENTICATED");
-                assert_eq!(answer.header("www-authenticate"), "Bearer");
+                let response = api.send(method, &format!("{path}?unknown=1"), &headers, body).await;
+                let _ = response.problem(401, "UNAUTHENTICATED");
+                assert_eq!(response.header("www-authenticate"), "Bearer");
             }
         }
     }
@@ -72,34 +70,34 @@ async fn without_a_valid_token_nothing_is_told_and_nothing_is_done() {
 }
 
 #[tokio::test]
-async fn the_scheme_of_a_token_is_not_sensitive_to_case() {
-    let (_ade, api) = server().await;
+async fn bearer_scheme_is_case_insensitive() {
+    let (_ade, api) = start_server().await;
     for scheme in ["Bearer", "bearer", "BEARER"] {
         let authorization = format!("{scheme} {TOKEN}");
-        let answer = api.send("GET", "/api/v1/locks", &[("authorization", &authorization)], "").await;
-        assert_eq!(answer.status, 200);
+        let response = api.send("GET", "/api/v1/locks", &[("authorization", &authorization)], "").await;
+        assert_eq!(response.status, 200);
     }
 }
 
 #[tokio::test]
-async fn what_is_described_is_served_and_nothing_else() {
-    let (_ade, api) = server().await;
+async fn serves_exactly_the_documented_routes() {
+    let (_ade, api) = start_server().await;
     let authorization = bearer(TOKEN);
     let headers = [("authorization", authorization.as_str())];
     for (path, methods) in paths(&api) {
         for method in METHODS {
-            let answer = api.send(method, &path, &headers, "{}").await;
+            let response = api.send(method, &path, &headers, "{}").await;
             if methods.contains(&method.to_owned()) {
-                // That the status and the code are described is checked with every answer.
+                // `Api` checks that the status and code of every response are documented.
                 assert!(
-                    answer.status != 405 && answer.code() != "NOT_FOUND",
+                    response.status != 405 && response.code() != "NOT_FOUND",
                     "{method} {path} is not served"
                 );
-                assert_ne!(answer.status, 500, "{method} {path}");
+                assert_ne!(response.status, 500, "{method} {path}");
             } else {
-                let _ = answer.problem(405, "METHOD_NOT_ALLOWED");
+                let _ = response.problem(405, "METHOD_NOT_ALLOWED");
                 let allowed: BTreeSet<String> =
-                    answer.header("allow").split(',').map(str::to_owned).collect();
+                    response.header("allow").split(',').map(str::to_owned).collect();
                 let mut expected: BTreeSet<String> = methods.iter().cloned().collect();
                 if expected.contains("GET") {
                     expected.insert("HEAD".to_owned());
@@ -125,8 +123,8 @@ async fn what_is_described_is_served_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn the_description_is_whole() {
-    let (_ade, api) = server().await;
+async fn description_is_complete() {
+    let (_ade, api) = start_server().await;
     let description = api.description();
     assert!(description["openapi"].as_str().is_some_and(|version| version.starts_with("3.")));
     let mut ids = BTreeSet::new();
@@ -134,32 +132,36 @@ async fn the_description_is_whole() {
         for (method, operation) in item.as_object().expect("an item") {
             assert!(operation["summary"].as_str().is_some_and(|text| !text.is_empty()), "{method} {path}");
             let id = operation["operationId"].as_str().expect("an id");
-            assert!(ids.insert(id.to_owned()), "{id} is the id of two operations");
+            assert!(ids.insert(id.to_owned()), "the operation id {id} is used twice");
             let statuses = operation["responses"].as_object().expect("responses");
             assert_eq!(statuses.contains_key("401"), path.starts_with("/api/v1/"), "{method} {path}");
             if operation.get("requestBody").is_some() {
                 for status in ["400", "413", "422"] {
-                    assert!(statuses.contains_key(status), "{method} {path} reads a body, {status}");
+                    assert!(
+                        statuses.contains_key(status),
+                        "{method} {path} has a body but does not document {status}"
+                    );
                 }
             }
         }
     }
-    // Every reference leads somewhere.
+    // All references resolve.
     let text = description.to_string();
     for reference in text.split(r#""$ref":""#).skip(1) {
         let pointer = reference.split('"').next().expect("quoted").trim_start_matches('#');
-        assert!(description.pointer(pointer).is_some(), "{pointer} leads nowhere");
+        assert!(description.pointer(pointer).is_some(), "{pointer} does not resolve");
     }
     assert_eq!(description["components"]["securitySchemes"]["token"]["scheme"], "bearer");
 }
 
 #[tokio::test]
-async fn only_allowed_hosts_are_served() {
+async fn rejects_unknown_hosts() {
     let config = "[server]\nhosts = [\"ade.example\"]\n";
     let ade = Ade::start_with(env!("CARGO_BIN_EXE_ade"), config).expect("starts");
     let api = Api::of(&ade).await;
-    let good = ["localhost", "LOCALHOST:8300", "127.0.0.1", "127.0.0.1:1", "[::1]:8300", "[::1]", "10.1.2.3"];
-    for host in good.iter().chain(&["ade.example", "ADE.example:443"]) {
+    let allowed_hosts =
+        ["localhost", "LOCALHOST:8300", "127.0.0.1", "127.0.0.1:1", "[::1]:8300", "[::1]", "10.1.2.3"];
+    for host in allowed_hosts.iter().chain(&["ade.example", "ADE.example:443"]) {
         for path in ["/healthz", "/docs", "/openapi.json"] {
             assert_eq!(api.send("GET", path, &[("host", host)], "").await.status, 200, "{host}");
         }
@@ -180,33 +182,33 @@ async fn only_allowed_hosts_are_served() {
 }
 
 #[tokio::test]
-async fn every_answer_has_a_request_id() {
-    let (_ade, api) = server().await;
+async fn every_response_has_request_id() {
+    let (_ade, api) = start_server().await;
     let longest = "x".repeat(128);
     for id in ["a", "7f3c/b:{}%", longest.as_str()] {
         for path in ["/healthz", "/api/v1/locks", "/nothing"] {
-            let answer = api.send("GET", path, &[("x-request-id", id)], "").await;
-            assert_eq!(answer.header("x-request-id"), id);
+            let response = api.send("GET", path, &[("x-request-id", id)], "").await;
+            assert_eq!(response.header("x-request-id"), id);
         }
     }
     let mut seen = BTreeSet::new();
     let long = "x".repeat(129);
-    for silly in [None, Some(""), Some("a b"), Some("a\tb"), Some("ü"), Some(long.as_str())] {
-        let headers: Vec<(&str, &str)> = silly.iter().map(|id| ("x-request-id", *id)).collect();
-        let answer = api.send("GET", "/healthz", &headers, "").await;
-        let id = answer.header("x-request-id").to_owned();
-        assert_eq!(id.len(), 36, "{silly:?} became {id}");
-        assert!(seen.insert(id), "{silly:?}");
+    for invalid in [None, Some(""), Some("a b"), Some("a\tb"), Some("ü"), Some(long.as_str())] {
+        let headers: Vec<(&str, &str)> = invalid.iter().map(|id| ("x-request-id", *id)).collect();
+        let response = api.send("GET", "/healthz", &headers, "").await;
+        let id = response.header("x-request-id").to_owned();
+        assert_eq!(id.len(), 36, "{invalid:?} became {id}");
+        assert!(seen.insert(id), "{invalid:?}");
     }
 }
 
 #[tokio::test]
-async fn every_answer_keeps_browsers_careful() {
-    let (_ade, api) = server().await;
+async fn every_response_has_security_headers() {
+    let (_ade, api) = start_server().await;
     let big = " ".repeat((1 << 20) + 1);
     let authorization = bearer(TOKEN);
     let token = [("authorization", authorization.as_str())];
-    let evil = [("host", "evil.example")];
+    let foreign_host = [("host", "evil.example")];
     for (method, path, headers, body) in [
         ("GET", "/", &[][..], ""),
         ("GET", "/docs", &[], ""),
@@ -216,43 +218,43 @@ async fn every_answer_keeps_browsers_careful() {
         ("GET", "/metrics", &[], ""),
         ("GET", "/nothing", &[], ""),
         ("PUT", "/healthz", &[], ""),
-        ("GET", "/healthz", &evil, ""),
+        ("GET", "/healthz", &foreign_host, ""),
         ("GET", "/api/v1/locks", &[], ""),
         ("GET", "/api/v1/locks", &token, ""),
         ("POST", "/api/v1/locks/acquire", &token, "{"),
         ("POST", "/api/v1/locks/acquire", &token, &big),
     ] {
-        let answer = api.send(method, path, headers, body).await;
+        let response = api.send(method, path, headers, body).await;
         for (name, value) in [
             ("x-content-type-options", "nosniff"),
             ("referrer-policy", "no-referrer"),
             ("x-frame-options", "DENY"),
             ("cache-control", "no-store"),
         ] {
-            assert_eq!(answer.header(name), value, "{name} of {method} {path}");
+            assert_eq!(response.header(name), value, "{name} of {method} {path}");
         }
-        assert!(answer.header("content-security-policy").starts_with("default-src 'none'"), "{path}");
+        assert!(response.header("content-security-policy").starts_with("default-src 'none'"), "{path}");
     }
 }
 
 #[tokio::test]
-async fn a_body_may_have_a_mebibyte() {
-    let (_ade, api) = server().await;
+async fn accepts_bodies_up_to_one_mebibyte() {
+    let (_ade, api) = start_server().await;
     let limit = 1 << 20;
     let authorization = bearer(TOKEN);
     let headers = [("authorization", authorization.as_str())];
     let body = r#"{"locks":[{"lock":"task:1"}]}"#;
     let padded = |bytes: usize| format!("{body}{}", " ".repeat(bytes - body.len()));
-    let answer = api.send("POST", "/api/v1/locks/acquire", &headers, padded(limit)).await;
-    assert_eq!(answer.expect(200)["grants"][0]["lock"], "task:1");
+    let response = api.send("POST", "/api/v1/locks/acquire", &headers, padded(limit)).await;
+    assert_eq!(response.expect(200)["grants"][0]["lock"], "task:1");
     let before = api.get("/locks").await.text();
     let paths = api.description()["paths"].as_object().expect("paths").clone();
     for (path, item) in &paths {
         for (method, operation) in item.as_object().expect("an item") {
             if operation.get("requestBody").is_some() {
                 let (method, path) = (method.to_uppercase(), path.replace("{id}", "nobody"));
-                let answer = api.send(&method, &path, &headers, padded(limit + 1)).await;
-                let _ = answer.problem(413, "BODY_TOO_LARGE");
+                let response = api.send(&method, &path, &headers, padded(limit + 1)).await;
+                let _ = response.problem(413, "BODY_TOO_LARGE");
             }
         }
     }
@@ -261,17 +263,17 @@ async fn a_body_may_have_a_mebibyte() {
 
 #[tokio::test]
 async fn health_readiness_and_metrics_need_no_token() {
-    let (_ade, api) = server().await;
+    let (_ade, api) = start_server().await;
     assert_eq!(api.send("GET", "/healthz", &[], "").await.expect(200), json!({ "status": "ok" }));
     assert_eq!(api.send("GET", "/readyz", &[], "").await.expect(200), json!({ "status": "ready" }));
-    let ask = |agent: &str, queue: bool| json!({ "locks": [{ "lock": "task:1" }], "agent_id": agent, "queue": queue });
-    let _ = api.post("/locks/acquire", &ask("a", false)).await.expect(200);
-    let _ = api.post("/locks/acquire", &ask("b", true)).await.expect(202);
-    let _ = api.post("/locks/acquire", &ask("c", false)).await.expect(423);
+    let acquire_body = |agent: &str, queue: bool| json!({ "locks": [{ "lock": "task:1" }], "agent_id": agent, "queue": queue });
+    let _ = api.post("/locks/acquire", &acquire_body("a", false)).await.expect(200);
+    let _ = api.post("/locks/acquire", &acquire_body("b", true)).await.expect(202);
+    let _ = api.post("/locks/acquire", &acquire_body("c", false)).await.expect(423);
     let _ = api.send("GET", "/no/such/path", &[], "").await.expect(404);
-    let answer = api.send("GET", "/metrics", &[], "").await;
-    assert!(answer.header("content-type").starts_with("text/plain; version=0.0.4"));
-    let text = answer.text();
+    let response = api.send("GET", "/metrics", &[], "").await;
+    assert!(response.header("content-type").starts_with("text/plain; version=0.0.4"));
+    let text = response.text();
     for line in [
         "ade_lock_held 1",
         "ade_lock_waiting 1",
@@ -280,32 +282,32 @@ async fn health_readiness_and_metrics_need_no_token() {
         r#"ade_lock_requests_total{outcome="queued"} 1"#,
         r#"ade_lock_requests_total{outcome="LOCK_HELD"} 1"#,
         r#"ade_http_requests_total{method="POST",route="/api/v1/locks/acquire",status="423"} 1"#,
-        // Foreign paths do not become labels.
+        // Unknown paths do not become labels.
         r#"ade_http_requests_total{method="GET",route="none",status="404"} 1"#,
     ] {
-        assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
+        assert!(text.lines().any(|found| found == line), "{line} is missing in:\n{text}");
     }
     assert!(!text.contains("no/such/path"));
 }
 
 #[tokio::test]
-async fn the_page_of_the_description_asks_nobody_else() {
-    let (_ade, api) = server().await;
-    for (path, kind, part) in [
+async fn documentation_page_loads_no_foreign_resources() {
+    let (ade, api) = start_server().await;
+    for (path, content_type, part) in [
         ("/docs", "text/html; charset=utf-8", "/docs/page.js"),
         ("/docs/page.js", "text/javascript; charset=utf-8", "/openapi.json"),
         ("/docs/page.css", "text/css; charset=utf-8", "{"),
     ] {
-        let answer = api.send("GET", path, &[], "").await;
-        assert_eq!((answer.status, answer.header("content-type")), (200, kind));
-        let text = answer.text();
+        let response = api.send("GET", path, &[], "").await;
+        assert_eq!((response.status, response.header("content-type")), (200, content_type));
+        let text = response.text();
         assert!(text.contains(part), "{part} in {path}");
         for foreign in ["http://", "https://", "src=\"//", "href=\"//", "url(", "@import"] {
             assert!(!text.contains(foreign), "{foreign} in {path}");
         }
     }
-    let home =
+    let client =
         reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().expect("a client");
-    let answer = home.get(format!("{}/", _ade.url())).send().await.expect("an answer");
-    assert_eq!(answer.headers().get("location").expect("leads on"), "/docs");
+    let response = client.get(format!("{}/", ade.url())).send().await.expect("a response");
+    assert_eq!(response.headers().get("location").expect("a redirect"), "/docs");
 }

@@ -1,20 +1,16 @@
-//! Tickets over HTTP: their whole life, and several locks with one ticket.
+//! Tickets over HTTP: their lifecycle, and several locks with one ticket.
 
 use std::time::Duration;
 
+use ade_testkit::Api;
 use ade_testkit::wait::until;
-use ade_testkit::{Ade, Api};
 use serde_json::{Value, json};
 
-const LONG: Duration = Duration::from_secs(20);
+use crate::start_server;
 
-async fn server() -> (Ade, Api) {
-    let ade = Ade::start(env!("CARGO_BIN_EXE_ade")).expect("starts");
-    let api = Api::of(&ade).await;
-    (ade, api)
-}
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-async fn take(api: &Api, agent: &str, lock: &str) -> Value {
+async fn acquire(api: &Api, agent: &str, lock: &str) -> Value {
     let body = json!({ "agent_id": agent, "locks": [{ "lock": lock }] });
     api.post("/locks/acquire", &body).await.expect(200)["grants"][0].clone()
 }
@@ -24,7 +20,7 @@ async fn release(api: &Api, agent: &str, grant: &Value) {
     let _ = api.post("/locks/release", &body).await.expect(200);
 }
 
-async fn queue(api: &Api, agent: &str, locks: &[&str], wait_seconds: f64) -> Value {
+async fn enqueue(api: &Api, agent: &str, locks: &[&str], wait_seconds: f64) -> Value {
     let locks: Vec<Value> = locks.iter().map(|lock| json!({ "lock": lock })).collect();
     let body = json!({ "agent_id": agent, "locks": locks, "queue": true, "wait_seconds": wait_seconds, "ttl_seconds": 100 });
     api.post("/locks/acquire", &body).await.expect(202)
@@ -43,41 +39,41 @@ async fn claim(api: &Api, ticket: &Value) -> ade_testkit::api::Answer {
 }
 
 #[tokio::test]
-async fn a_ticket_waits_gets_ready_and_is_claimed() {
-    let (_ade, api) = server().await;
-    let held = take(&api, "a", "task:1").await;
-    let one = queue(&api, "b", &["task:1"], 60.0).await;
-    let two = queue(&api, "c", &["task:1"], 60.0).await;
-    for (ticket, position) in [(&one, 1), (&two, 2)] {
+async fn ticket_waits_becomes_ready_and_is_claimed() {
+    let (_ade, api) = start_server().await;
+    let held = acquire(&api, "a", "task:1").await;
+    let first = enqueue(&api, "b", &["task:1"], 60.0).await;
+    let second = enqueue(&api, "c", &["task:1"], 60.0).await;
+    for (ticket, position) in [(&first, 1), (&second, 2)] {
         assert_eq!((&ticket["status"], &ticket["position"]), (&json!("waiting"), &json!(position)));
         assert_eq!(ticket["waiting_for"], "task:1");
-        assert_eq!(&poll(&api, ticket).await, ticket, "asking changes nothing");
+        assert_eq!(&poll(&api, ticket).await, ticket, "polling changes nothing");
     }
-    let early = claim(&api, &one).await.expect(202);
-    assert_eq!(early["status"], "waiting", "it still waits");
+    let early = claim(&api, &first).await.expect(202);
+    assert_eq!(early["status"], "waiting", "still waiting");
     release(&api, "a", &held).await;
-    let ready = poll(&api, &one).await;
+    let ready = poll(&api, &first).await;
     assert_eq!((&ready["status"], ready.get("position")), (&json!("ready"), None));
     assert!(ready["claim_by"].is_string() && ready.get("grants").is_none());
-    assert_eq!(poll(&api, &two).await["position"], 1);
-    let claimed = claim(&api, &one).await.expect(200);
+    assert_eq!(poll(&api, &second).await["position"], 1);
+    let claimed = claim(&api, &first).await.expect(200);
     assert_eq!((&claimed["status"], &claimed["grants"][0]["lock"]), (&json!("granted"), &json!("task:1")));
     assert!(
         claimed["grants"][0]["expires_at"].as_str() > ready["claim_by"].as_str(),
         "the lease starts at the claim"
     );
-    assert_eq!(claim(&api, &one).await.expect(200), claimed, "claimed once");
-    assert_eq!(poll(&api, &one).await, claimed);
+    assert_eq!(claim(&api, &first).await.expect(200), claimed, "claiming again returns the same grant");
+    assert_eq!(poll(&api, &first).await, claimed);
     release(&api, "b", &claimed["grants"][0]).await;
-    assert_eq!(poll(&api, &two).await["status"], "ready");
-    let over = api.get(&path(&one)).await;
-    let _ = over.problem(409, "LOCK_LOST");
-    let _ = claim(&api, &one).await.problem(409, "LOCK_LOST");
+    assert_eq!(poll(&api, &second).await["status"], "ready");
+    let response = api.get(&path(&first)).await;
+    let _ = response.problem(409, "LOCK_LOST");
+    let _ = claim(&api, &first).await.problem(409, "LOCK_LOST");
 }
 
 #[tokio::test]
-async fn a_free_lock_needs_no_ticket() {
-    let (_ade, api) = server().await;
+async fn free_lock_is_granted_without_ticket() {
+    let (_ade, api) = start_server().await;
     let body =
         json!({ "agent_id": "a", "locks": [{ "lock": "task:1" }, { "lock": "task:2" }], "queue": true });
     let granted = api.post("/locks/acquire", &body).await.expect(200);
@@ -85,80 +81,84 @@ async fn a_free_lock_needs_no_ticket() {
 }
 
 #[tokio::test]
-async fn a_ticket_is_given_up() {
-    let (_ade, api) = server().await;
-    let held = take(&api, "a", "task:1").await;
-    let (one, two) = (queue(&api, "b", &["task:1"], 60.0).await, queue(&api, "c", &["task:1"], 60.0).await);
-    assert_eq!(api.delete(&path(&one)).await.status, 204);
-    assert_eq!(api.delete(&path(&one)).await.status, 204, "again");
-    let _ = api.get(&path(&one)).await.problem(409, "CANCELLED");
-    assert_eq!(poll(&api, &two).await["position"], 1);
+async fn deleted_ticket_leaves_queue() {
+    let (_ade, api) = start_server().await;
+    let held = acquire(&api, "a", "task:1").await;
+    let (first, second) =
+        (enqueue(&api, "b", &["task:1"], 60.0).await, enqueue(&api, "c", &["task:1"], 60.0).await);
+    assert_eq!(api.delete(&path(&first)).await.status, 204);
+    assert_eq!(api.delete(&path(&first)).await.status, 204, "deleting again");
+    let _ = api.get(&path(&first)).await.problem(409, "CANCELLED");
+    assert_eq!(poll(&api, &second).await["position"], 1);
     release(&api, "a", &held).await;
-    assert_eq!(poll(&api, &two).await["status"], "ready");
-    let three = queue(&api, "d", &["task:1"], 60.0).await;
-    assert_eq!(api.delete(&path(&two)).await.status, 204, "what it won goes on");
-    assert_eq!(poll(&api, &three).await["status"], "ready");
-    // A claimed one too.
-    let _ = claim(&api, &three).await.expect(200);
-    assert_eq!(api.delete(&path(&three)).await.status, 204);
+    assert_eq!(poll(&api, &second).await["status"], "ready");
+    let third = enqueue(&api, "d", &["task:1"], 60.0).await;
+    assert_eq!(api.delete(&path(&second)).await.status, 204, "its grant passes to the next ticket");
+    assert_eq!(poll(&api, &third).await["status"], "ready");
+    // A claimed ticket can be deleted as well.
+    let _ = claim(&api, &third).await.expect(200);
+    assert_eq!(api.delete(&path(&third)).await.status, 204);
     assert_eq!(api.get("/locks").await.expect(200)["items"], json!([]));
 }
 
 #[tokio::test]
-async fn a_ticket_that_waited_long_enough_is_refused() {
-    let (_ade, api) = server().await;
-    take(&api, "a", "task:1").await;
-    let ticket = queue(&api, "b", &["task:1"], 0.2).await;
-    let look = || async {
-        let answer = api.get(&path(&ticket)).await;
-        if answer.status == 200 { Err(answer.text()) } else { Ok(answer) }
+async fn ticket_times_out() {
+    let (_ade, api) = start_server().await;
+    acquire(&api, "a", "task:1").await;
+    let ticket = enqueue(&api, "b", &["task:1"], 0.2).await;
+    let check = || async {
+        let response = api.get(&path(&ticket)).await;
+        if response.status == 200 { Err(response.text()) } else { Ok(response) }
     };
-    let over = until("it waited long enough", LONG, look).await.expect("it ends").problem(423, "LOCK_HELD");
-    assert_eq!((&over["holders"][0]["agent_id"], &over["queue_length"]), (&json!("a"), &json!(0)));
+    let response =
+        until("the ticket to time out", TIMEOUT, check).await.expect("in time").problem(423, "LOCK_HELD");
+    assert_eq!((&response["holders"][0]["agent_id"], &response["queue_length"]), (&json!("a"), &json!(0)));
     let _ = claim(&api, &ticket).await.problem(423, "LOCK_HELD");
 }
 
 #[tokio::test]
-async fn a_ready_ticket_that_nobody_claims_goes_to_the_next() {
-    let (_ade, api) = server().await;
-    let held = take(&api, "a", "task:1").await;
-    let (one, two) = (queue(&api, "b", &["task:1"], 60.0).await, queue(&api, "c", &["task:1"], 60.0).await);
+async fn unclaimed_ticket_passes_to_next() {
+    let (_ade, api) = start_server().await;
+    let held = acquire(&api, "a", "task:1").await;
+    let (first, second) =
+        (enqueue(&api, "b", &["task:1"], 60.0).await, enqueue(&api, "c", &["task:1"], 60.0).await);
     release(&api, "a", &held).await;
-    assert_eq!(poll(&api, &one).await["status"], "ready");
-    let look = || async {
-        let ticket = poll(&api, &two).await;
+    assert_eq!(poll(&api, &first).await["status"], "ready");
+    let check = || async {
+        let ticket = poll(&api, &second).await;
         if ticket["status"] == "ready" { Ok(()) } else { Err(ticket.to_string()) }
     };
-    until("the claim window of the first is over", LONG, look).await.expect("it is");
-    let _ = claim(&api, &one).await.problem(409, "LOCK_LOST");
-    let _ = api.get(&path(&one)).await.problem(409, "LOCK_LOST");
-    let _ = claim(&api, &two).await.expect(200);
+    until("the claim window of the first ticket to end", TIMEOUT, check).await.expect("in time");
+    let _ = claim(&api, &first).await.problem(409, "LOCK_LOST");
+    let _ = api.get(&path(&first)).await.problem(409, "LOCK_LOST");
+    let _ = claim(&api, &second).await.expect(200);
 }
 
 #[tokio::test]
-async fn several_locks_have_one_ticket() {
-    let (_ade, api) = server().await;
-    let (first, last) = (take(&api, "a", "task:1").await, take(&api, "a", "resource:x:1").await);
-    let ticket = queue(&api, "b", &["resource:x:1", "task:2", "task:1"], 60.0).await;
+async fn one_ticket_for_several_locks() {
+    let (_ade, api) = start_server().await;
+    let (first_grant, last_grant) =
+        (acquire(&api, "a", "task:1").await, acquire(&api, "a", "resource:x:1").await);
+    let ticket = enqueue(&api, "b", &["resource:x:1", "task:2", "task:1"], 60.0).await;
     assert_eq!(ticket["waiting_for"], "task:1");
-    release(&api, "a", &first).await;
+    release(&api, "a", &first_grant).await;
     let next = poll(&api, &ticket).await;
     assert_eq!((&next["status"], &next["waiting_for"]), (&json!("waiting"), &json!("resource:x:1")));
     let held = api.get("/agents/b/locks").await.expect(200);
     assert_eq!(held["items"].as_array().map(Vec::len), Some(3), "two held, one waited for: {held}");
-    release(&api, "a", &last).await;
+    release(&api, "a", &last_grant).await;
     assert_eq!(poll(&api, &ticket).await["status"], "ready");
     let claimed = claim(&api, &ticket).await.expect(200);
     let names: Vec<&Value> =
-        claimed["grants"].as_array().expect("all").iter().map(|one| &one["lock"]).collect();
+        claimed["grants"].as_array().expect("all").iter().map(|grant| &grant["lock"]).collect();
     assert_eq!(names, ["task:1", "task:2", "resource:x:1"]);
     for grant in claimed["grants"].as_array().expect("all") {
         let body = json!({ "lock": grant["lock"], "fencing_token": grant["fencing_token"] });
         let _ = api.post("/locks/verify", &body).await.expect(200);
     }
-    // All of it is given back when the ticket is given up.
-    let more = queue(&api, "c", &["task:3", "task:1"], 60.0).await;
-    assert_eq!(api.delete(&path(&more)).await.status, 204);
+    // Deleting the ticket releases all its locks.
+    let other_ticket = enqueue(&api, "c", &["task:3", "task:1"], 60.0).await;
+    assert_eq!(api.delete(&path(&other_ticket)).await.status, 204);
     let now = api.get("/locks?agent=c").await.expect(200);
     assert_eq!(now["items"], json!([]));
 }

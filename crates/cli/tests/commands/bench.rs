@@ -1,18 +1,18 @@
-//! `ade bench` from outside: it measures everything and cleans up. How fast anything is, is not tested.
+//! `ade bench` measures every row and cleans up. The measured values themselves are not tested.
 
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-fn bench(arguments: &[&str]) -> Output {
+fn bench_locks(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ade"));
     command.args(["bench", "locks", "--quick"]).args(arguments).output().expect("runs")
 }
 
 #[test]
-fn a_quick_run_measures_every_row_and_leaves_nothing_behind() {
+fn quick_run_measures_every_row_and_cleans_up() {
     let folder = tempfile::tempdir().expect("made");
-    let output = bench(&["--json", "--data", folder.path().to_str().expect("text")]);
+    let output = bench_locks(&["--json", "--data", folder.path().to_str().expect("text")]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -23,7 +23,7 @@ fn a_quick_run_measures_every_row_and_leaves_nothing_behind() {
         assert_eq!(measured.len(), figures, "{found}");
         for figure in measured {
             assert!(figure["value"].as_f64().is_some_and(f64::is_finite), "{figure}");
-            assert_eq!(figure["verdict"], "not_judged", "a quick run judges nothing: {figure}");
+            assert_eq!(figure["verdict"], "not_judged", "a quick run has no verdict: {figure}");
         }
         assert!(found["details"].as_object().is_some_and(|details| !details.is_empty()), "{found}");
     }
@@ -39,8 +39,8 @@ fn a_quick_run_measures_every_row_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn rows_can_be_chosen_and_are_laid_out_as_a_table() {
-    let output = bench(&["--only", "deadlock"]);
+fn prints_selected_rows_as_table() {
+    let output = bench_locks(&["--only", "deadlock"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let table = String::from_utf8(output.stdout).expect("text");
     assert!(table.contains("deadlock") && table.contains("< 20 ms"), "{table}");
@@ -48,21 +48,21 @@ fn rows_can_be_chosen_and_are_laid_out_as_a_table() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_told() {
-    let output = bench(&["--server", "http://127.0.0.1:1", "--token", "0123456789abcdef"]);
+fn reports_unreachable_server() {
+    let output = bench_locks(&["--server", "http://127.0.0.1:1", "--token", "0123456789abcdef"]);
     assert_eq!(output.status.code(), Some(5));
-    let output = bench(&["--server", "https://localhost", "--token", "0123456789abcdef"]);
+    let output = bench_locks(&["--server", "https://localhost", "--token", "0123456789abcdef"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("hint:"));
 }
 
-fn approvals(arguments: &[&str]) -> Output {
+fn bench_approvals(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ade"));
-    let few = ["bench", "approvals", "--quick", "--tasks", "60", "--tasks", "400"];
-    command.args(few).args(arguments).output().expect("runs")
+    let small = ["bench", "approvals", "--quick", "--tasks", "60", "--tasks", "400"];
+    command.args(small).args(arguments).output().expect("runs")
 }
 
-fn measured(output: &Output) -> Value {
+fn approvals_report(output: &Output) -> Value {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -73,48 +73,49 @@ fn measured(output: &Output) -> Value {
         assert!(figures.len() >= 6, "{row}");
         for figure in figures {
             assert!(figure["value"].as_f64().is_some_and(|value| value > 0.0), "{figure}");
-            assert_eq!(figure["verdict"], "not_judged", "a quick run judges nothing: {figure}");
+            assert_eq!(figure["verdict"], "not_judged", "a quick run has no verdict: {figure}");
         }
     }
     let lists = report["rows"][0]["details"]["many"]["lists"].as_array().expect("lists").clone();
-    for wanted in ["state=COMPLETED", "author", "resource", "tag", "type", "visible to me", "inbox"] {
-        assert!(lists.iter().any(|list| list["list"] == wanted), "{wanted} was not listed");
+    for name in ["state=COMPLETED", "author", "resource", "tag", "type", "visible to me", "inbox"] {
+        assert!(lists.iter().any(|list| list["list"] == name), "the list {name} was not measured");
     }
     for list in &lists {
-        assert!(list["items"].as_u64().is_some_and(|items| items > 0), "nothing was found: {list}");
+        assert!(list["items"].as_u64().is_some_and(|items| items > 0), "the list is empty: {list}");
     }
     report
 }
 
 #[test]
-fn approvals_are_measured_in_a_folder_that_is_gone_afterwards() {
+fn approvals_run_on_sqlite_and_clean_up() {
     let folder = tempfile::tempdir().expect("made");
-    let report = measured(&approvals(&["--json", "--data", folder.path().to_str().expect("text")]));
+    let report =
+        approvals_report(&bench_approvals(&["--json", "--data", folder.path().to_str().expect("text")]));
     assert!(report["rows"][0]["what"].as_str().expect("text").contains("SQLite"), "{report}");
     assert_eq!(folder.path().read_dir().expect("readable").count(), 0, "the data folders are gone");
 }
 
 #[test]
-fn approvals_are_measured_on_servers_that_are_empty_and_afterwards_again() {
+fn approvals_run_on_empty_postgres_only() {
     let (redis, postgres) =
         (ade_testkit::Redis::start().expect("starts"), ade_testkit::Postgres::start().expect("starts"));
     let url = postgres.create_database("bench").expect("created");
     let (redis, url) = (redis.url(), url.as_str());
-    let report = measured(&approvals(&["--json", "--redis", &redis, "--postgres", url]));
+    let report = approvals_report(&bench_approvals(&["--json", "--redis", &redis, "--postgres", url]));
     assert!(report["rows"][0]["what"].as_str().expect("text").contains("fsync off"), "{report}");
     postgres.psql("bench", "CREATE TABLE precious ()").expect("made");
-    let refused = approvals(&["--redis", &redis, "--postgres", url]);
+    let refused = bench_approvals(&["--redis", &redis, "--postgres", url]);
     assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("not empty"));
 }
 
-fn lifecycle(arguments: &[&str]) -> Output {
+fn bench_lifecycle(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ade"));
-    let few = ["bench", "lifecycle", "--quick", "--clients", "2", "--window", "4", "--json"];
-    command.args(few).args(arguments).output().expect("runs")
+    let small = ["bench", "lifecycle", "--quick", "--clients", "2", "--window", "4", "--json"];
+    command.args(small).args(arguments).output().expect("runs")
 }
 
-fn whole_lifecycles(output: &Output) -> Value {
+fn lifecycle_report(output: &Output) -> Value {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -124,10 +125,10 @@ fn whole_lifecycles(output: &Output) -> Value {
     for row in rows {
         for figure in row["figures"].as_array().expect("figures") {
             assert!(figure["value"].as_f64().is_some_and(f64::is_finite), "{figure}");
-            assert_eq!(figure["verdict"], "not_judged", "a quick run judges nothing: {figure}");
+            assert_eq!(figure["verdict"], "not_judged", "a quick run has no verdict: {figure}");
         }
         let details = &row["details"];
-        assert!(details["created"].as_u64().is_some_and(|many| many > 0), "{row}");
+        assert!(details["created"].as_u64().is_some_and(|count| count > 0), "{row}");
         assert_eq!(details["created"], details["completed_once"], "{row}");
         assert!(row["what"].as_str().expect("text").contains("each exactly once"), "{row}");
     }
@@ -137,21 +138,21 @@ fn whole_lifecycles(output: &Output) -> Value {
 }
 
 #[test]
-fn whole_lifecycles_are_measured_in_a_folder_that_is_gone_afterwards() {
+fn lifecycles_run_on_sqlite_and_clean_up() {
     let folder = tempfile::tempdir().expect("made");
-    let report = whole_lifecycles(&lifecycle(&["--data", folder.path().to_str().expect("text")]));
+    let report = lifecycle_report(&bench_lifecycle(&["--data", folder.path().to_str().expect("text")]));
     assert_eq!(report["rows"][0]["figures"][0]["aim_at_least"], 60_000.0, "{report}");
     assert!(report["rows"][1]["figures"][0]["aim_at_least"].is_null(), "{report}");
     assert_eq!(folder.path().read_dir().expect("readable").count(), 0, "the data folders are gone");
 }
 
 #[test]
-fn whole_lifecycles_are_measured_on_servers_that_are_empty_afterwards() {
+fn lifecycles_run_on_postgres_and_clean_up() {
     let (redis, postgres) =
         (ade_testkit::Redis::start().expect("starts"), ade_testkit::Postgres::start().expect("starts"));
     let url = postgres.create_database("bench").expect("created");
-    let report = whole_lifecycles(&lifecycle(&["--redis", &redis.url(), "--postgres", &url]));
+    let report = lifecycle_report(&bench_lifecycle(&["--redis", &redis.url(), "--postgres", &url]));
     assert_eq!(report["rows"][0]["figures"][0]["aim_at_least"], 20_000.0, "{report}");
-    // Servers that are not empty are refused, so that a second run tells.
-    whole_lifecycles(&lifecycle(&["--redis", &redis.url(), "--postgres", &url]));
+    // A second run succeeds only if the first left the servers empty.
+    lifecycle_report(&bench_lifecycle(&["--redis", &redis.url(), "--postgres", &url]));
 }

@@ -1,4 +1,4 @@
-//! `ade keys` from outside, as a person or a script uses it.
+//! `ade keys`, run as a user or a script runs it.
 
 use std::fs;
 use std::path::Path;
@@ -37,7 +37,7 @@ fn failure(output: &Output) -> (i32, String) {
 }
 
 #[test]
-fn the_list_as_json_holds_every_entry_of_every_catalog() {
+fn json_list_contains_every_entry_of_every_catalog() {
     let rows = json(&["list", "--json"]);
     let rows = rows.as_array().expect("an array");
     let expected: usize = ade_keyspace::catalogs().iter().map(|catalog| catalog.rows().len()).sum();
@@ -57,7 +57,7 @@ fn the_list_as_json_holds_every_entry_of_every_catalog() {
 }
 
 #[test]
-fn the_list_as_table_shows_every_entry_and_marks_additions() {
+fn table_shows_every_entry_and_marks_additions() {
     let table = stdout(&ade(&["list"]));
     for catalog in ade_keyspace::catalogs() {
         for entry in &catalog.entries {
@@ -66,14 +66,14 @@ fn the_list_as_table_shows_every_entry_and_marks_additions() {
             assert_eq!(line.contains(&format!(" {} + ", entry.name)), entry.addition, "{line}");
         }
     }
-    assert!(!table.contains('\u{1b}'), "no colours where no terminal is");
-    let first = ade_keyspace::catalogs().first().expect("some are shipped");
-    let one = stdout(&ade(&["list", "--catalog", &first.name]));
-    assert!(table.starts_with(&one) && one.len() < table.len());
+    assert!(!table.contains('\u{1b}'), "no colours without a terminal");
+    let first = ade_keyspace::catalogs().first().expect("a catalog");
+    let single = stdout(&ade(&["list", "--catalog", &first.name]));
+    assert!(table.starts_with(&single) && single.len() < table.len());
 }
 
 #[test]
-fn a_concrete_key_is_explained_in_both_layouts() {
+fn explains_keys_in_both_layouts() {
     for catalog in ade_keyspace::catalogs() {
         for entry in &catalog.entries {
             for layout in [Layout::Plain, Layout::Cluster] {
@@ -82,8 +82,8 @@ fn a_concrete_key_is_explained_in_both_layouts() {
                 assert_eq!(explained["name"], *entry.name, "{key}");
                 assert_eq!(explained["catalog"], *catalog.name, "{key}");
                 let spelling = explained["layout"].as_str().expect("text");
-                let wanted = if layout == Layout::Plain { "plain" } else { "cluster" };
-                assert!(spelling.contains(wanted), "{key} is {spelling}");
+                let expected = if layout == Layout::Plain { "plain" } else { "cluster" };
+                assert!(spelling.contains(expected), "{key} is {spelling}");
                 let kinds: Vec<_> = entry.plain.ids().filter_map(|number| catalog.id(number)).collect();
                 let ids = explained["identifiers"].as_array().expect("an array");
                 assert_eq!(ids.len(), kinds.len());
@@ -97,7 +97,7 @@ fn a_concrete_key_is_explained_in_both_layouts() {
 }
 
 #[test]
-fn identifiers_come_back_as_they_were_given() {
+fn explain_decodes_identifiers() {
     let task = "a:b {c}% *\n日本";
     let catalog = Catalog::parse(SHOP, &fs::read_to_string(SHOP).expect("readable")).expect("valid");
     let key = catalog.build(&catalog.entries[0], Layout::Cluster, |_| task.into()).expect("not empty");
@@ -106,12 +106,12 @@ fn identifiers_come_back_as_they_were_given() {
 }
 
 #[test]
-fn an_unknown_key_is_told_apart_from_a_misspelled_one() {
+fn distinguishes_unknown_from_misspelled_keys() {
     let (code, message) = refusal(&["explain", "nobody:knows:this"]);
     assert_eq!(code, 1);
     assert!(message.contains("no entry of") && message.contains("hint:"), "{message}");
 
-    // The shape is right, the spelling of an identifier is not: told, and still a failure.
+    // The key matches a pattern, but an identifier is not encoded correctly: explained, and still a failure.
     for (key, hint) in [
         ("shop:cart:a b:items", "write \"a b\" as a%20b"),
         ("shop:cart:a%3ab:items", "write \"a%3ab\" as a%3Ab"),
@@ -121,10 +121,7 @@ fn an_unknown_key_is_told_apart_from_a_misspelled_one() {
         assert_eq!(code, 1);
         assert!(message.contains(hint), "{message}");
         assert!(String::from_utf8_lossy(&output.stdout).starts_with("cart.items"));
-        assert!(
-            !output.stdout.contains(&0x1b) && !output.stderr.contains(&0x1b),
-            "nothing reaches the terminal raw"
-        );
+        assert!(!output.stdout.contains(&0x1b) && !output.stderr.contains(&0x1b), "no escape sequences");
     }
 
     let (code, message) = failure(&ade(&["explain", "--catalog", SHOP, "news.17.loud"]));
@@ -146,27 +143,27 @@ fn an_unknown_key_is_told_apart_from_a_misspelled_one() {
 }
 
 #[test]
-fn nothing_from_outside_steers_the_terminal() {
-    // Colours are forced, because otherwise every escape is stripped on its way into the pipe.
-    let steering = "\u{1b}[31mRED\u{7}";
+fn input_cannot_send_terminal_escapes() {
+    // Colours are forced, because otherwise all escape sequences are stripped when writing to a pipe.
+    let escape = "\u{1b}[31mRED\u{7}";
     for arguments in [
-        ["explain", "--catalog", SHOP, &format!("shop:cart:{steering}:items")],
-        ["explain", "--catalog", SHOP, &format!("cart:{steering}")],
-        ["explain", "--catalog", SHOP, &format!("unknown:{steering}")],
-        ["show", "--catalog", SHOP, steering],
-        ["list", "--catalog", steering, "--json"],
+        ["explain", "--catalog", SHOP, &format!("shop:cart:{escape}:items")],
+        ["explain", "--catalog", SHOP, &format!("cart:{escape}")],
+        ["explain", "--catalog", SHOP, &format!("unknown:{escape}")],
+        ["show", "--catalog", SHOP, escape],
+        ["list", "--catalog", escape, "--json"],
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ade"));
         let output = command.arg("keys").args(arguments).env("CLICOLOR_FORCE", "1").output().expect("runs");
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8(text).expect("text");
-        assert!(!text.contains(steering) && !text.contains('\u{7}'), "{arguments:?}: {text:?}");
+        assert!(!text.contains(escape) && !text.contains('\u{7}'), "{arguments:?}: {text:?}");
         assert!(text.contains("error:") || text.contains("\u{1b}["), "colours are on, so the test can fail");
     }
 }
 
 #[test]
-fn an_earlier_spelling_is_recognised() {
+fn recognises_former_spelling() {
     let explained = json(&["explain", "--json", "--catalog", SHOP, "cart:17"]);
     assert_eq!(
         (explained["name"].as_str(), explained["layout"].as_str()),
@@ -176,15 +173,15 @@ fn an_earlier_spelling_is_recognised() {
 
     let output = ade(&["explain", "--json", "--catalog", SHOP, "cart:a b"]);
     let explained: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(explained["now"], "shop:cart:a%20b:items", "as a builder writes it");
+    assert_eq!(explained["now"], "shop:cart:a%20b:items", "encoded as a builder encodes it");
 
     let hashed = format!("long~{}", ident::digest("long"));
     let explained = json(&["explain", "--json", "--catalog", SHOP, &format!("cart:{hashed}")]);
-    assert_eq!(explained["now"], format!("shop:cart:{hashed}:items"), "a hash stays what it is");
+    assert_eq!(explained["now"], format!("shop:cart:{hashed}:items"), "a hash is kept");
 }
 
 #[test]
-fn show_tells_everything_about_one_entry() {
+fn show_prints_all_details_of_entry() {
     let shown = json(&["show", "cart.items", "--json", "--catalog", SHOP]);
     assert_eq!(shown["fields"][0]["name"], "sku");
     assert_eq!(shown["example"]["key"], "shop:cart:c-17:items");
@@ -206,7 +203,7 @@ fn show_tells_everything_about_one_entry() {
 }
 
 #[test]
-fn a_catalog_of_one_s_own_is_read_and_a_wrong_one_named_with_its_place() {
+fn reads_custom_catalog_and_reports_position_of_errors() {
     assert_eq!(json(&["list", "--json", "--catalog", SHOP]).as_array().expect("an array").len(), 12);
 
     let folder = tempfile::tempdir().expect("made");
@@ -230,7 +227,7 @@ fn a_catalog_of_one_s_own_is_read_and_a_wrong_one_named_with_its_place() {
 }
 
 #[test]
-fn the_reference_is_written_and_checked() {
+fn writes_and_checks_reference() {
     let folder = tempfile::tempdir().expect("made");
     let file = folder.path().join("keys.md");
     let name = file.to_str().expect("text");
@@ -246,23 +243,23 @@ fn the_reference_is_written_and_checked() {
 }
 
 #[test]
-fn the_committed_reference_of_keys_is_fresh() {
+fn committed_key_reference_is_fresh() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/keys.md");
     let catalogs: &[Catalog] = ade_keyspace::catalogs();
     assert_fresh(&file, &reference::markdown(catalogs)).expect("fresh");
 }
 
 #[test]
-fn the_readme_shows_what_is_printed() {
+fn readme_shows_actual_output() {
     let readme = include_str!("../../../../README.md");
     let (_, after) = readme.split_once("keys explain '").expect("an example");
     let (key, after) = after.split_once("'\n").expect("one argument");
     let printed = stdout(&ade(&["explain", key]));
-    assert!(after.starts_with(&printed), "README.md shows something else than:\n{printed}");
+    assert!(after.starts_with(&printed), "README.md differs from:\n{printed}");
 }
 
 #[test]
-fn a_reader_who_leaves_early_is_no_failure() {
+fn closed_pipe_is_not_a_failure() {
     let (reader, writer) = std::io::pipe().expect("made");
     drop(reader);
     let mut command = Command::new(env!("CARGO_BIN_EXE_ade"));

@@ -1,13 +1,9 @@
-//! The commands of `ade` that need no crowd: from outside, as a person or a script uses them.
+//! Commands of `ade`, run as a user or a script runs them, and the lock guard of the client against a real server.
 
-#![expect(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail and tell like tests"
-)]
+#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "test helpers panic like tests")]
 
 mod bench;
-mod guard;
 mod keys;
+mod lock_guard;
 mod login;
 mod serve;

@@ -1,11 +1,12 @@
-//! Names and ids over HTTP: whatever characters they have, they come back as they were given, wherever they are shown;
-//! and lists are whole, in order and paged.
+//! Lock names and agent ids over HTTP: all characters are preserved wherever they appear, and lists are complete, sorted and
+//! paginated.
 
 use ade_testkit::api::segment;
-use ade_testkit::{Ade, Api};
 use serde_json::{Value, json};
 
-const NASTY: [&str; 14] = [
+use crate::start_server;
+
+const SPECIAL_NAMES: [&str; 14] = [
     "plain",
     "a:b:c",
     "{id}",
@@ -22,21 +23,15 @@ const NASTY: [&str; 14] = [
     "\"quoted\\\" 'x' <b>",
 ];
 
-async fn server() -> (Ade, Api) {
-    let ade = Ade::start(env!("CARGO_BIN_EXE_ade")).expect("starts");
-    let api = Api::of(&ade).await;
-    (ade, api)
-}
-
 fn texts(list: &Value, field: &str) -> Vec<String> {
     let all = list.as_array().expect("a list").iter();
-    all.map(|one| one[field].as_str().expect("text").to_owned()).collect()
+    all.map(|item| item[field].as_str().expect("text").to_owned()).collect()
 }
 
 #[tokio::test]
-async fn any_characters_come_back_unchanged() {
-    let (ade, api) = server().await;
-    for id in NASTY {
+async fn special_characters_are_preserved() {
+    let (ade, api) = start_server().await;
+    for id in SPECIAL_NAMES {
         for lock in [format!("task:{id}"), format!("resource:{}:{id}", id.replace(':', "_"))] {
             let body = json!({ "agent_id": id, "holder_id": format!("h {id}"), "purpose": id, "request_id": lock,
                 "locks": [{ "lock": lock }] });
@@ -44,7 +39,7 @@ async fn any_characters_come_back_unchanged() {
             let grant = &granted["grants"][0];
             assert_eq!(grant["lock"], lock.as_str());
             assert_eq!(api.post("/locks/acquire", &body).await.expect(200), granted);
-            // The path, with everything encoded, and as our own client writes it.
+            // In a path: fully percent-encoded, and as the client encodes it.
             let shown = api.get(&format!("/locks/{}", segment(&lock))).await.expect(200);
             let client = ade.client().expect("a client");
             assert_eq!(serde_json::to_value(client.lock(&lock).await.expect("shown")).expect("JSON"), shown);
@@ -53,7 +48,7 @@ async fn any_characters_come_back_unchanged() {
                 (&shown["lock"], &holder["agent_id"], &holder["holder_id"], &holder["purpose"]),
                 (&json!(lock), &json!(id), &json!(format!("h {id}")), &json!(id))
             );
-            // The queue, the graph and a refusal.
+            // In the queue, the wait-for graph and a refusal.
             let other = json!({ "agent_id": format!("w{id}"), "holder_id": id, "queue": true, "locks": [{ "lock": lock }] });
             let ticket = api.post("/locks/acquire", &other).await.expect(202);
             assert_eq!(ticket["waiting_for"], lock.as_str());
@@ -64,7 +59,7 @@ async fn any_characters_come_back_unchanged() {
             let refused =
                 api.post("/locks/acquire", &json!({ "agent_id": "x", "locks": [{ "lock": lock }] })).await;
             assert_eq!(refused.problem(423, "LOCK_HELD")["holders"][0]["agent_id"], id);
-            // Filters of the list, and the agent's own routes.
+            // In list filters and agent routes.
             let listed = client.locks(&[("agent", id)]).await.expect("listed");
             assert_eq!(
                 listed.items.iter().map(|item| item.lock.as_str()).collect::<Vec<_>>(),
@@ -74,11 +69,11 @@ async fn any_characters_come_back_unchanged() {
             assert_eq!((&agent["agent_id"], &agent["name"]), (&json!(id), &json!(id)));
             let of_agent = api.get(&format!("/agents/{}/locks", segment(id))).await.expect(200);
             assert_eq!(texts(&of_agent["items"], "lock"), [lock.as_str()]);
-            // Holding, verifying, breaking.
+            // In heartbeats, verification and breaking.
             let held = json!({ "agent_id": id, "holder_id": format!("h {id}"),
                 "locks": [{ "lock": lock, "fencing_token": grant["fencing_token"] }] });
-            let beat = api.post("/locks/heartbeat", &held).await.expect(200);
-            assert_eq!(beat["results"][0]["lock"], lock.as_str());
+            let heartbeat = api.post("/locks/heartbeat", &held).await.expect(200);
+            assert_eq!(heartbeat["results"][0]["lock"], lock.as_str());
             let verify = json!({ "lock": lock, "fencing_token": grant["fencing_token"] });
             assert_eq!(api.post("/locks/verify", &verify).await.expect(200)["holder"]["agent_id"], id);
             assert_eq!(client.break_lock(&lock, id.trim()).await.is_ok(), !id.trim().is_empty());
@@ -97,24 +92,24 @@ async fn any_characters_come_back_unchanged() {
 }
 
 #[tokio::test]
-async fn names_survive_a_restart() {
-    let (ade, api) = server().await;
-    for id in NASTY {
+async fn names_survive_restart() {
+    let (ade, api) = start_server().await;
+    for id in SPECIAL_NAMES {
         let body = json!({ "agent_id": id, "purpose": id, "locks": [{ "lock": format!("task:{id}") }], "ttl_seconds": 300 });
         let _ = api.post("/locks/acquire", &body).await.expect(200);
     }
     let before = api.get("/locks").await.expect(200);
     ade.kill_and_restart().expect("starts again");
     assert_eq!(api.get("/locks").await.expect(200), before);
-    let mut agents: Vec<String> = NASTY.map(str::to_owned).to_vec();
+    let mut agents: Vec<String> = SPECIAL_NAMES.map(str::to_owned).to_vec();
     agents.sort();
     assert_eq!(texts(&api.get("/agents").await.expect(200)["items"], "agent_id"), agents);
 }
 
 #[tokio::test]
-async fn lists_are_paged_in_the_order_of_locks() {
-    let (ade, api) = server().await;
-    let mut names: Vec<String> = NASTY.iter().map(|id| format!("resource:x:{id}")).collect();
+async fn lock_list_is_sorted_and_paginated() {
+    let (ade, api) = start_server().await;
+    let mut names: Vec<String> = SPECIAL_NAMES.iter().map(|id| format!("resource:x:{id}")).collect();
     names.extend((0..20).map(|n| format!("task:{n}")));
     for (n, name) in names.iter().enumerate() {
         let body = json!({ "agent_id": format!("a{}", n % 2), "locks": [{ "lock": name }] });
@@ -135,26 +130,26 @@ async fn lists_are_paged_in_the_order_of_locks() {
                 break;
             }
         }
-        assert_eq!(found, names, "{limit} a page");
+        assert_eq!(found, names, "with pages of {limit}");
     }
     let list =
         async |query: &str| texts(&api.get(&format!("/locks?{query}")).await.expect(200)["items"], "lock");
     assert_eq!(list("kind=task").await.len(), 20);
-    assert_eq!(list("kind=resource").await.len(), NASTY.len());
-    assert_eq!(list("resource_type=x").await.len(), NASTY.len());
+    assert_eq!(list("kind=resource").await.len(), SPECIAL_NAMES.len());
+    assert_eq!(list("resource_type=x").await.len(), SPECIAL_NAMES.len());
     assert_eq!(list("resource_type=y").await.len(), 0);
     assert_eq!(list("agent=a0&kind=task").await.len(), 10);
     assert_eq!(list("agent=nobody").await.len(), 0);
 }
 
 #[tokio::test]
-async fn a_list_shows_the_first_twenty_waiters_and_one_lock_shows_all() {
-    let (_ade, api) = server().await;
-    let ask = |agent: &str, queue: bool| json!({ "agent_id": agent, "queue": queue, "locks": [{ "lock": "task:1" }] });
-    let _ = api.post("/locks/acquire", &ask("a", false)).await.expect(200);
+async fn list_shows_twenty_waiters_and_single_lock_shows_all() {
+    let (_ade, api) = start_server().await;
+    let acquire_body = |agent: &str, queue: bool| json!({ "agent_id": agent, "queue": queue, "locks": [{ "lock": "task:1" }] });
+    let _ = api.post("/locks/acquire", &acquire_body("a", false)).await.expect(200);
     let waiters: Vec<String> = (0..25).map(|n| format!("w{n}")).collect();
     for waiter in &waiters {
-        let _ = api.post("/locks/acquire", &ask(waiter, true)).await.expect(202);
+        let _ = api.post("/locks/acquire", &acquire_body(waiter, true)).await.expect(202);
     }
     let listed = api.get("/locks").await.expect(200)["items"][0].clone();
     assert_eq!((listed["queue"].as_array().map(Vec::len), &listed["queue_length"]), (Some(20), &json!(25)));

@@ -1,5 +1,5 @@
-//! The guard of our client against a real server: it keeps its locks, learns of every loss before anybody else may hold,
-//! and waits through a restart without losing its place.
+//! The lock guard of the client against a real server: it renews its leases, detects every loss before another holder can be
+//! granted, and keeps its place in the queue through a restart.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 const DB: &str = "resource:database:prod";
-const LONG: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const TTL: Duration = Duration::from_secs(2);
 
 fn server() -> (Ade, Client) {
@@ -22,87 +22,83 @@ fn server() -> (Ade, Client) {
 }
 
 fn request(agent: &str, ttl: Duration) -> LockRequest {
-    LockRequest { agent_id: Some(agent.to_owned()), ttl, wait: LONG, ..LockRequest::new([DB]) }
+    LockRequest { agent_id: Some(agent.to_owned()), ttl, wait: TIMEOUT, ..LockRequest::new([DB]) }
 }
 
 async fn guard(client: &Client, agent: &str, ttl: Duration) -> LockGuard {
     LockGuard::acquire(client, &request(agent, ttl)).await.expect("granted")
 }
 
-/// Acquires in a task of its own.
+/// Acquires in the background.
 fn waiter(client: &Client, agent: &str) -> JoinHandle<LockGuard> {
     let (client, request) = (client.clone(), request(agent, Duration::from_secs(20)));
-    tokio::spawn(async move { LockGuard::acquire(&client, &request).await.expect("granted in the end") })
+    tokio::spawn(async move { LockGuard::acquire(&client, &request).await.expect("granted") })
 }
 
-/// Looks at the lock until it is as wanted.
-async fn when(client: &Client, what: &str, wanted: impl Fn(&Lock) -> bool) -> Lock {
-    let look = || async {
+/// Polls the lock until the condition holds.
+async fn wait_for_lock(client: &Client, what: &str, condition: impl Fn(&Lock) -> bool) -> Lock {
+    let check = || async {
         let now = client.lock(DB).await.map_err(|error| error.to_string())?;
-        if wanted(&now) { Ok(now) } else { Err(format!("{now:?}")) }
+        if condition(&now) { Ok(now) } else { Err(format!("{now:?}")) }
     };
-    until(what, LONG, look).await.expect("in time")
+    until(what, TIMEOUT, check).await.expect("in time")
 }
 
-fn beats(lock: &Lock) -> u64 {
+fn heartbeats(lock: &Lock) -> u64 {
     lock.holders.first().map_or(0, |holder: &LockHolder| holder.heartbeat_count)
 }
 
 async fn lost(guard: &LockGuard) -> Lost {
-    timeout(LONG, guard.lost()).await.expect("it learns of it")
+    timeout(TIMEOUT, guard.lost()).await.expect("the loss is detected")
 }
 
 #[tokio::test]
-async fn it_heartbeats_beyond_its_lease() {
+async fn renews_lease_with_heartbeats() {
     let (_ade, client) = server();
     let ttl = Duration::from_secs(1);
     let guard = guard(&client, "a", ttl).await;
-    let (began, first) = (Instant::now(), guard.grants()[0].clone());
-    // More beats than fit into one lease.
-    let now = when(&client, "it beat nine times", |now| beats(now) >= 9).await;
-    assert!(began.elapsed() > ttl, "beyond its first lease");
+    let (started, first) = (Instant::now(), guard.grants()[0].clone());
+    // More heartbeats than fit into one lease.
+    let now = wait_for_lock(&client, "nine heartbeats", |now| heartbeats(now) >= 9).await;
+    assert!(started.elapsed() > ttl, "the first lease has passed");
     assert_eq!(now.holders[0].fencing_token, first.fencing_token, "the same grant");
     assert_eq!(now.holders[0].holder_id, guard.holder_id());
     assert!(now.holders[0].expires_at > first.expires_at && guard.is_trusted());
-    guard.release().await.expect("it held until now");
+    guard.release().await.expect("still held");
     assert!(client.lock(DB).await.expect("shown").holders.is_empty());
 }
 
 #[tokio::test]
-async fn it_learns_that_its_lock_was_broken() {
+async fn detects_broken_lock() {
     let (_ade, client) = server();
     let guard = guard(&client, "a", TTL).await;
     client.break_lock(DB, "test").await.expect("broken");
     let broken = Instant::now();
     assert_eq!(lost(&guard).await, Lost::Taken);
-    assert!(broken.elapsed() < TTL, "long before its lease would have ended");
+    assert!(broken.elapsed() < TTL, "detected before the lease would have ended");
     assert!(!guard.is_trusted());
     let other = self::guard(&client, "b", TTL).await;
-    let error = guard.release().await.expect_err("it is not held any more");
+    let error = guard.release().await.expect_err("not held any more");
     assert_eq!(error.code(), Some("LOCK_LOST"));
-    assert_eq!(client.lock(DB).await.expect("shown").holders.len(), 1, "the other one keeps it");
+    assert_eq!(client.lock(DB).await.expect("shown").holders.len(), 1, "the new holder keeps the lock");
     other.release().await.expect("held");
 }
 
 #[tokio::test]
-async fn it_stops_trusting_before_the_lease_ends_when_the_server_stands_still() {
+async fn loses_trust_before_lease_ends_when_server_hangs() {
     let (ade, client) = server();
     let guard = guard(&client, "a", TTL).await;
-    when(&client, "it beat", |now| beats(now) >= 1).await;
+    wait_for_lock(&client, "a heartbeat", |now| heartbeats(now) >= 1).await;
     let stopped = Instant::now();
     ade.process().signal(Signal::STOP).expect("stopped");
     assert_eq!(lost(&guard).await, Lost::Unreachable);
-    assert!(
-        stopped.elapsed() < TTL,
-        "the last lease began before the server stopped: {:?}",
-        stopped.elapsed()
-    );
+    assert!(stopped.elapsed() < TTL, "detected before the last lease ended: {:?}", stopped.elapsed());
     assert!(!guard.is_trusted());
-    ade.process().signal(Signal::CONT).expect("goes on");
+    ade.process().signal(Signal::CONT).expect("continued");
 }
 
 #[tokio::test]
-async fn it_stops_trusting_before_the_lease_ends_when_the_server_is_killed() {
+async fn loses_trust_before_lease_ends_when_server_is_killed() {
     let (ade, client) = server();
     let guard = guard(&client, "a", TTL).await;
     let killed = Instant::now();
@@ -110,54 +106,58 @@ async fn it_stops_trusting_before_the_lease_ends_when_the_server_is_killed() {
     assert!(guard.is_trusted(), "the lease still runs");
     assert_eq!(lost(&guard).await, Lost::Unreachable);
     assert!(killed.elapsed() < TTL, "{:?}", killed.elapsed());
-    guard.release().await.expect_err("nobody is there");
+    guard.release().await.expect_err("the server is down");
 }
 
 #[tokio::test]
-async fn it_holds_through_a_restart() {
+async fn holds_lock_through_restart() {
     let (ade, client) = server();
     let guard = guard(&client, "a", Duration::from_secs(20)).await;
     let first = guard.grants()[0].clone();
-    let before = beats(&client.lock(DB).await.expect("shown"));
+    let before = heartbeats(&client.lock(DB).await.expect("shown"));
     ade.kill_and_restart().expect("starts again");
-    let now = when(&client, "it beat again", |now| beats(now) > before).await;
+    let now = wait_for_lock(&client, "a heartbeat after the restart", |now| heartbeats(now) > before).await;
     assert_eq!(now.holders[0].fencing_token, first.fencing_token);
     assert!(guard.is_trusted());
-    guard.release().await.expect("it held all the time");
+    guard.release().await.expect("still held");
 }
 
-/// Two wait while the server goes away and comes back; then they are granted in their old order.
-async fn wait_through(restart: impl FnOnce(&Ade)) {
+/// Two guards wait while the server restarts. Afterwards they are granted in the original order.
+async fn check_waiting_through(restart: impl FnOnce(&Ade)) {
     let (ade, client) = server();
     let first = guard(&client, "a", Duration::from_secs(60)).await;
     let mut waiters = Vec::new();
     for (n, agent) in ["b", "c"].into_iter().enumerate() {
         waiters.push(waiter(&client, agent));
-        when(&client, "it waits", |now| now.queue_length == n as u64 + 1).await;
+        wait_for_lock(&client, "the waiter in the queue", |now| now.queue_length == n as u64 + 1).await;
     }
     let before = client.lock(DB).await.expect("shown").queue;
     let clock = AgentRequest { agent_id: Some("clock".to_owned()), ..AgentRequest::default() };
-    let gone = client.register(&clock).await.expect("registered").last_heartbeat;
+    let before_restart = client.register(&clock).await.expect("registered").last_heartbeat;
     restart(&ade);
-    let back = when(&client, "the server is back, and both wait", |now| now.queue_length == 2).await;
-    assert_eq!(back.queue, before, "they kept their places");
-    // Both have asked again, so that this server serves them.
+    let after = wait_for_lock(&client, "both waiters after the restart", |now| now.queue_length == 2).await;
+    assert_eq!(after.queue, before, "the waiters keep their places");
+    // Both have sent their requests again to the restarted server.
     for agent in ["b", "c"] {
-        let look = || async {
+        let check = || async {
             let page = client.agents(&[]).await.map_err(|error| error.to_string())?;
-            let heard = page
+            let last_heartbeat = page
                 .items
                 .into_iter()
                 .find(|known| known.agent_id == agent)
                 .map(|known| known.last_heartbeat);
-            if heard > Some(gone) { Ok(()) } else { Err(format!("{agent}: {heard:?}")) }
+            if last_heartbeat > Some(before_restart) {
+                Ok(())
+            } else {
+                Err(format!("{agent}: {last_heartbeat:?}"))
+            }
         };
-        until("it asked again", LONG, look).await.expect("in time");
+        until("the repeated request to arrive", TIMEOUT, check).await.expect("in time");
     }
-    first.release().await.expect("it held all the time");
+    first.release().await.expect("still held");
     let mut tokens = Vec::new();
     for (agent, waiter) in ["b", "c"].into_iter().zip(waiters) {
-        let guard = timeout(LONG, waiter).await.expect("in time").expect("granted");
+        let guard = timeout(TIMEOUT, waiter).await.expect("in time").expect("granted");
         assert_eq!(client.lock(DB).await.expect("shown").holders[0].agent_id, agent);
         tokens.push(guard.grants()[0].fencing_token);
         guard.release().await.expect("held");
@@ -166,13 +166,13 @@ async fn wait_through(restart: impl FnOnce(&Ade)) {
 }
 
 #[tokio::test]
-async fn it_waits_through_a_crash_and_keeps_its_place() {
-    wait_through(|ade| ade.kill_and_restart().expect("starts again")).await;
+async fn keeps_place_in_queue_through_crash() {
+    check_waiting_through(|ade| ade.kill_and_restart().expect("starts again")).await;
 }
 
 #[tokio::test]
-async fn it_waits_through_an_orderly_restart_and_keeps_its_place() {
-    wait_through(|ade| {
+async fn keeps_place_in_queue_through_graceful_restart() {
+    check_waiting_through(|ade| {
         ade.stop().expect("stopped");
         ade.start_again().expect("starts again");
     })
@@ -180,31 +180,32 @@ async fn it_waits_through_an_orderly_restart_and_keeps_its_place() {
 }
 
 #[tokio::test]
-async fn a_guard_that_is_dropped_gives_its_locks_up() {
+async fn dropped_guard_releases_locks() {
     let (_ade, client) = server();
-    let one = guard(&client, "a", Duration::from_secs(300)).await;
+    let first = guard(&client, "a", Duration::from_secs(300)).await;
     let next = waiter(&client, "b");
-    when(&client, "the next one waits", |now| now.queue_length == 1).await;
-    drop(one);
-    let next = timeout(LONG, next).await.expect("long before the lease ends").expect("granted");
+    wait_for_lock(&client, "the second guard in the queue", |now| now.queue_length == 1).await;
+    drop(first);
+    let next = timeout(TIMEOUT, next).await.expect("before the lease ends").expect("granted");
     drop(next);
-    when(&client, "it is free", |now| now.holders.is_empty()).await;
+    wait_for_lock(&client, "the lock to be free", |now| now.holders.is_empty()).await;
 }
 
 #[tokio::test]
-async fn guards_of_one_agent_exclude_each_other_and_sharers_do_not() {
+async fn guards_of_one_agent_exclude_each_other_unless_shared() {
     let (_ade, client) = server();
     let shared = LockRequest { locks: vec![(DB.to_owned(), Mode::Shared)], ..request("a", TTL) };
-    let (one, two) = (
+    let (first, second) = (
         LockGuard::acquire(&client, &shared).await.expect("shared"),
         LockGuard::acquire(&client, &shared).await.expect("shared"),
     );
-    assert_ne!(one.holder_id(), two.holder_id());
-    let hurried = LockRequest { wait: Duration::ZERO, ..request("a", TTL) };
-    let error = LockGuard::acquire(&client, &hurried).await.expect_err("it is shared");
+    assert_ne!(first.holder_id(), second.holder_id());
+    let no_wait = LockRequest { wait: Duration::ZERO, ..request("a", TTL) };
+    let error = LockGuard::acquire(&client, &no_wait).await.expect_err("the lock is shared");
     assert_eq!(error.code(), Some("LOCK_HELD"));
-    one.release().await.expect("held");
-    two.release().await.expect("held");
-    let error = LockGuard::acquire(&client, &LockRequest::new(["nonsense"])).await.expect_err("no lock");
-    assert_eq!(error.code(), Some("INVALID_REQUEST"), "what never can be is not tried again");
+    first.release().await.expect("held");
+    second.release().await.expect("held");
+    let error =
+        LockGuard::acquire(&client, &LockRequest::new(["nonsense"])).await.expect_err("an invalid name");
+    assert_eq!(error.code(), Some("INVALID_REQUEST"), "an invalid request is not retried");
 }

@@ -1,5 +1,5 @@
-//! Whatever is done to the audit log directly in its database, `ade audit verify` finds and names it; what is cut off or written
-//! anew behind a checkpoint that somebody kept, it finds beside that checkpoint.
+//! `ade audit verify` detects changes made to the audit log directly in its database and names the first bad entry.
+//! Truncation and rewriting are detected with a checkpoint that was saved before.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,38 +13,38 @@ use serde_json::json;
 use sqlx::Connection;
 
 const ADE: &str = env!("CARGO_BIN_EXE_ade");
-const CONFIG: &str = "[audit]\ncheckpoint_seconds = 1\n";
+const CHECKPOINT_EVERY_SECOND: &str = "[audit]\ncheckpoint_seconds = 1\n";
 
-/// A server with some entries, and a way past it into its database.
-struct Log {
+/// A server with four audit entries, and direct access to its database.
+struct AuditLogFixture {
     ade: Ade,
     postgres: Option<Postgres>,
     _redis: Option<Redis>,
-    kept: PathBuf,
+    checkpoint: PathBuf,
 }
 
-impl Log {
-    async fn of(ade: Ade, postgres: Option<Postgres>, redis: Option<Redis>) -> Self {
+impl AuditLogFixture {
+    async fn new(ade: Ade, postgres: Option<Postgres>, redis: Option<Redis>) -> Self {
         let api = Api::of(&ade).await;
         for name in ["ann", "bob", "carol"] {
             let _ = api.post("/users", &json!({ "user_id": name })).await.expect(201);
         }
-        let written = ade.data().join("audit-checkpoints.ndjson");
-        let entries = || {
-            let text = fs::read_to_string(&written).unwrap_or_default();
+        let checkpoint_file = ade.data().join("audit-checkpoints.ndjson");
+        let last_number = || {
+            let text = fs::read_to_string(&checkpoint_file).unwrap_or_default();
             let last = text.lines().last().map(serde_json::from_str::<serde_json::Value>);
             let last = last.and_then(Result::ok).unwrap_or_default();
             last.pointer("/head/number").and_then(serde_json::Value::as_u64).unwrap_or_default()
         };
-        // The first administrator and three others.
-        let all = || match entries() {
+        // One entry for the first administrator, and three for the users above.
+        let has_all_entries = || match last_number() {
             4 => Ok(()),
             other => Err(format!("{other} entries")),
         };
-        eventually("a checkpoint of all entries", Duration::from_secs(30), all).expect("written");
-        let kept = ade.folder().join("kept.ndjson");
-        fs::copy(&written, &kept).expect("copied");
-        Self { ade, postgres, _redis: redis, kept }
+        eventually("a checkpoint of all entries", Duration::from_secs(30), has_all_entries).expect("written");
+        let checkpoint = ade.folder().join("saved-checkpoints.ndjson");
+        fs::copy(&checkpoint_file, &checkpoint).expect("copied");
+        Self { ade, postgres, _redis: redis, checkpoint }
     }
 
     fn verify(&self, checkpoint: Option<&Path>) -> (i32, String) {
@@ -57,11 +57,11 @@ impl Log {
         (status.code().expect("not killed"), said)
     }
 
-    /// As the owner of the database could, who switches the triggers off first.
+    /// Runs SQL as the owner of the database, who can disable the triggers that protect the log.
     async fn tamper(&self, sql: &str) {
         if let Some(server) = &self.postgres {
             let sql = format!("ALTER TABLE audit DISABLE TRIGGER USER; {sql}");
-            server.psql("ade", &sql).expect("its owner");
+            server.psql("ade", &sql).expect("the owner may change it");
             return;
         }
         let sql =
@@ -69,21 +69,24 @@ impl Log {
         let file = self.ade.data().join("ade.sqlite3");
         let options =
             sqlx::sqlite::SqliteConnectOptions::new().filename(file).busy_timeout(Duration::from_secs(5));
-        let mut link = sqlx::SqliteConnection::connect_with(&options).await.expect("opens");
-        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut link).await.expect("its owner");
-        link.close().await.expect("closed");
+        let mut connection = sqlx::SqliteConnection::connect_with(&options).await.expect("opens");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
+            .execute(&mut connection)
+            .await
+            .expect("the owner may change it");
+        connection.close().await.expect("closed");
     }
 
     #[track_caller]
-    fn names(&self, entry: u64, checkpoint: Option<&Path>) {
+    fn assert_tampered(&self, entry: u64, checkpoint: Option<&Path>) {
         let (code, said) = self.verify(checkpoint);
         assert_eq!(code, 1, "{said}");
         assert!(said.contains(&format!("the audit log was tampered with: entry {entry}:")), "{said}");
     }
 }
 
-async fn whatever_is_done_is_named(log: Log) {
-    let kept = Some(log.kept.as_path());
+async fn detects_every_kind_of_tampering(log: AuditLogFixture) {
+    let kept = Some(log.checkpoint.as_path());
     let (code, said) = log.verify(kept);
     assert!(code == 0 && said.contains("4 entries") && said.contains("the checkpoint at entry 4"), "{said}");
 
@@ -91,25 +94,25 @@ async fn whatever_is_done_is_named(log: Log) {
         format!("UPDATE audit SET body = replace(body, '{from}', '{to}') WHERE number = 2")
     };
     log.tamper(&rewrite("user.create", "user.delete")).await;
-    log.names(2, None);
+    log.assert_tampered(2, None);
     log.tamper(&rewrite("user.delete", "user.create")).await;
-    assert_eq!(log.verify(kept).0, 0, "as it was");
+    assert_eq!(log.verify(kept).0, 0, "valid again after the change is undone");
 
     log.tamper("UPDATE audit SET actor = 'mallory' WHERE number = 3").await;
-    log.names(3, None);
+    log.assert_tampered(3, None);
     log.tamper("UPDATE audit SET actor = NULL WHERE number = 3").await;
 
     let swap = "UPDATE audit SET number = 99 WHERE number = 2; UPDATE audit SET number = 2 WHERE number = 3; \
                 UPDATE audit SET number = 3 WHERE number = 99";
     log.tamper(swap).await;
-    log.names(2, None);
+    log.assert_tampered(2, None);
     log.tamper(swap).await;
-    assert_eq!(log.verify(kept).0, 0, "as it was");
+    assert_eq!(log.verify(kept).0, 0, "valid again after the change is undone");
 
     log.tamper("DELETE FROM audit WHERE number > 2").await;
-    assert_eq!(log.verify(None).0, 0, "what is left is whole by itself");
-    log.names(3, kept);
-    // Whoever cuts it off and lets it grow again has written another one.
+    assert_eq!(log.verify(None).0, 0, "a truncated log is valid without a checkpoint");
+    log.assert_tampered(3, kept);
+    // A truncated log that grows again differs from the one the checkpoint was made of.
     let api = Api::of(&log.ade).await;
     for name in ["dave", "erin"] {
         let _ = api.post("/users", &json!({ "user_id": name })).await.expect(201);
@@ -118,29 +121,29 @@ async fn whatever_is_done_is_named(log: Log) {
         let (_, said) = log.verify(None);
         if said.contains("4 entries") { Ok(()) } else { Err(said) }
     };
-    eventually("the log to grow again", Duration::from_secs(30), grown).expect("numbered");
-    log.names(4, kept);
+    eventually("the log to grow again", Duration::from_secs(30), grown).expect("in time");
+    log.assert_tampered(4, kept);
     log.tamper("DELETE FROM audit WHERE number = 1").await;
-    log.names(1, None);
+    log.assert_tampered(1, None);
 
-    // A checkpoint that nobody signed is none.
-    let forged = fs::read_to_string(&log.kept).expect("read").replace("\"number\":4", "\"number\":2");
-    fs::write(&log.kept, forged).expect("written");
+    // A checkpoint with a wrong signature is rejected.
+    let forged = fs::read_to_string(&log.checkpoint).expect("read").replace("\"number\":4", "\"number\":2");
+    fs::write(&log.checkpoint, forged).expect("written");
     let (code, said) = log.verify(kept);
     assert!(code == 2 && said.contains("does not match the key that it names"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_the_data_folder() {
-    let ade = Setup::new(ADE).config(CONFIG).start().expect("starts");
-    whatever_is_done_is_named(Log::of(ade, None, None).await).await;
+async fn detects_tampering_in_sqlite() {
+    let ade = Setup::new(ADE).config(CHECKPOINT_EVERY_SECOND).start().expect("starts");
+    detects_every_kind_of_tampering(AuditLogFixture::new(ade, None, None).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_postgresql() {
+async fn detects_tampering_in_postgres() {
     let (redis, postgres) = (Redis::start().expect("starts"), Postgres::start().expect("starts"));
     postgres.create_database("ade").expect("made");
-    let setup = Setup::new(ADE).config(CONFIG).argument("--redis").argument(&redis.url());
+    let setup = Setup::new(ADE).config(CHECKPOINT_EVERY_SECOND).argument("--redis").argument(&redis.url());
     let ade = setup.argument("--postgres").argument(&postgres.url("ade")).start().expect("starts");
-    whatever_is_done_is_named(Log::of(ade, Some(postgres), Some(redis)).await).await;
+    detects_every_kind_of_tampering(AuditLogFixture::new(ade, Some(postgres), Some(redis)).await).await;
 }

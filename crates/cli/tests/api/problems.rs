@@ -1,24 +1,24 @@
-//! What must not be asked of locks: every wrong request gets a 4xx with a code and the place of the fault, and nothing
-//! changes.
+//! Invalid lock requests: each is refused with a 4xx problem, a code and a JSON pointer, and changes nothing.
 
 use ade_testkit::{Ade, Api};
 use serde_json::{Value, json};
 
-/// A server with a lock that is held by `a` and waited for by `b`, and what the list says of it.
-async fn server() -> (Ade, Api, u64, String) {
-    let ade = Ade::start(env!("CARGO_BIN_EXE_ade")).expect("starts");
-    let api = Api::of(&ade).await;
-    let ask = |agent: &str, queue: bool| json!({ "agent_id": agent, "queue": queue, "locks": [{ "lock": "task:1" }] });
-    let granted = api.post("/locks/acquire", &ask("a", false)).await.expect(200);
-    let _ = api.post("/locks/acquire", &ask("b", true)).await.expect(202);
+use crate::start_server;
+
+/// A server with a lock that `a` holds and `b` waits for; its fencing token, and the list of locks.
+async fn server_with_held_lock() -> (Ade, Api, u64, String) {
+    let (ade, api) = start_server().await;
+    let acquire_body = |agent: &str, queue: bool| json!({ "agent_id": agent, "queue": queue, "locks": [{ "lock": "task:1" }] });
+    let granted = api.post("/locks/acquire", &acquire_body("a", false)).await.expect(200);
+    let _ = api.post("/locks/acquire", &acquire_body("b", true)).await.expect(202);
     let token = granted["grants"][0]["fencing_token"].as_u64().expect("a token");
     let locks = api.get("/locks").await.text();
     (ade, api, token, locks)
 }
 
 #[tokio::test]
-async fn what_is_not_json_is_malformed() {
-    let (_ade, api, token, before) = server().await;
+async fn rejects_malformed_json() {
+    let (_ade, api, token, before) = server_with_held_lock().await;
     let mut bodies: Vec<String> = [
         "",
         " ",
@@ -46,11 +46,11 @@ async fn what_is_not_json_is_malformed() {
     bodies.push(format!("{{\"locks\":{}", "[".repeat(100_000)));
     for route in ["acquire", "heartbeat", "release", "downgrade", "verify"] {
         for body in &bodies {
-            let answer = api.call("POST", &format!("/locks/{route}"), body).await;
+            let response = api.call("POST", &format!("/locks/{route}"), body).await;
             let start: String = body.chars().take(60).collect();
-            assert!(matches!(answer.status, 400 | 422), "{route} {start}: {}", answer.text());
+            assert!(matches!(response.status, 400 | 422), "{route} {start}: {}", response.text());
             if body.len() < 1000 && !body.starts_with('[') && route == "acquire" {
-                let _ = answer.problem(400, "MALFORMED_JSON");
+                let _ = response.problem(400, "MALFORMED_JSON");
             }
         }
     }
@@ -58,20 +58,21 @@ async fn what_is_not_json_is_malformed() {
     bytes.extend([0xff, 0xfe]);
     bytes.extend(b"\"}]}");
     let authorization = format!("Bearer {}", ade_testkit::ade::TOKEN);
-    let answer = api.send("POST", "/api/v1/locks/acquire", &[("authorization", &authorization)], bytes).await;
-    assert_eq!(answer.status, 400, "{}", answer.text());
+    let response =
+        api.send("POST", "/api/v1/locks/acquire", &[("authorization", &authorization)], bytes).await;
+    assert_eq!(response.status, 400, "{}", response.text());
     assert_eq!(api.get("/locks").await.text(), before);
     let held = json!({ "lock": "task:1", "fencing_token": token });
     let _ = api.post("/locks/verify", &held).await.expect(200);
 }
 
 #[tokio::test]
-async fn wrong_fields_are_refused_with_their_place() {
-    let (_ade, api, _, before) = server().await;
-    let good = || json!({ "agent_id": "z", "locks": [{ "lock": "task:2" }] });
+async fn rejects_invalid_fields_with_pointer() {
+    let (_ade, api, _, before) = server_with_held_lock().await;
+    let valid = || json!({ "agent_id": "z", "locks": [{ "lock": "task:2" }] });
     let many: Vec<Value> = (0..101).map(|n| json!({ "lock": format!("resource:x:{n}") })).collect();
     let long = "x".repeat(600);
-    let faults: Vec<(&str, Value, &str)> = vec![
+    let invalid_fields: Vec<(&str, Value, &str)> = vec![
         ("surprise", json!(1), "/surprise"),
         ("locks", json!(null), "/locks"),
         ("locks", json!("task:2"), "/locks"),
@@ -127,30 +128,30 @@ async fn wrong_fields_are_refused_with_their_place() {
         ("request_id", json!("x".repeat(257)), "/request_id"),
         ("request_id", json!(1), "/request_id"),
     ];
-    for (field, value, pointer) in faults {
-        let mut body = good();
+    for (field, value, pointer) in invalid_fields {
+        let mut body = valid();
         body[field] = value.clone();
-        let answer = api.post("/locks/acquire", &body).await;
-        let problem = answer.problem(422, "INVALID_REQUEST");
-        assert_eq!(answer.pointers(), [pointer], "{field} = {value}: {problem}");
+        let response = api.post("/locks/acquire", &body).await;
+        let problem = response.problem(422, "INVALID_REQUEST");
+        assert_eq!(response.pointers(), [pointer], "{field} = {value}: {problem}");
         assert!(problem["errors"][0]["detail"].as_str().is_some_and(|text| !text.is_empty()));
-        assert_eq!(api.get("/locks").await.text(), before, "{field} = {value} changed something");
+        assert_eq!(api.get("/locks").await.text(), before, "{field} = {value} changed the locks");
     }
     let several =
         json!({ "locks": [{ "lock": "x" }, { "lock": "task:" }], "ttl_seconds": 0, "priority": 1_i64 << 40 });
-    let answer = api.post("/locks/acquire", &several).await;
-    assert_eq!(answer.pointers(), ["/locks/0/lock", "/locks/1/lock", "/ttl_seconds", "/priority"]);
+    let response = api.post("/locks/acquire", &several).await;
+    assert_eq!(response.pointers(), ["/locks/0/lock", "/locks/1/lock", "/ttl_seconds", "/priority"]);
     let agents = api.get("/agents").await.expect(200);
     assert_eq!(
         agents["items"].as_array().map(Vec::len),
         Some(2),
-        "nobody became known by a wrong request: {agents}"
+        "an invalid request registered an agent: {agents}"
     );
 }
 
 #[tokio::test]
-async fn numbers_beyond_every_range_are_refused() {
-    let (_ade, api, _, before) = server().await;
+async fn rejects_numbers_out_of_range() {
+    let (_ade, api, _, before) = server_with_held_lock().await;
     for (field, text) in [
         ("ttl_seconds", "1e400"),
         ("ttl_seconds", "-1e400"),
@@ -161,28 +162,28 @@ async fn numbers_beyond_every_range_are_refused() {
         ("priority", "-99999999999999999999999999"),
     ] {
         let body = format!(r#"{{"agent_id":"z","locks":[{{"lock":"task:2"}}],"{field}":{text}}}"#);
-        let answer = api.call("POST", "/locks/acquire", &body).await;
-        let _ = answer.problem(422, "INVALID_REQUEST");
-        assert_eq!(answer.pointers(), [format!("/{field}")], "{}", answer.text());
+        let response = api.call("POST", "/locks/acquire", &body).await;
+        let _ = response.problem(422, "INVALID_REQUEST");
+        assert_eq!(response.pointers(), [format!("/{field}")], "{}", response.text());
     }
     for token in ["-1", "1.5", "1e400", "18446744073709551616", "\"5\"", "null", "true"] {
         let lock = format!(r#"{{"lock":"task:1","fencing_token":{token}}}"#);
-        let answer = api.call("POST", "/locks/verify", &lock).await;
-        let _ = answer.problem(422, "INVALID_REQUEST");
-        assert_eq!(answer.pointers(), ["/fencing_token"], "{token}");
+        let response = api.call("POST", "/locks/verify", &lock).await;
+        let _ = response.problem(422, "INVALID_REQUEST");
+        assert_eq!(response.pointers(), ["/fencing_token"], "{token}");
         for route in ["heartbeat", "release", "downgrade"] {
             let body = format!(r#"{{"agent_id":"a","locks":[{lock}]}}"#);
-            let answer = api.call("POST", &format!("/locks/{route}"), &body).await;
-            let _ = answer.problem(422, "INVALID_REQUEST");
-            assert_eq!(answer.pointers(), ["/locks/0/fencing_token"], "{route} {token}");
+            let response = api.call("POST", &format!("/locks/{route}"), &body).await;
+            let _ = response.problem(422, "INVALID_REQUEST");
+            assert_eq!(response.pointers(), ["/locks/0/fencing_token"], "{route} {token}");
         }
     }
     assert_eq!(api.get("/locks").await.text(), before);
 }
 
 #[tokio::test]
-async fn the_largest_that_may_be_asked_for_is_granted() {
-    let (_ade, api, ..) = server().await;
+async fn grants_request_at_all_limits() {
+    let (_ade, api, ..) = server_with_held_lock().await;
     let locks: Vec<Value> = (0..100).map(|n| json!({ "lock": format!("resource:x:{n}") })).collect();
     let body = json!({ "locks": locks, "agent_id": "x".repeat(256), "holder_id": "ü".repeat(128), "ttl_seconds": 300,
         "wait_seconds": 3600, "priority": i32::MIN, "purpose": "x".repeat(256), "request_id": "x".repeat(256) });
@@ -195,9 +196,9 @@ async fn the_largest_that_may_be_asked_for_is_granted() {
 }
 
 #[tokio::test]
-async fn holding_is_checked_like_taking() {
-    let (_ade, api, token, before) = server().await;
-    let good = |lock: &str| json!([{ "lock": lock, "fencing_token": token }]);
+async fn rejects_invalid_heartbeat_release_and_downgrade() {
+    let (_ade, api, token, before) = server_with_held_lock().await;
+    let valid = |lock: &str| json!([{ "lock": lock, "fencing_token": token }]);
     let too_many: Vec<Value> =
         (0..1001).map(|n| json!({ "lock": format!("task:{n}"), "fencing_token": 1 })).collect();
     for route in ["heartbeat", "release", "downgrade"] {
@@ -205,18 +206,18 @@ async fn holding_is_checked_like_taking() {
             (json!({}), ""),
             (json!({ "locks": [] }), "/locks"),
             (json!({ "locks": too_many }), "/locks"),
-            (json!({ "locks": good("agent:a") }), "/locks/0/lock"),
-            (json!({ "locks": good("x") }), "/locks/0/lock"),
+            (json!({ "locks": valid("agent:a") }), "/locks/0/lock"),
+            (json!({ "locks": valid("x") }), "/locks/0/lock"),
             (json!({ "locks": [{ "lock": "resource:t:1" }] }), "/locks/0"),
-            (json!({ "locks": good("resource:t:1"), "agent_id": "" }), "/agent_id"),
-            (json!({ "locks": good("resource:t:1"), "holder_id": "" }), "/holder_id"),
-            (json!({ "locks": good("resource:t:1"), "agent_id": "a", "force": true }), "/force"),
+            (json!({ "locks": valid("resource:t:1"), "agent_id": "" }), "/agent_id"),
+            (json!({ "locks": valid("resource:t:1"), "holder_id": "" }), "/holder_id"),
+            (json!({ "locks": valid("resource:t:1"), "agent_id": "a", "force": true }), "/force"),
         ] {
-            let answer = api.post(&format!("/locks/{route}"), &body).await;
-            let _ = answer.problem(422, "INVALID_REQUEST");
-            assert_eq!(answer.pointers(), [pointer], "{route}");
+            let response = api.post(&format!("/locks/{route}"), &body).await;
+            let _ = response.problem(422, "INVALID_REQUEST");
+            assert_eq!(response.pointers(), [pointer], "{route}");
         }
-        // Whoever does not hold, or has another token, is told so.
+        // Another holder, or a wrong token.
         for (agent, holder, token) in
             [("b", "b", token), ("a", "b", token), ("a", "a", token + 1), ("a", "a", 0), ("a", "a", u64::MAX)]
         {
@@ -226,19 +227,19 @@ async fn holding_is_checked_like_taking() {
         assert_eq!(api.get("/locks").await.text(), before, "{route}");
     }
     for extension in [json!(0), json!(-1), json!(301), json!("1")] {
-        let body = json!({ "agent_id": "a", "locks": good("resource:t:1"), "ttl_extension": extension });
-        let answer = api.post("/locks/heartbeat", &body).await;
-        let _ = answer.problem(422, "INVALID_REQUEST");
-        assert_eq!(answer.pointers(), ["/ttl_extension"]);
+        let body = json!({ "agent_id": "a", "locks": valid("resource:t:1"), "ttl_extension": extension });
+        let response = api.post("/locks/heartbeat", &body).await;
+        let _ = response.problem(422, "INVALID_REQUEST");
+        assert_eq!(response.pointers(), ["/ttl_extension"]);
     }
-    let body = json!({ "agent_id": "a", "locks": good("resource:t:1"), "timestamp": "yesterday" });
+    let body = json!({ "agent_id": "a", "locks": valid("resource:t:1"), "timestamp": "yesterday" });
     assert_eq!(api.post("/locks/heartbeat", &body).await.pointers(), ["/timestamp"]);
     assert_eq!(api.get("/locks").await.text(), before);
 }
 
 #[tokio::test]
-async fn lists_and_paths_are_checked() {
-    let (_ade, api, ..) = server().await;
+async fn rejects_invalid_queries_and_paths() {
+    let (_ade, api, ..) = server_with_held_lock().await;
     for (query, pointer) in [
         ("limit=0", "?limit"),
         ("limit=201", "?limit"),
@@ -246,9 +247,9 @@ async fn lists_and_paths_are_checked() {
         ("kind=", "?kind"),
         ("cursor=x", "?cursor"),
     ] {
-        let answer = api.get(&format!("/locks?{query}")).await;
-        let _ = answer.problem(422, "INVALID_REQUEST");
-        assert_eq!(answer.pointers(), [pointer], "{query}");
+        let response = api.get(&format!("/locks?{query}")).await;
+        let _ = response.problem(422, "INVALID_REQUEST");
+        assert_eq!(response.pointers(), [pointer], "{query}");
     }
     for query in ["limit=-1", "limit=x", "limit=1e400", "surprise=1", "limit=1&limit=2"] {
         let _ = api.get(&format!("/locks?{query}")).await.problem(422, "INVALID_REQUEST");
@@ -260,8 +261,8 @@ async fn lists_and_paths_are_checked() {
     }
     for ticket in ["x", "0", &"0".repeat(32), &"G".repeat(32), &"0".repeat(33), "%FF"] {
         for (method, path) in [("GET", ""), ("DELETE", ""), ("POST", "/claim")] {
-            let answer = api.call(method, &format!("/locks/tickets/{ticket}{path}"), "").await;
-            let _ = answer.problem(404, "TICKET_NOT_FOUND");
+            let response = api.call(method, &format!("/locks/tickets/{ticket}{path}"), "").await;
+            let _ = response.problem(404, "TICKET_NOT_FOUND");
         }
     }
 }

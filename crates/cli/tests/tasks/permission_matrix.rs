@@ -1,0 +1,495 @@
+//! Permissions over HTTP: every cell of the permission matrix, every token scope, every route without a valid token, and the
+//! visibility of tasks.
+//!
+//! The role `system` belongs to the service itself. Here a user with that role represents it: it can cancel and view tasks of
+//! which it is an author, and nothing else.
+
+use std::time::Duration;
+
+use ade_domain::people::{ADMIN, AUTHOR, REVIEWER, SYSTEM};
+use ade_domain::permission::{ACTOR_ROLES, ActorRole, MATRIX, Permission, Scope};
+use ade_testkit::api::{Answer, fill};
+use ade_testkit::people::text;
+use ade_testkit::wait::until;
+use ade_testkit::{House, Office, Person};
+use serde_json::{Value, json};
+
+use crate::UNKNOWN_ID;
+
+const fn role_name(role: ActorRole) -> &'static str {
+    match role {
+        ActorRole::Author => AUTHOR,
+        ActorRole::Reviewer => REVIEWER,
+        ActorRole::Admin => ADMIN,
+        ActorRole::System => SYSTEM,
+    }
+}
+
+/// The token scope that a permission needs.
+const fn scope(permission: Permission) -> Scope {
+    match permission {
+        Permission::CreateTask | Permission::Submit | Permission::Cancel => Scope::Propose,
+        Permission::Decide | Permission::ForceApply | Permission::Override => Scope::Decide,
+        Permission::ViewAudit => Scope::Read,
+    }
+}
+
+/// The name of a permission in the `allowed` list of a task.
+const fn allowed_action(permission: Permission) -> Option<&'static str> {
+    match permission {
+        Permission::Submit => Some("submit"),
+        Permission::Decide => Some("approve"),
+        Permission::ForceApply => Some("force_apply"),
+        Permission::Cancel => Some("cancel"),
+        Permission::Override => Some("override"),
+        Permission::CreateTask | Permission::ViewAudit => None,
+    }
+}
+
+struct Fixture {
+    _deployment: House,
+    org: Office,
+    /// An author.
+    pat: Person,
+    /// A reviewer.
+    rex: Person,
+}
+
+impl Fixture {
+    async fn new() -> Self {
+        let deployment = House::embedded(env!("CARGO_BIN_EXE_ade"));
+        let org = deployment.office().await;
+        let (pat, rex) = (org.person("pat", &[AUTHOR]).await, org.person("rex", &[REVIEWER]).await);
+        Self { _deployment: deployment, org, pat, rex }
+    }
+
+    /// A task in a state in which the permission applies, with an optional sponsor.
+    async fn task_for(&self, permission: Permission, sponsor: Option<&str>) -> String {
+        let fields = json!({ "lineage": { "sponsor_id": sponsor } });
+        match permission {
+            Permission::CreateTask | Permission::Submit => self.pat.draft(fields).await,
+            Permission::Decide | Permission::Cancel | Permission::Override | Permission::ViewAudit => {
+                self.pat.submitted(fields).await
+            }
+            Permission::ForceApply => {
+                let id = self.pat.submitted(fields).await;
+                let request = self.org.request(&id, "rex").await;
+                let _ = self.rex.answers(&request, "approve").await.expect(200);
+                id
+            }
+        }
+    }
+
+    /// Sends the request that uses the permission.
+    async fn attempt(&self, permission: Permission, task: &str, by: &Person) -> Answer {
+        let path = |action: &str| format!("/tasks/{task}/{action}");
+        let reason = json!({ "reason": "because" });
+        match permission {
+            Permission::CreateTask => by.post("/tasks", &ade_testkit::people::task(json!({}))).await,
+            Permission::Submit => by.post(&path("submit"), &json!({})).await,
+            Permission::Decide => {
+                let all = self.org.requests(task).await;
+                // The caller's own request, if there is one.
+                let request =
+                    all.iter().find(|item| text(item, "reviewer_id") == by.id).or_else(|| all.first());
+                by.answers(&text(request.expect("a request"), "approval_id"), "approve").await
+            }
+            Permission::ForceApply => by.post(&path("force-apply"), &reason).await,
+            Permission::Cancel => by.post(&path("cancel"), &reason).await,
+            Permission::Override => {
+                let body = json!({ "reason": "because", "incident_ticket": "INC-1" });
+                by.post(&path("override"), &body).await
+            }
+            Permission::ViewAudit => by.get(&path("audit")).await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn enforces_every_cell_of_permission_matrix() {
+    let fixture = Fixture::new().await;
+    for (permission, permitted) in MATRIX {
+        // Authors submit and cancel; deciders must not be authors and see the task as auditors. Neither adds other
+        // permissions.
+        let is_author = matches!(permission, Permission::Submit | Permission::Cancel | Permission::ViewAudit);
+        for role in ACTOR_ROLES {
+            let id = format!("{permission:?}-{role:?}");
+            let roles = [role_name(role), "auditor"];
+            let caller = fixture.org.person(&id, if is_author { &roles[..1] } else { &roles }).await;
+            let task = fixture.task_for(permission, is_author.then_some(id.as_str())).await;
+            let before = fixture.org.task(&task).await;
+            if let Some(action) = allowed_action(permission) {
+                let seen = caller.get(&format!("/tasks/{task}")).await.expect(200);
+                let is_listed =
+                    seen["allowed"].as_array().is_some_and(|all| all.iter().any(|item| item == action));
+                assert_eq!(
+                    is_listed,
+                    permitted.contains(&role),
+                    "{role:?}: {action} in the allowed actions: {seen}"
+                );
+            }
+            let response = fixture.attempt(permission, &task, &caller).await;
+            if permitted.contains(&role) {
+                assert!(response.status < 300, "{role:?} may {permission:?}: {}", response.text());
+            } else {
+                let _ = response.problem(403, "FORBIDDEN");
+                assert_eq!(fixture.org.task(&task).await, before, "{role:?} {permission:?}");
+            }
+            // The user must not become a reviewer of the next task.
+            let _ = fixture
+                .org
+                .admin
+                .patch(&format!("/users/{id}"), &json!({ "active": false }))
+                .await
+                .expect(200);
+        }
+    }
+}
+
+#[tokio::test]
+async fn roles_add_up_and_users_without_role_can_do_nothing() {
+    let fixture = Fixture::new().await;
+    let both = fixture.org.person("both", &[AUTHOR, REVIEWER, "dba"]).await;
+    let none = fixture.org.person("none", &[]).await;
+    // A user is an author and a reviewer, but never of the same task.
+    let own = both.submitted(json!({})).await;
+    let reviewers: Vec<String> =
+        fixture.org.requests(&own).await.iter().map(|item| text(item, "reviewer_id")).collect();
+    assert_eq!(reviewers, ["rex"]);
+    let _ = fixture.attempt(Permission::Decide, &own, &both).await.problem(403, "OWN_TASK");
+    let other = fixture.task_for(Permission::Decide, None).await;
+    let _ = fixture.attempt(Permission::Decide, &other, &both).await.expect(200);
+    // A user without a role.
+    for (permission, _) in MATRIX {
+        let task = fixture.task_for(permission, None).await;
+        let response = fixture.attempt(permission, &task, &none).await;
+        match permission {
+            Permission::CreateTask => drop(response.problem(403, "FORBIDDEN")),
+            _ => drop(response.problem(
+                404,
+                if permission == Permission::Decide { "APPROVAL_NOT_FOUND" } else { "TASK_NOT_FOUND" },
+            )),
+        }
+    }
+    for permission in [Permission::Submit, Permission::Cancel] {
+        let task = fixture.task_for(permission, Some("none")).await;
+        let _ = fixture.attempt(permission, &task, &none).await.problem(403, "FORBIDDEN");
+    }
+    let seen = none.get("/audit").await.expect(200);
+    assert_eq!(seen["items"], json!([]), "no actions of this user");
+    assert_eq!(
+        none.get("/tasks").await.expect(200)["items"].as_array().map(Vec::len),
+        Some(2),
+        "it is the sponsor of two tasks"
+    );
+}
+
+#[tokio::test]
+async fn token_is_limited_to_its_scopes() {
+    let fixture = Fixture::new().await;
+    let _ = fixture.org.person("ada", &[ADMIN]).await;
+    for (permission, _) in MATRIX {
+        let task = fixture.task_for(permission, None).await;
+        let before = fixture.org.task(&task).await;
+        let needed = scope(permission);
+        let others: Vec<Scope> = Scope::ALL.into_iter().filter(|item| *item != needed).collect();
+        let mut lacking: Vec<Vec<Scope>> = others.iter().map(|item| vec![*item]).collect();
+        lacking.push(others);
+        for scopes in lacking {
+            let caller = fixture.org.with_scopes("ada", &scopes).await;
+            let refused = fixture.attempt(permission, &task, &caller).await.problem(403, "SCOPE_MISSING");
+            assert_eq!(refused["scope"], needed.word(), "{permission:?} with {scopes:?}");
+        }
+        // An administrator needs the admin scope, too, for tasks of others.
+        if !matches!(permission, Permission::CreateTask | Permission::ViewAudit) {
+            let caller = fixture.org.with_scopes("ada", &[needed]).await;
+            let response = fixture.attempt(permission, &task, &caller).await;
+            assert!(
+                matches!(response.status, 403 | 404),
+                "{permission:?} with {needed:?}: {}",
+                response.text()
+            );
+        }
+        assert_eq!(fixture.org.task(&task).await, before, "{permission:?}");
+        let own = [needed, Scope::Admin];
+        let caller = fixture.org.with_scopes("ada", &own).await;
+        let response = fixture.attempt(permission, &task, &caller).await;
+        assert!(response.status < 300, "{permission:?} with {own:?}: {}", response.text());
+    }
+}
+
+#[tokio::test]
+async fn token_cannot_create_token_with_more_scopes() {
+    let fixture = Fixture::new().await;
+    let ada = fixture.org.person("ada", &[ADMIN]).await;
+    let token_request =
+        |scopes: &[Scope], ttl: u64| json!({ "name": "more", "scopes": scopes, "ttl_seconds": ttl });
+    for has in Scope::ALL {
+        let caller = fixture.org.with_scopes("ada", &[has]).await;
+        for wants in Scope::ALL {
+            let response = caller.post("/users/me/tokens", &token_request(&[wants], 60)).await;
+            match (has == wants, wants) {
+                // Only a session can create these tokens.
+                (_, Scope::Decide | Scope::Admin) => drop(response.problem(403, "FORBIDDEN")),
+                (true, _) => drop(response.expect(201)),
+                (false, _) => drop(response.problem(403, "SCOPE_MISSING")),
+            }
+        }
+    }
+    // An administrator cannot create tokens with these scopes for other users.
+    for scope in [Scope::Decide, Scope::Admin] {
+        let _ = ada.post("/users/rex/tokens", &token_request(&[scope], 60)).await.problem(403, "FORBIDDEN");
+    }
+    let _ = ada.post("/users/rex/tokens", &token_request(&[Scope::Read], 60)).await.expect(201);
+    let _ = fixture
+        .pat
+        .post("/users/rex/tokens", &token_request(&[Scope::Read], 60))
+        .await
+        .problem(403, "FORBIDDEN");
+    // The bootstrap token can, for at most 8 hours.
+    let hours = 8 * 3_600;
+    let admin = &fixture.org.admin;
+    let _ = admin.post("/users/rex/tokens", &token_request(&[Scope::Decide], hours)).await.expect(201);
+    let refused = admin.post("/users/rex/tokens", &token_request(&[Scope::Decide], hours + 1)).await;
+    let _ = refused.problem(422, "INVALID_REQUEST");
+    // The bootstrap token itself cannot decide.
+    let task = fixture.task_for(Permission::Decide, None).await;
+    let request = fixture.org.request(&task, "rex").await;
+    let response = admin.post(&format!("/approvals/{request}/approve"), &json!({})).await;
+    let _ = response.problem(403, "SCOPE_MISSING");
+}
+
+#[tokio::test]
+async fn agent_proposes_for_sponsor_and_cannot_decide() {
+    let fixture = Fixture::new().await;
+    let boss = fixture.org.person("boss", &[AUTHOR, REVIEWER, ADMIN]).await;
+    let bot = fixture.org.agent("bot", &boss).await;
+    for scope in [Scope::Decide, Scope::Admin] {
+        let body = json!({ "name": "more", "scopes": [scope] });
+        let _ = boss.post("/agents/bot/tokens", &body).await.problem(422, "INVALID_REQUEST");
+    }
+    let _ = bot.post("/agents/bot/tokens", &json!({ "name": "more" })).await.problem(403, "FORBIDDEN");
+    let _ = bot.post("/users/boss/tokens", &json!({ "name": "more" })).await.problem(403, "SCOPE_MISSING");
+    let own = bot.submitted(json!({ "lineage": { "sponsor_id": "rex", "agent_id": "other" } })).await;
+    let task = fixture.org.task(&own).await;
+    let lineage = &task["metadata"]["lineage"];
+    assert_eq!(
+        (&lineage["agent_id"], &lineage["sponsor_id"]),
+        (&json!("bot"), &json!("boss")),
+        "an agent cannot claim another identity"
+    );
+    assert_eq!(task["metadata"]["author_id"], "boss");
+    let _ = fixture.attempt(Permission::Decide, &own, &boss).await.problem(403, "OWN_TASK");
+    let _ = fixture.attempt(Permission::Cancel, &own, &bot).await.expect(200);
+    // An agent has only the author role of its sponsor.
+    let foreign = fixture.task_for(Permission::ForceApply, None).await;
+    let _ = fixture.attempt(Permission::Cancel, &foreign, &bot).await.problem(403, "FORBIDDEN");
+    for permission in [Permission::Decide, Permission::ForceApply, Permission::Override] {
+        let task = fixture.task_for(permission, None).await;
+        let before = fixture.org.task(&task).await;
+        let _ = fixture.attempt(permission, &task, &bot).await.problem(403, "SCOPE_MISSING");
+        assert_eq!(fixture.org.task(&task).await, before);
+    }
+    let _ = bot.post("/users", &json!({ "user_id": "new" })).await.problem(403, "SCOPE_MISSING");
+    let _ = bot.get("/audit?actor=pat").await.problem(403, "FORBIDDEN");
+}
+
+#[tokio::test]
+async fn auditor_reads_everything_and_changes_nothing() {
+    let fixture = Fixture::new().await;
+    let (org, admin) = (&fixture.org, &fixture.org.admin);
+    let auditor = org.person("ann", &["auditor"]).await;
+    let task = fixture.task_for(Permission::Decide, None).await;
+    let _ =
+        fixture.pat.post(&format!("/tasks/{task}/comments"), &json!({ "text": "look" })).await.expect(201);
+    let request = org.request(&task, "rex").await;
+    let policy = text(&admin.post("/policies", &json!({ "name": "p" })).await.expect(201), "policy_id");
+    let delegation = json!({ "delegate_to": "pat", "active": false });
+    let delegation = text(&fixture.rex.post("/delegations", &delegation).await.expect(201), "delegation_id");
+    let _ = admin.post("/resources", &json!({ "pattern": "db:*", "criticality": 9 })).await.expect(201);
+    let token = text(&admin.post("/users/rex/tokens", &json!({ "name": "t" })).await.expect(201), "token_id");
+    let id = |path: &str| match path.split('/').nth(1).unwrap_or_default() {
+        "tasks" => task.clone(),
+        "approvals" => request.clone(),
+        "policies" => policy.clone(),
+        "delegations" => delegation.clone(),
+        "resources" => "db:*".to_owned(),
+        "users" | "stats" => "rex".to_owned(),
+        "config" => "approval:validity".to_owned(),
+        "features" => "batch_approvals".to_owned(),
+        _ => UNKNOWN_ID.to_owned(),
+    };
+    let before = org.task(&task).await;
+    let mut read = 0;
+    for (method, path, _) in admin.operations() {
+        let resource = path.split('/').nth(1).unwrap_or_default();
+        // Locks and agents are tested elsewhere; a session belongs to its user.
+        if matches!(resource, "locks" | "agents" | "sessions") {
+            continue;
+        }
+        let target = fill(&path.replace("{token_id}", &token), &id(&path));
+        if method == "GET" {
+            let response = auditor.get(&target).await;
+            let only_admin = path == "/users/{id}/tokens";
+            let status = match path.as_str() {
+                _ if only_admin => 403,
+                // The task was not applied.
+                "/tasks/{id}/execution" => 404,
+                _ => 200,
+            };
+            assert_eq!(response.status, status, "{path}: {}", response.text());
+            read += 1;
+            continue;
+        }
+        let body = match path.as_str() {
+            "/tasks" => ade_testkit::people::task(json!({})),
+            "/tasks/{id}/comments" => json!({ "text": "me too" }),
+            "/approvals/batch" => json!({ "approval_ids": [request], "action": "approve" }),
+            "/approvals/{id}/delegate" => json!({ "to": "pat" }),
+            "/users" => json!({ "user_id": "new" }),
+            "/users/{id}/tokens" => json!({ "name": "new" }),
+            "/delegations" => json!({ "owner_id": "rex", "delegate_to": "pat" }),
+            "/resources" => json!({ "pattern": "x", "criticality": 1 }),
+            "/config/{name}" => json!({ "value": 5 }),
+            "/features/{flag}" => json!({ "enabled": false }),
+            "/simulations" => json!({ "task_id": task }),
+            "/tasks/{id}/heartbeat" => json!({ "attempt": 1 }),
+            "/tasks/{id}/logs" => json!({ "attempt": 1, "text": "me too" }),
+            "/tasks/{id}/complete" => json!({ "attempt": 1, "result": "success" }),
+            _ => json!({}),
+        };
+        let response = auditor.call(&method, &target, &body.to_string()).await;
+        // Simulations and replays change nothing.
+        let is_simulation = matches!(path.as_str(), "/simulations" | "/policies/{id}/replay");
+        if path == "/tasks/claim" {
+            assert_eq!(response.status, 204, "no task to claim: {}", response.text());
+            continue;
+        }
+        // NOT_PRESENT: the task is not being applied.
+        let refused = response.status == 403
+            || (response.status == 409 && response.code() == "NOT_PRESENT")
+            || (path == "/approvals/batch" && response.json()["items"][0]["code"] == "FORBIDDEN");
+        assert!(
+            if is_simulation { response.status == 200 } else { refused },
+            "{method} {path}: {}",
+            response.text()
+        );
+    }
+    assert!(read > 25, "{read}");
+    assert_eq!(org.task(&task).await, before);
+    let comments = admin.get(&format!("/tasks/{task}/comments")).await.expect(200);
+    assert_eq!(comments["items"].as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test]
+async fn task_is_visible_to_authors_reviewers_admins_and_auditors() {
+    let fixture = Fixture::new().await;
+    let org = &fixture.org;
+    org.policy(json!({ "name": "rex alone", "reviewers": ["rex"] })).await;
+    let visible_to = [
+        org.person("sponsor", &[]).await,
+        org.person("ada", &[ADMIN]).await,
+        org.person("ann", &["auditor"]).await,
+        fixture.pat.clone(),
+        fixture.rex.clone(),
+        org.agent("bot", &fixture.pat).await,
+    ];
+    let other = org.person("other", &[AUTHOR, REVIEWER, SYSTEM, "dba"]).await;
+    let hidden_from = [org.agent("spy", &other).await, org.person("nobody", &[]).await, other];
+    let task = fixture.task_for(Permission::Decide, Some("sponsor")).await;
+    let _ =
+        fixture.pat.post(&format!("/tasks/{task}/comments"), &json!({ "text": "look" })).await.expect(201);
+    let request = org.request(&task, "rex").await;
+    let mut routes = vec![format!("/audit?task={task}"), format!("/audit/export?task={task}")];
+    for (method, path, _) in org.admin.operations() {
+        match path.split('/').nth(1) {
+            Some("tasks") if method == "GET" && path.contains('{') => routes.push(fill(&path, &task)),
+            Some("approvals") if method == "GET" && path.contains('{') => routes.push(fill(&path, &request)),
+            _ => {}
+        }
+    }
+    assert!(routes.len() >= 10, "{routes:?}");
+    for route in &routes {
+        for caller in &visible_to {
+            let response = caller.get(route).await;
+            if route.ends_with("/execution") {
+                let _ = response.problem(404, "NOT_EXECUTED");
+            } else {
+                let _ = response.expect(200);
+            }
+        }
+        for caller in &hidden_from {
+            let response = caller.get(route).await;
+            assert_eq!(response.status, 404, "{} {route}: {}", caller.id, response.text());
+            assert_ne!(response.code(), "NOT_EXECUTED", "{} {route}", caller.id);
+        }
+    }
+    let listed = |found: Value| found["items"].as_array().map(Vec::len);
+    for caller in &visible_to {
+        assert_eq!(listed(caller.get("/tasks").await.expect(200)), Some(1), "{}", caller.id);
+    }
+    for caller in &hidden_from {
+        assert_eq!(listed(caller.get("/tasks").await.expect(200)), Some(0), "{}", caller.id);
+        assert_eq!(listed(caller.get("/approvals").await.expect(200)), Some(0), "{}", caller.id);
+        for reviewer in ["rex", "*"] {
+            let _ = caller.get(&format!("/approvals?reviewer={reviewer}")).await.problem(403, "FORBIDDEN");
+        }
+        let body = json!({ "text": "I was here" });
+        let _ = caller.post(&format!("/tasks/{task}/comments"), &body).await.problem(404, "TASK_NOT_FOUND");
+        let _ = caller.post("/simulations", &json!({ "task_id": task })).await.problem(404, "TASK_NOT_FOUND");
+    }
+}
+
+#[tokio::test]
+async fn every_route_rejects_invalid_tokens() {
+    let fixture = Fixture::new().await;
+    let (org, admin) = (&fixture.org, &fixture.org.admin);
+    let body = json!({ "name": "short", "ttl_seconds": 1 });
+    let expired = text(&admin.post("/users/pat/tokens", &body).await.expect(201), "token");
+    let body = json!({ "name": "revoked" });
+    let revoked = admin.post("/users/pat/tokens", &body).await.expect(201);
+    let path = format!("/users/pat/tokens/{}", text(&revoked, "token_id"));
+    assert_eq!(admin.delete(&path).await.status, 204);
+    let deactivated = org.person("gone", &[ADMIN, AUTHOR]).await;
+    let bot = org.agent("bot", &deactivated).await;
+    let removed_agent = org.agent("forgotten", &fixture.pat).await;
+    assert_eq!(admin.delete("/agents/forgotten").await.status, 204);
+    let _ = admin.patch("/users/gone", &json!({ "active": false })).await.expect(200);
+    // Reactivating a user does not restore their tokens.
+    let reactivated = org.person("back", &[ADMIN]).await;
+    for active in [false, true] {
+        let _ = admin.patch("/users/back", &json!({ "active": active })).await.expect(200);
+    }
+    let check = || async {
+        let response = admin.acting_with(&expired).get("/sessions/current").await;
+        if response.status == 401 { Ok(()) } else { Err(response.text()) }
+    };
+    until("the token to expire", Duration::from_secs(60), check).await.expect("in time");
+    let all = [
+        text(&revoked, "token"),
+        expired,
+        deactivated.token.clone(),
+        bot.token.clone(),
+        removed_agent.token.clone(),
+        reactivated.token.clone(),
+        "ade_nothing".to_owned(),
+    ];
+    let mut headers: Vec<(&str, String)> =
+        all.iter().map(|token| ("authorization", format!("Bearer {token}"))).collect();
+    headers.push(("cookie", "ade_session=ades_nothing".to_owned()));
+    headers.push(("x-nothing", String::new()));
+    let operations = admin.operations();
+    assert!(operations.len() > 70, "{}", operations.len());
+    let before = admin.get("/stats/overview").await.expect(200);
+    for (method, path, _) in operations {
+        // Signing in needs no token.
+        if (method.as_str(), path.as_str()) == ("POST", "/sessions") {
+            continue;
+        }
+        let path = format!("/api/v1{}", fill(&path, UNKNOWN_ID));
+        for (name, value) in &headers {
+            let _ = admin.send(&method, &path, &[(*name, value)], "{}").await.problem(401, "UNAUTHENTICATED");
+        }
+    }
+    assert_eq!(admin.get("/stats/overview").await.expect(200)["tasks"], before["tasks"]);
+}
