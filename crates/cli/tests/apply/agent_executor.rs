@@ -274,7 +274,7 @@ async fn agent_limits_survive_redis_flush() {
     let (single, drained) = (fixture.painter("single", 1).await, fixture.painter("drained", 5).await);
     let _ = fixture.pat.call("POST", "/agents/drained/drain", "").await.expect(200);
     let ids = [fixture.paint_task().await, fixture.paint_task().await];
-    house.redis.as_ref().expect("one").tell::<()>(&["FLUSHALL"]).expect("flushed");
+    house.redis.as_ref().expect("Redis").tell::<()>(&["FLUSHALL"]).expect("flushed");
     // Any request of an agent registers it again by its id.
     for agent in [&single, &drained] {
         let body = json!({ "locks": [{ "lock": format!("resource:any:{}", agent.id) }] });

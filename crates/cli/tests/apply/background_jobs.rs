@@ -177,7 +177,7 @@ async fn killed_or_stopped_server_is_replaced_during_job() {
     let house = House::distributed(ADE, 3);
     let (office, author, _) = create_people(&house).await;
     author.submitted(json!({})).await;
-    let postgres = house.postgres.as_ref().expect("one");
+    let postgres = house.postgres.as_ref().expect("PostgreSQL");
     // The table is locked, so the job blocks half-way.
     let mut blocking = sqlx::PgConnection::connect(&postgres.url("ade")).await.expect("connects");
     let mut held = blocking.begin().await.expect("begins");
@@ -193,7 +193,7 @@ async fn killed_or_stopped_server_is_replaced_during_job() {
     };
     let second = wait_for_job(&api, JOB, TAKEOVER_TIMEOUT, runs_elsewhere(first)).await;
     let name = text(&second, "running_by");
-    let redis = house.redis.as_ref().expect("one");
+    let redis = house.redis.as_ref().expect("Redis");
     let observe = || async {
         let by: Option<String> = redis.tell(&["GET", "ade:job:lock:approval_timeout"]).expect("answers");
         if by.as_deref() == Some(&name) { Ok(()) } else { Err(format!("{by:?}")) }
@@ -219,7 +219,7 @@ async fn killed_or_stopped_server_is_replaced_during_job() {
 async fn wake_ups_in_redis_start_jobs_but_are_not_required() {
     let house = House::distributed(ADE, 2);
     let (office, author, rex) = create_people(&house).await;
-    let redis = house.redis.as_ref().expect("one");
+    let redis = house.redis.as_ref().expect("Redis");
     let has_run = |runs: u64| move |job: &Value| job["runs"].as_u64() == Some(runs);
     let runs = wait_for_job(&office.admin, "archive", TIMEOUT, |job| job["runs"].as_u64() > Some(0)).await;
     let runs = runs["runs"].as_u64().expect("a number");
@@ -283,7 +283,7 @@ async fn check_failing_job(house: &House) {
     const DAILY: &str = "daily_stats";
     let office = house.office().await;
     let ada = office.person("ada", &[ADMIN]).await;
-    let last = house.servers.last().expect("one at least");
+    let last = house.servers.last().expect("a server");
     let (api, shell) = (Api::of(last).await, Shell::of(ADE, last, &ada));
     wait_for_job(&api, DAILY, TIMEOUT, |job| job["status"] == "ok" && job["runs"] == 1).await;
     let break_job = "ALTER TABLE days RENAME TO renamed";

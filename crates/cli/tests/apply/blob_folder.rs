@@ -18,7 +18,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 #[tokio::test]
 async fn process_with_other_blob_folder_refuses_to_start() {
     let house = House::distributed(ADE, 1);
-    let (redis, postgres) = (house.redis.as_ref().expect("one"), house.postgres.as_ref().expect("one"));
+    let (redis, postgres) =
+        (house.redis.as_ref().expect("Redis"), house.postgres.as_ref().expect("PostgreSQL"));
     let folder = tempfile::tempdir().expect("a folder");
     let run = |arguments: &[&str], blobs: Option<&str>| -> Output {
         let mut command = Command::new(ADE);

@@ -342,7 +342,7 @@ impl CrashCampaign {
                 || attempt(&execution) > faulted_attempt
                 // After a flush the worker may have continued and ended the attempt.
                 || (fault == Fault::FlushRedis && text(&execution, "phase") == "ENDED");
-            for lock in task.locks.iter().filter(|lock| lock.contains(':')) {
+            for lock in &task.locks {
                 if fixture.holders(lock).await?.contains(&holder) && !TestTask::is_finished(&now) {
                     return Err(format!("{lock} is held by {holder}"));
                 }
@@ -425,7 +425,7 @@ impl CrashCampaign {
     /// No temporary files are left and all locks are free.
     async fn check_clean(&mut self, what: &str, tasks: &[TestTask]) {
         check_no_temporary_files(&self.fixture, what).await;
-        for lock in tasks.iter().flat_map(|task| &task.locks).filter(|lock| lock.contains(':')) {
+        for lock in tasks.iter().flat_map(|task| &task.locks) {
             let expected = format!("{what}: {lock} is free");
             let free = until(&expected, LEASE + RECOVERY_TIMEOUT, || async {
                 let holders = self.fixture.holders(lock).await?;

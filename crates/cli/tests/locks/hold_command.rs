@@ -221,7 +221,7 @@ fn command_at_terminal_gets_input_and_ctrl_c() {
     let (folder, data) = data_folder();
     let server = Server::start(&data);
     let ade = env!("CARGO_BIN_EXE_ade");
-    // script(1) gives its single command the terminal; an interactive shell would put every job into its command_pid group.
+    // script(1) gives its single command the terminal; an interactive shell would put every job into its own group.
     let read = format!(
         "{ade} lock hold {LOCK} -- sh -c 'echo ready; read line; echo got=$line'; echo code=$?; read more; echo more=$more"
     );
@@ -258,7 +258,7 @@ fn command_at_terminal_gets_input_and_ctrl_c() {
     assert!(terminal.wait().success());
 }
 
-/// timeout(1) creates a process group of its command_pid; the command is still found.
+/// timeout(1) creates a process group of its own; the command is still found.
 #[test]
 fn stops_command_in_nested_process_group() {
     let (_folder, data) = data_folder();

@@ -253,7 +253,7 @@ impl Round<'_> {
     }
 
     async fn run(&mut self) {
-        let api = Api::of(self.group.servers.first().expect("one")).await;
+        let api = Api::of(self.group.servers.first().expect("a server")).await;
         for who in ["ann", "ben"] {
             let (agent_id, name) = (Some(self.name(who)), Some(who.to_owned()));
             self.group

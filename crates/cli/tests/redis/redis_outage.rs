@@ -103,13 +103,13 @@ fn is_retryable(error: &Error) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fails_fast_while_redis_hangs_and_then_resumes() {
     let group = ServerGroup::start(RedisBackend::standalone(), 2, "");
-    let redis = group.redis.primaries().first().expect("one");
+    let redis = group.redis.primaries().first().expect("a primary");
     let grant = take(group.client(0), "ann", LOCK, Mode::Exclusive).await;
     let waiter = wait_for(group.client(1), "ben", LOCK, Mode::Exclusive);
     wait_until_queued(group.client(0), LOCK, &["ben"]).await;
     let apis = [
-        Api::of(group.servers.first().expect("one")).await,
-        Api::of(group.servers.get(1).expect("two")).await,
+        Api::of(group.servers.first().expect("a server")).await,
+        Api::of(group.servers.get(1).expect("a second server")).await,
     ];
 
     redis.process().signal(Signal::STOP).expect("stopped");
@@ -132,7 +132,7 @@ async fn fails_fast_while_redis_hangs_and_then_resumes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_learn_of_loss_after_redis_restarts_empty() {
     let group = ServerGroup::start(RedisBackend::standalone(), 3, "");
-    let redis = group.redis.primaries().first().expect("one");
+    let redis = group.redis.primaries().first().expect("a primary");
     let grant = take(group.client(0), "ann", LOCK, Mode::Exclusive).await;
     let mut waiters = Vec::new();
     for n in 0..3 {

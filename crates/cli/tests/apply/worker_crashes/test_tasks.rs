@@ -24,7 +24,10 @@ pub(crate) struct TestTask {
 
 pub(crate) enum TaskKind {
     Files(FileSet),
-    Command,
+    Command {
+        /// Appended to the run log.
+        line: String,
+    },
     Noop,
     /// Claimed by an external agent, which completes it or disappears.
     Agent {
@@ -149,7 +152,7 @@ pub(crate) fn counter_set(fixture: &Fixture, from: u64) -> FileSet {
     FileSet { files: vec![(path, before, Some(format!("{}\n", from + 1)))] }
 }
 
-fn resource(name: &str) -> Value {
+fn exclusive_resource(name: &str) -> Value {
     json!({ "type": "folder", "id": name, "mode": "exclusive" })
 }
 
@@ -158,21 +161,19 @@ impl TestTask {
         format!("resource:folder:{resource}")
     }
 
-    pub(crate) async fn files(fixture: &Fixture, set: FileSet, on: &str) -> Self {
+    pub(crate) async fn files(fixture: &Fixture, set: FileSet, resource: &str) -> Self {
         let task = json!({
-            "executor": "files", "parameters": set.parameters(fixture), "resources": [resource(on)],
+            "executor": "files", "parameters": set.parameters(fixture), "resources": [exclusive_resource(resource)],
         });
-        Self::submit(fixture, task, TaskKind::Files(set), &[on]).await
+        Self::submit(fixture, task, TaskKind::Files(set), &[resource]).await
     }
 
-    pub(crate) async fn command(fixture: &Fixture, on: &str) -> Self {
+    pub(crate) async fn command(fixture: &Fixture, resource: &str) -> Self {
         // The line identifies the task in the run log; its id is not known yet.
         let line = uuid::Uuid::new_v4().to_string();
         let parameters = json!({ "template": "append", "arguments": { "line": line } });
-        let task = json!({ "executor": "command", "parameters": parameters, "resources": [resource(on)] });
-        let mut job = Self::submit(fixture, task, TaskKind::Command, &[on]).await;
-        job.locks.push(line);
-        job
+        let task = json!({ "executor": "command", "parameters": parameters, "resources": [exclusive_resource(resource)] });
+        Self::submit(fixture, task, TaskKind::Command { line }, &[resource]).await
     }
 
     pub(crate) async fn noop(fixture: &Fixture) -> Self {
@@ -184,21 +185,18 @@ impl TestTask {
         Self::submit(fixture, task, TaskKind::Agent { disappears }, &[]).await
     }
 
-    async fn submit(fixture: &Fixture, task: Value, kind: TaskKind, on: &[&str]) -> Self {
+    async fn submit(fixture: &Fixture, task: Value, kind: TaskKind, resources: &[&str]) -> Self {
         let id = fixture.submit(task).await;
         let mut locks = vec![format!("task:{id}")];
-        locks.extend(on.iter().map(|on| Self::resource_lock(on)));
+        locks.extend(resources.iter().map(|resource| Self::resource_lock(resource)));
         Self { id, kind, locks }
     }
 
-    /// The line that the command appends to the run log.
-    pub(crate) fn line(&self) -> &str {
-        self.locks.last().map_or("", String::as_str)
-    }
-
+    /// How often the command ran; 0 for other kinds of tasks.
     pub(crate) fn run_count(&self, fixture: &Fixture) -> usize {
+        let TaskKind::Command { line } = &self.kind else { return 0 };
         let log = fs::read_to_string(&fixture.run_log).expect("readable");
-        log.lines().filter(|line| *line == self.line()).count()
+        log.lines().filter(|found| found == line).count()
     }
 
     pub(crate) fn file_set(&self) -> Option<&FileSet> {
@@ -218,7 +216,7 @@ impl TestTask {
                 (FileSetState::Changed, true) | (FileSetState::Unchanged, false) => Ok(()),
                 (state, _) => Err(format!("the file set is {state:?}: {task}")),
             },
-            TaskKind::Command => match (self.run_count(fixture), is_completed) {
+            TaskKind::Command { .. } => match (self.run_count(fixture), is_completed) {
                 (1, true) | (0 | 1, false) if is_completed || code == "OUTCOME_UNKNOWN" => Ok(()),
                 (0, false) => Ok(()),
                 (runs, _) => Err(format!("the command ran {runs} times: {task}")),
