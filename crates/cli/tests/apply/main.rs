@@ -1,21 +1,21 @@
-//! Approved changes carried out by real workers: the whole story, what stops it, and what kills it half-way.
+//! Integration tests of applying approved tasks with real workers: the whole path from proposal to effect, failures on the
+//! way, crashes and recovery.
 
 #![expect(
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
     clippy::print_stderr,
-    reason = "helpers of tests fail and tell like tests"
+    reason = "test helpers panic on failure and print measurements, as tests do"
 )]
 
-mod agents;
+mod agent_executor;
 mod archives;
-mod blobs;
-mod crashes;
-mod effects;
-mod faults;
-mod files;
-mod jobs;
+mod background_jobs;
+mod blob_folder;
+mod cli_wait;
+mod execution_failures;
+mod external_effects;
 mod outages;
-mod story;
-mod waiting;
+mod readme_walkthrough;
+mod worker_crashes;

@@ -1,4 +1,4 @@
-//! Deadlocks over HTTP: the youngest gives way and learns why, the others go on, and who tries again gets through.
+//! Deadlocks over HTTP: the youngest agent is aborted and receives the cycle, the others proceed, and a retry succeeds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::Barrier;
 use tokio::task::JoinHandle;
 
-const LONG: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn server() -> (Ade, Client) {
     let ade = Ade::start_with(env!("CARGO_BIN_EXE_ade"), "[log]\nformat = \"json\"\n").expect("starts");
@@ -37,7 +37,7 @@ async fn acquire(client: &Client, agent: &str, lock: &str, mode: Mode, wait: f64
     };
     match client.acquire(&request).await? {
         Acquired::Granted(grants) => Ok(grants.grants.into_iter().next().expect("a grant")),
-        Acquired::Ticket(ticket) => panic!("{ticket:?} was not asked for"),
+        Acquired::Ticket(ticket) => panic!("unexpected ticket {ticket:?}"),
     }
 }
 
@@ -51,42 +51,42 @@ fn wait_for(client: &Client, agent: &str, lock: &str, mode: Mode) -> JoinHandle<
     tokio::spawn(async move { acquire(&client, &agent, &lock, mode, 60.0).await })
 }
 
-async fn queued(client: &Client, lock: &str, agents: &[&str]) {
-    let look = || async {
+async fn wait_until_queued(client: &Client, lock: &str, agents: &[&str]) {
+    let observe = || async {
         let now = client.lock(lock).await.map_err(|error| error.to_string())?;
         let found: Vec<String> = now.queue.iter().map(|waiter| waiter.agent_id.clone()).collect();
         if found == agents { Ok(()) } else { Err(format!("{found:?}")) }
     };
-    until(&format!("{agents:?} wait for {lock}"), LONG, look).await.expect("they do");
+    until(&format!("{agents:?} wait for {lock}"), TIMEOUT, observe).await.expect("in time");
 }
 
 async fn holders(client: &Client, lock: &str) -> Vec<String> {
     client.lock(lock).await.expect("shown").holders.into_iter().map(|holder| holder.agent_id).collect()
 }
 
-/// The cycle that a victim was told, beginning with a given agent.
+/// The cycle in the victim's response, rotated to begin with `start`.
 fn cycle_from(problem: &Problem, start: &str) -> Vec<(String, String)> {
     assert_eq!((problem.status, problem.code.as_str()), (423, "DEADLOCK_DETECTED"), "{problem:?}");
     let edges: Vec<CycleEdge> = problem.fact("cycle").expect("a cycle");
     let mut cycle: Vec<_> = edges.into_iter().map(|edge| (edge.agent_id, edge.waits_for)).collect();
-    let at = cycle.iter().position(|(agent, _)| agent == start).expect("it is part of the cycle");
-    cycle.rotate_left(at);
+    let index = cycle.iter().position(|(agent, _)| agent == start).expect("part of the cycle");
+    cycle.rotate_left(index);
     cycle
 }
 
-fn problem(answer: Result<Grant, Error>) -> Problem {
-    match answer {
+fn expect_problem(response: Result<Grant, Error>) -> Problem {
+    match response {
         Err(Error::Problem(problem)) => *problem,
         other => panic!("{other:?} is not a problem"),
     }
 }
 
-/// The lines of the structured log that tell of a deadlock: for the audit log, and for the victim's inbox.
-fn told(ade: &Ade, victim: &str, freed: &str) {
-    ade.process().wait_for_lines("DEADLOCK_DETECTED", 1, LONG).expect("told");
+/// Checks the structured log lines of a deadlock: one for the audit log, one for the victim's inbox.
+fn check_deadlock_log(ade: &Ade, victim: &str, freed: &str) {
+    ade.process().wait_for_lines("DEADLOCK_DETECTED", 1, TIMEOUT).expect("logged");
     let line = |text: &str| {
         let lines = ade.process().lines_with(text);
-        assert_eq!(lines.len(), 1, "once: {lines:?}");
+        assert_eq!(lines.len(), 1, "logged once: {lines:?}");
         serde_json::from_str::<Value>(&lines[0]).expect("JSON")
     };
     let audit = line("lock.deadlock");
@@ -101,166 +101,169 @@ fn told(ade: &Ade, victim: &str, freed: &str) {
     );
 }
 
-/// A ring of `n`: each holds one lock and waits for the next one's; `closer` is the last to wait.
-async fn ring(n: usize, closer: usize) {
+/// A cycle of `n` agents: each holds one lock and waits for the next one. `closer` is the last to wait.
+async fn check_cycle(n: usize, closer: usize) {
     let (ade, client) = server();
-    for at in 0..n {
-        take(&client, &agent(at), &lock(at), Mode::Exclusive).await;
+    for i in 0..n {
+        take(&client, &agent(i), &lock(i), Mode::Exclusive).await;
     }
     let youngest = n - 1;
     let mut waits: Vec<Option<JoinHandle<_>>> = (0..n).map(|_| None).collect();
-    for at in (0..n).filter(|at| *at != closer).chain([closer]) {
-        let next = (at + 1) % n;
-        waits[at] = Some(wait_for(&client, &agent(at), &lock(next), Mode::Exclusive));
-        if at != closer {
-            queued(&client, &lock(next), &[&agent(at)]).await;
+    for i in (0..n).filter(|i| *i != closer).chain([closer]) {
+        let next = (i + 1) % n;
+        waits[i] = Some(wait_for(&client, &agent(i), &lock(next), Mode::Exclusive));
+        if i != closer {
+            wait_until_queued(&client, &lock(next), &[&agent(i)]).await;
         }
     }
-    let victim = waits[youngest].take().expect("it waits").await.expect("runs");
-    let cycle = cycle_from(&problem(victim), &agent(0));
-    let expected: Vec<_> = (0..n).map(|at| (agent(at), lock((at + 1) % n))).collect();
-    assert_eq!(cycle, expected, "in order");
-    // Its lock goes to who waited for it; the others still hold and wait, and are granted one after the other.
-    for at in (0..youngest).rev() {
-        let grant = waits[at].take().expect("it waits").await.expect("runs").expect("granted");
-        assert_eq!(grant.lock, lock(at + 1));
-        assert_eq!(holders(&client, &lock(at + 1)).await, [agent(at)]);
-        client.break_lock(&lock(at), "done").await.expect("broken");
+    let victim = waits[youngest].take().expect("waiting").await.expect("runs");
+    let cycle = cycle_from(&expect_problem(victim), &agent(0));
+    let expected: Vec<_> = (0..n).map(|i| (agent(i), lock((i + 1) % n))).collect();
+    assert_eq!(cycle, expected, "in waiting order");
+    // The victim's lock goes to its waiter. The others still hold and wait, and are granted one by one.
+    for i in (0..youngest).rev() {
+        let grant = waits[i].take().expect("waiting").await.expect("runs").expect("granted");
+        assert_eq!(grant.lock, lock(i + 1));
+        assert_eq!(holders(&client, &lock(i + 1)).await, [agent(i)]);
+        client.break_lock(&lock(i), "done").await.expect("broken");
     }
-    told(&ade, &agent(youngest), &lock(youngest));
+    check_deadlock_log(&ade, &agent(youngest), &lock(youngest));
     assert!(client.graph().await.expect("shown").waits.is_empty());
 }
 
 #[tokio::test]
-async fn two_that_wait_for_each_other() {
-    ring(2, 1).await;
-    ring(2, 0).await;
+async fn aborts_youngest_of_two() {
+    check_cycle(2, 1).await;
+    check_cycle(2, 0).await;
 }
 
 #[tokio::test]
-async fn three_in_a_ring_whoever_closes_it() {
+async fn aborts_youngest_of_three_for_any_closing_agent() {
     for closer in 0..3 {
-        ring(3, closer).await;
+        check_cycle(3, closer).await;
     }
 }
 
 #[tokio::test]
-async fn ten_in_a_ring() {
-    ring(10, 4).await;
+async fn aborts_youngest_of_ten() {
+    check_cycle(10, 4).await;
 }
 
 #[tokio::test]
-async fn two_sharers_that_both_want_more() {
+async fn detects_deadlock_of_two_upgrades() {
     let (ade, client) = server();
     let old = take(&client, "old", &lock(0), Mode::Shared).await;
     take(&client, "young", &lock(0), Mode::Shared).await;
-    let patient = wait_for(&client, "old", &lock(0), Mode::Exclusive);
-    queued(&client, &lock(0), &["old"]).await;
-    let answer = problem(wait_for(&client, "young", &lock(0), Mode::Exclusive).await.expect("runs"));
-    assert_eq!(cycle_from(&answer, "old"), [("old".to_owned(), lock(0)), ("young".to_owned(), lock(0))]);
-    let grant = patient.await.expect("runs").expect("granted");
+    let waiting = wait_for(&client, "old", &lock(0), Mode::Exclusive);
+    wait_until_queued(&client, &lock(0), &["old"]).await;
+    let problem = expect_problem(wait_for(&client, "young", &lock(0), Mode::Exclusive).await.expect("runs"));
+    assert_eq!(cycle_from(&problem, "old"), [("old".to_owned(), lock(0)), ("young".to_owned(), lock(0))]);
+    let grant = waiting.await.expect("runs").expect("granted");
     assert!(grant.mode == Mode::Exclusive && grant.fencing_token > old.fencing_token);
-    assert_eq!(holders(&client, &lock(0)).await, ["old"], "what the victim shared is released");
-    told(&ade, "young", &lock(0));
+    assert_eq!(holders(&client, &lock(0)).await, ["old"], "the victim's shared lock is released");
+    check_deadlock_log(&ade, "young", &lock(0));
 }
 
 #[tokio::test]
-async fn sharers_and_writers_in_one_ring() {
+async fn detects_cycle_through_shared_holder() {
     let (ade, client) = server();
-    // Two share a lock; each way through a sharer can close the ring.
+    // Two agents share a lock; the cycle passes through only one of them.
     take(&client, "writer", &lock(1), Mode::Exclusive).await;
     take(&client, "other", &lock(0), Mode::Shared).await;
     take(&client, "reader", &lock(0), Mode::Shared).await;
     let writer = wait_for(&client, "writer", &lock(0), Mode::Exclusive);
-    queued(&client, &lock(0), &["writer"]).await;
-    let answer = problem(wait_for(&client, "reader", &lock(1), Mode::Shared).await.expect("runs"));
+    wait_until_queued(&client, &lock(0), &["writer"]).await;
+    let problem = expect_problem(wait_for(&client, "reader", &lock(1), Mode::Shared).await.expect("runs"));
     assert_eq!(
-        cycle_from(&answer, "reader"),
+        cycle_from(&problem, "reader"),
         [("reader".to_owned(), lock(1)), ("writer".to_owned(), lock(0))]
     );
     assert_eq!(holders(&client, &lock(0)).await, ["other"]);
-    client.break_lock(&lock(0), "the other sharer is done").await.expect("broken");
+    client.break_lock(&lock(0), "shared holder is done").await.expect("broken");
     assert_eq!(writer.await.expect("runs").expect("granted").lock, lock(0));
-    told(&ade, "reader", &lock(0));
+    check_deadlock_log(&ade, "reader", &lock(0));
 }
 
 #[tokio::test]
-async fn waiting_behind_a_waiter_closes_a_ring_too() {
+async fn detects_cycle_through_queued_waiter() {
     let (_ade, client) = server();
-    // The late sharer could hold together with the first, but must not pass the writer.
+    // The late shared request is compatible with the first, but must not overtake the exclusive waiter.
     take(&client, "writer", &lock(1), Mode::Exclusive).await;
     take(&client, "first", &lock(0), Mode::Shared).await;
     take(&client, "late", &lock(2), Mode::Exclusive).await;
     let writer = wait_for(&client, "writer", &lock(0), Mode::Exclusive);
-    queued(&client, &lock(0), &["writer"]).await;
+    wait_until_queued(&client, &lock(0), &["writer"]).await;
     let late = wait_for(&client, "late", &lock(0), Mode::Shared);
-    queued(&client, &lock(0), &["writer", "late"]).await;
+    wait_until_queued(&client, &lock(0), &["writer", "late"]).await;
     let first = wait_for(&client, "first", &lock(2), Mode::Exclusive);
-    let answer = problem(late.await.expect("runs"));
-    assert_eq!(cycle_from(&answer, "late"), [("late".to_owned(), lock(0)), ("first".to_owned(), lock(2))]);
+    let problem = expect_problem(late.await.expect("runs"));
+    assert_eq!(cycle_from(&problem, "late"), [("late".to_owned(), lock(0)), ("first".to_owned(), lock(2))]);
     assert_eq!(first.await.expect("runs").expect("granted").lock, lock(2));
     client.break_lock(&lock(0), "done").await.expect("broken");
     writer.await.expect("runs").expect("granted");
 }
 
 #[tokio::test]
-async fn switched_off_nobody_is_aborted() {
+async fn aborts_nobody_when_detection_is_disabled() {
     let config = "[feature]\ndeadlock_detection = false\n";
     let ade = Ade::start_with(env!("CARGO_BIN_EXE_ade"), config).expect("starts");
     let client = ade.client().expect("a client");
     take(&client, "a", &lock(0), Mode::Exclusive).await;
     take(&client, "b", &lock(1), Mode::Exclusive).await;
-    let patient = wait_for(&client, "a", &lock(1), Mode::Exclusive);
-    queued(&client, &lock(1), &["a"]).await;
-    let answer = problem(acquire(&client, "b", &lock(0), Mode::Exclusive, 1.0).await);
-    assert_eq!(answer.code, "LOCK_HELD");
+    let waiting = wait_for(&client, "a", &lock(1), Mode::Exclusive);
+    wait_until_queued(&client, &lock(1), &["a"]).await;
+    let problem = expect_problem(acquire(&client, "b", &lock(0), Mode::Exclusive, 1.0).await);
+    assert_eq!(problem.code, "LOCK_HELD");
     client.break_lock(&lock(1), "by hand").await.expect("broken");
-    patient.await.expect("runs").expect("granted");
+    waiting.await.expect("runs").expect("granted");
 }
 
-/// Takes two locks one after the other, as programs should not, until it had both. The first time, all do so together.
-async fn both(client: &Client, n: usize, mode: Mode, together: &Barrier) {
+/// Takes two locks one after the other until it has held both. All agents hold their first lock before any takes its
+/// second one, so there is a cycle.
+async fn acquire_both(client: &Client, n: usize, mode: Mode, barrier: &Barrier) {
     let request = |lock: String, mode: Mode| LockRequest {
         locks: vec![(lock, mode)],
         agent_id: Some(agent(n)),
         holder_id: Some(agent(n)),
         ttl: Duration::from_secs(10),
-        wait: LONG,
+        wait: TIMEOUT,
         ..LockRequest::new(Vec::<String>::new())
     };
     let mut waited = false;
     loop {
-        let one = LockGuard::acquire(client, &request(lock(n), Mode::Exclusive)).await.expect("in the end");
+        let first =
+            LockGuard::acquire(client, &request(lock(n), Mode::Exclusive)).await.expect("granted eventually");
         if !waited {
-            together.wait().await;
+            barrier.wait().await;
             waited = true;
         }
-        let two = LockGuard::acquire(client, &request(lock((n + 1) % 10), mode)).await.expect("in the end");
-        // Who fell to a deadlock lost its first lock while it waited for the second.
-        let (kept, had) = (one.release().await.is_ok(), two.release().await.is_ok());
-        if kept && had {
+        let second =
+            LockGuard::acquire(client, &request(lock((n + 1) % 10), mode)).await.expect("granted eventually");
+        // The victim of a deadlock lost its first lock while it waited for the second.
+        let (held_first, held_second) = (first.release().await.is_ok(), second.release().await.is_ok());
+        if held_first && held_second {
             return;
         }
     }
 }
 
 #[tokio::test]
-async fn with_guards_everybody_finishes_in_the_end() {
+async fn all_agents_finish_when_guards_retry() {
     let (ade, client) = server();
-    let together = Arc::new(Barrier::new(10));
-    let ten: Vec<_> = (0..10)
+    let barrier = Arc::new(Barrier::new(10));
+    let agents: Vec<_> = (0..10)
         .map(|n| {
-            let (client, together) = (client.clone(), Arc::clone(&together));
+            let (client, barrier) = (client.clone(), Arc::clone(&barrier));
             let mode = if n % 3 == 0 { Mode::Shared } else { Mode::Exclusive };
-            tokio::spawn(async move { both(&client, n, mode, &together).await })
+            tokio::spawn(async move { acquire_both(&client, n, mode, &barrier).await })
         })
         .collect();
-    for one in ten {
-        tokio::time::timeout(LONG, one).await.expect("in time").expect("it finished");
+    for agent in agents {
+        tokio::time::timeout(TIMEOUT, agent).await.expect("in time").expect("finished");
     }
     for n in 0..10 {
         assert!(holders(&client, &lock(n)).await.is_empty());
     }
-    assert!(!ade.process().lines_with("lock.deadlock").is_empty(), "there was a ring");
+    assert!(!ade.process().lines_with("lock.deadlock").is_empty(), "there was a deadlock");
     assert!(ade.process().lines_with(r#""level":"ERROR""#).is_empty());
 }

@@ -1,18 +1,18 @@
-//! Locks with the embedded store: held from the command line, by crowds, in deadlocks, and through every way a server can
-//! end.
+//! Integration tests of locks with the embedded store: the command line, long queues, deadlocks, and every way in which a
+//! server can stop.
 
 #![expect(
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
-    reason = "helpers of tests fail and tell like tests"
+    reason = "test helpers panic on failure, as tests do"
 )]
 
-mod crowd;
+mod cli_output;
 mod deadlocks;
-mod hold;
-mod killed;
-mod listed;
-mod load;
+mod hold_command;
+mod kill_and_restart;
+mod many_waiters;
 mod server;
-mod stopped;
+mod server_lifecycle;
+mod workload;

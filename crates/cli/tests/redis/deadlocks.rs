@@ -1,144 +1,152 @@
-//! Deadlocks across slots and servers: every ring is found, by whoever closes it or by the periodic search; those who
-//! lock in one order are never accused.
+//! Deadlocks across slots and servers: every cycle is detected, by the request that closes it or by the periodic search,
+//! and agents that lock in one order are never aborted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::fleet::{Fleet, LONG, Store, acquire, ask, heartbeat, queued, release, setup, take, wait_for};
+use crate::servers::{
+    RedisBackend, ServerGroup, TIMEOUT, acquire, heartbeat, held_locks, release, request, setup, take,
+    wait_for, wait_until_queued,
+};
 use ade_client::wire::{AcquireRequest, CycleEdge, Grant, HoldRequest, Mode, Ticket, TicketStatus};
 use ade_client::{Acquired, Client, Error};
 use ade_testkit::wait::{eventually, until};
-use ade_testkit::{Dice, effort};
+use ade_testkit::{SeededRng, effort};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Every ring has agents of its own: who gave way counts as older for a while.
-fn agent(ring: usize, n: usize) -> String {
-    format!("agent-{ring}-{n}")
+/// Every cycle has agents of its own, because a victim counts as older for a while.
+fn agent(cycle: usize, n: usize) -> String {
+    format!("agent-{cycle}-{n}")
 }
 
-/// Locks of different types, hence in different slots.
-fn lock(ring: usize, n: usize) -> String {
-    if n.is_multiple_of(2) { format!("resource:ring-{ring}:{n}") } else { format!("task:ring-{ring}-{n}") }
+/// Locks of different types, so they are in different slots.
+fn lock(cycle: usize, n: usize) -> String {
+    if n.is_multiple_of(2) {
+        format!("resource:cycle-{cycle}:{n}")
+    } else {
+        format!("task:cycle-{cycle}-{n}")
+    }
 }
 
-/// The cycle that a victim was told, beginning with a given agent.
-fn cycle_from(told: &Error, start: &str) -> Vec<(String, String)> {
-    let Error::Problem(problem) = told else { panic!("{told} is not a problem") };
+/// The cycle in the victim's error, rotated to begin with `start`.
+fn cycle_from(error: &Error, start: &str) -> Vec<(String, String)> {
+    let Error::Problem(problem) = error else { panic!("{error} is not a problem") };
     assert_eq!((problem.status, problem.code.as_str()), (423, "DEADLOCK_DETECTED"), "{problem:?}");
     let edges: Vec<CycleEdge> = problem.fact("cycle").expect("a cycle");
     let mut cycle: Vec<_> = edges.into_iter().map(|edge| (edge.agent_id, edge.waits_for)).collect();
-    let at = cycle.iter().position(|(agent, _)| agent == start).expect("it is part of the cycle");
-    cycle.rotate_left(at);
+    let index = cycle.iter().position(|(agent, _)| agent == start).expect("part of the cycle");
+    cycle.rotate_left(index);
     cycle
 }
 
-fn expected_cycle(ring: usize, n: usize) -> Vec<(String, String)> {
-    (0..n).map(|at| (agent(ring, at), lock(ring, (at + 1) % n))).collect()
+fn expected_cycle(cycle: usize, n: usize) -> Vec<(String, String)> {
+    (0..n).map(|i| (agent(cycle, i), lock(cycle, (i + 1) % n))).collect()
 }
 
-/// A ring of `n`: each holds one lock and waits for the next one's, each through another server; `closer` is the last.
-async fn ring(fleet: &Fleet, ring: usize, n: usize, closer: usize) {
+/// A cycle of `n` agents at different servers: each holds one lock and waits for the next one. `closer` is the last to
+/// wait.
+async fn check_cycle(group: &ServerGroup, cycle: usize, n: usize, closer: usize) {
     let mut grants: Vec<Grant> = Vec::new();
-    for at in 0..n {
-        grants.push(take(fleet.any(at), &agent(ring, at), &lock(ring, at), Mode::Exclusive).await);
+    for i in 0..n {
+        grants.push(take(group.client(i), &agent(cycle, i), &lock(cycle, i), Mode::Exclusive).await);
     }
     let youngest = n - 1;
     let mut waits: Vec<Option<JoinHandle<_>>> = (0..n).map(|_| None).collect();
-    for at in (0..n).filter(|at| *at != closer).chain([closer]) {
-        let next = lock(ring, (at + 1) % n);
-        waits[at] = Some(wait_for(fleet.any(at + 1), &agent(ring, at), &next, Mode::Exclusive));
-        if at != closer {
-            queued(fleet.any(at), &next, &[&agent(ring, at)]).await;
+    for i in (0..n).filter(|i| *i != closer).chain([closer]) {
+        let next = lock(cycle, (i + 1) % n);
+        waits[i] = Some(wait_for(group.client(i + 1), &agent(cycle, i), &next, Mode::Exclusive));
+        if i != closer {
+            wait_until_queued(group.client(i), &next, &[&agent(cycle, i)]).await;
         }
     }
     let closed = Instant::now();
-    let victim = waits[youngest].take().expect("it waits");
-    let told =
-        tokio::time::timeout(LONG, victim).await.expect("in time").expect("runs").expect_err("it gives way");
-    println!("a ring of {n} ended after {:?}", closed.elapsed());
-    assert_eq!(cycle_from(&told, &agent(ring, 0)), expected_cycle(ring, n), "in order");
-    // Its wait ends first, then its locks, one after the other: they lie in different slots.
+    let victim = waits[youngest].take().expect("waiting");
+    let result = tokio::time::timeout(TIMEOUT, victim).await.expect("in time").expect("runs");
+    let error = result.expect_err("aborted");
+    println!("a cycle of {n} was resolved after {:?}", closed.elapsed());
+    assert_eq!(cycle_from(&error, &agent(cycle, 0)), expected_cycle(cycle, n), "in waiting order");
+    // The victim's wait ends first, then its locks one by one, because they are in different slots.
     let freed = async {
         loop {
-            if let Err(lost) = heartbeat(fleet.any(0), &agent(ring, youngest), &grants[youngest]).await {
+            if let Err(lost) = heartbeat(group.client(0), &agent(cycle, youngest), &grants[youngest]).await {
                 break lost;
             }
         }
     };
-    let lost = tokio::time::timeout(LONG, freed).await.expect("its lock is freed");
+    let lost = tokio::time::timeout(TIMEOUT, freed).await.expect("the victim loses its lock");
     assert_eq!(lost.code(), Some("LOCK_LOST"));
-    // The others still hold and wait, and are granted one after the other.
-    for at in (0..youngest).rev() {
-        let waiting = waits[at].take().expect("it waits");
+    // The others still hold and wait, and are granted one by one.
+    for i in (0..youngest).rev() {
+        let waiting = waits[i].take().expect("waiting");
         let grant =
-            tokio::time::timeout(LONG, waiting).await.expect("in time").expect("runs").expect("granted");
-        assert_eq!(grant.lock, lock(ring, at + 1));
-        release(fleet.any(at + 2), &agent(ring, at), &grants[at]).await;
-        release(fleet.any(at + 1), &agent(ring, at), &grant).await;
+            tokio::time::timeout(TIMEOUT, waiting).await.expect("in time").expect("runs").expect("granted");
+        assert_eq!(grant.lock, lock(cycle, i + 1));
+        release(group.client(i + 2), &agent(cycle, i), &grants[i]).await;
+        release(group.client(i + 1), &agent(cycle, i), &grant).await;
     }
-    for client in &fleet.clients {
+    for client in &group.clients {
         assert!(client.graph().await.expect("shown").waits.is_empty());
     }
-    let told = || match fleet.lines_with("lock.deadlock").len() {
-        lines if lines == ring + 1 => Ok(()),
+    let observe = || match group.lines_with("lock.deadlock").len() {
+        lines if lines == cycle + 1 => Ok(()),
         lines => Err(format!("{lines} lines")),
     };
-    eventually("each is told once, by one server", LONG, told).expect("told");
+    eventually("each cycle is logged once, by one server", TIMEOUT, observe).expect("in time");
 }
 
-async fn rings(store: Store) {
-    let fleet = Fleet::start(store, 3, "[log]\nformat = \"json\"\n");
+async fn check_cycles(redis: RedisBackend) {
+    let group = ServerGroup::start(redis, 3, "[log]\nformat = \"json\"\n");
     for (number, (n, closer)) in [(2, 1), (2, 0), (3, 0), (3, 1), (3, 2), (10, 4)].into_iter().enumerate() {
-        ring(&fleet, number, n, closer).await;
+        check_cycle(&group, number, n, closer).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rings_across_servers_are_found() {
-    rings(Store::alone()).await;
+async fn detects_cycles_across_servers() {
+    check_cycles(RedisBackend::standalone()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rings_across_slots_and_servers_are_found() {
-    rings(Store::cluster()).await;
+async fn detects_cycles_across_slots_and_servers() {
+    check_cycles(RedisBackend::cluster()).await;
 }
 
 const LOCKS: usize = 8;
 const AGENTS: usize = 24;
 
-fn ordered(n: usize) -> String {
+fn ordered_lock(n: usize) -> String {
     format!("resource:ordered:{n}")
 }
 
-/// What the churn did: a churn in which nothing happens proves nothing.
+/// Counts what happened, to prove that the workload was not trivial.
 #[derive(Debug, Default)]
-struct Tally {
+struct WorkloadCounts {
     granted: AtomicU64,
-    refused: AtomicU64,
+    rejected: AtomicU64,
     lost: AtomicU64,
-    hung_up: AtomicU64,
+    disconnected: AtomicU64,
     broken: AtomicU64,
 }
 
-/// An agent that always locks in one order, and sometimes gives up, is cut off, or breaks what others hold.
-async fn churn(
+/// An agent that always locks in one order, and sometimes gives up, disconnects, or breaks locks of others.
+async fn run_ordered_agent(
     clients: Vec<Client>,
-    who: usize,
-    over: Arc<AtomicBool>,
-    tally: Arc<Tally>,
+    number: usize,
+    stop: Arc<AtomicBool>,
+    counts: Arc<WorkloadCounts>,
 ) -> Result<(), Error> {
-    let mut dice = Dice::new(effort::seed(), who as u64);
-    let mut pick = move |below: usize| dice.below(below as u64) as usize;
-    let agent_id = Some(format!("agent-{who}"));
+    let mut rng = SeededRng::new(effort::seed(), number as u64);
+    let mut pick = move |below: usize| rng.below(below as u64) as usize;
+    let agent = format!("agent-{number}");
     for round in 0.. {
-        if over.load(Ordering::SeqCst) {
+        if stop.load(Ordering::SeqCst) {
             break;
         }
-        // A holder of its own for each round: what an earlier one left behind is none of its business.
+        // Each round has its own holder, so that it is not affected by grants that earlier rounds left behind.
         let holder_id = Some(format!("round {round}"));
-        let mut holding: Vec<Grant> = Vec::new();
+        let mut grants: Vec<Grant> = Vec::new();
         for n in 0..LOCKS {
             if pick(3) > 0 {
                 continue;
@@ -149,41 +157,38 @@ async fn churn(
             let request = AcquireRequest {
                 holder_id: holder_id.clone(),
                 ttl_seconds: Some(10.0),
-                ..ask(&format!("agent-{who}"), &ordered(n), mode, wait)
+                ..request(&agent, &ordered_lock(n), mode, wait)
             };
-            let asked = acquire(client, &request);
-            let patience = if pick(8) == 0 { Duration::from_millis(pick(200) as u64) } else { LONG };
-            match tokio::time::timeout(patience, asked).await {
+            let acquiring = acquire(client, &request);
+            let client_timeout = if pick(8) == 0 { Duration::from_millis(pick(200) as u64) } else { TIMEOUT };
+            match tokio::time::timeout(client_timeout, acquiring).await {
                 Ok(Ok(grant)) => {
-                    tally.granted.fetch_add(1, Ordering::SeqCst);
-                    holding.push(grant);
+                    counts.granted.fetch_add(1, Ordering::SeqCst);
+                    grants.push(grant);
                 }
                 Ok(Err(error)) if error.code() == Some("LOCK_HELD") => {
-                    tally.refused.fetch_add(1, Ordering::SeqCst);
+                    counts.rejected.fetch_add(1, Ordering::SeqCst);
                 }
-                // Broken after its turn came and before it was answered.
+                // Broken after the grant and before the response.
                 Ok(Err(error)) if error.code() == Some("LOCK_LOST") => {
-                    tally.lost.fetch_add(1, Ordering::SeqCst);
+                    counts.lost.fetch_add(1, Ordering::SeqCst);
                 }
                 Ok(Err(error)) => return Err(error),
                 Err(_) => {
-                    // It may still wait there, or hold the lock, without knowing: a further lock would break the order.
-                    tally.hung_up.fetch_add(1, Ordering::SeqCst);
+                    // It may still be queued or hold the lock: taking another lock could violate the order.
+                    counts.disconnected.fetch_add(1, Ordering::SeqCst);
                     break;
                 }
             }
         }
         if pick(20) == 0 {
-            clients[pick(clients.len())].break_lock(&ordered(pick(LOCKS)), "churn").await?;
-            tally.broken.fetch_add(1, Ordering::SeqCst);
+            clients[pick(clients.len())].break_lock(&ordered_lock(pick(LOCKS)), "random").await?;
+            counts.broken.fetch_add(1, Ordering::SeqCst);
         }
-        for grant in holding {
+        for grant in grants {
             let client = &clients[pick(clients.len())];
-            let (agent_id, holder_id) = (agent_id.clone(), holder_id.clone());
-            match client
-                .release(&HoldRequest { agent_id, holder_id, locks: crate::fleet::held(&grant) })
-                .await
-            {
+            let (agent_id, holder_id) = (Some(agent.clone()), holder_id.clone());
+            match client.release(&HoldRequest { agent_id, holder_id, locks: held_locks(&grant) }).await {
                 Err(error) if error.code() != Some("LOCK_LOST") => return Err(error),
                 _ => {}
             }
@@ -192,63 +197,70 @@ async fn churn(
     Ok(())
 }
 
-async fn nobody_is_accused(store: Store) {
-    let fleet = Fleet::start(store, 3, "[log]\nformat = \"json\"\n");
-    let (over, tally) = (Arc::new(AtomicBool::new(false)), Arc::new(Tally::default()));
+async fn check_no_false_positives(redis: RedisBackend) {
+    let group = ServerGroup::start(redis, 3, "[log]\nformat = \"json\"\n");
+    let (stop, counts) = (Arc::new(AtomicBool::new(false)), Arc::new(WorkloadCounts::default()));
     let agents: Vec<_> = (0..AGENTS)
-        .map(|who| tokio::spawn(churn(fleet.clients.clone(), who, Arc::clone(&over), Arc::clone(&tally))))
+        .map(|number| {
+            tokio::spawn(run_ordered_agent(
+                group.clients.clone(),
+                number,
+                Arc::clone(&stop),
+                Arc::clone(&counts),
+            ))
+        })
         .collect();
-    let churning = Duration::from_secs(effort::rounds(10, 60));
+    let duration = Duration::from_secs(effort::rounds(10, 60));
     let all = async {
-        for one in agents {
-            one.await.expect("runs").expect("nothing but LOCK_HELD and LOCK_LOST");
+        for agent in agents {
+            agent.await.expect("runs").expect("nothing but LOCK_HELD and LOCK_LOST");
         }
     };
     tokio::pin!(all);
-    if tokio::time::timeout(churning, &mut all).await.is_err() {
-        over.store(true, Ordering::SeqCst);
-        tokio::time::timeout(LONG, all).await.expect("they come to an end");
+    if tokio::time::timeout(duration, &mut all).await.is_err() {
+        stop.store(true, Ordering::SeqCst);
+        tokio::time::timeout(TIMEOUT, all).await.expect("agents stop");
     }
-    println!("{churning:?} of churn: {tally:?}");
+    println!("{duration:?} of random locking: {counts:?}");
     assert!(
-        tally.granted.load(Ordering::SeqCst) > 100 && tally.refused.load(Ordering::SeqCst) > 10,
-        "{tally:?}"
+        counts.granted.load(Ordering::SeqCst) > 100 && counts.rejected.load(Ordering::SeqCst) > 10,
+        "{counts:?}"
     );
-    assert!(fleet.lines_with("lock.deadlock").is_empty(), "{:?}", fleet.lines_with("lock.deadlock"));
+    assert!(group.lines_with("lock.deadlock").is_empty(), "{:?}", group.lines_with("lock.deadlock"));
     assert!(
-        fleet.lines_with(r#""level":"ERROR""#).is_empty(),
+        group.lines_with(r#""level":"ERROR""#).is_empty(),
         "{:?}",
-        fleet.lines_with(r#""level":"ERROR""#)
+        group.lines_with(r#""level":"ERROR""#)
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_lock_in_one_order_are_never_accused() {
-    nobody_is_accused(Store::alone()).await;
+async fn never_aborts_agents_that_lock_in_order() {
+    check_no_false_positives(RedisBackend::standalone()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nor_are_they_on_a_cluster() {
-    nobody_is_accused(Store::cluster()).await;
+async fn never_aborts_agents_that_lock_in_order_on_cluster() {
+    check_no_false_positives(RedisBackend::cluster()).await;
 }
 
 async fn queue(client: &Client, agent: &str, lock: &str) -> Ticket {
-    let request = AcquireRequest { queue: true, ..ask(agent, lock, Mode::Exclusive, 200.0) };
+    let request = AcquireRequest { queue: true, ..request(agent, lock, Mode::Exclusive, 200.0) };
     match client.acquire(&request).await.expect("queued") {
         Acquired::Ticket(ticket) => ticket,
         Acquired::Granted(grants) => panic!("{grants:?}"),
     }
 }
 
-/// The stamps that are there, with the time they have left.
-fn stamps(store: &Store) -> Vec<(String, i64)> {
+/// The keys with which the periodic search marks visited agents, with their TTL in milliseconds.
+fn search_markers(redis: &RedisBackend) -> Vec<(String, i64)> {
     let mut found = Vec::new();
-    for redis in store.primaries() {
-        let mut link = redis.connect().expect("connects");
+    for node in redis.primaries() {
+        let mut connection = node.connect().expect("connects");
         let keys: Vec<String> =
-            redis::cmd("KEYS").arg("ade:lock:deadlock:check:*").query(&mut link).expect("answers");
+            redis::cmd("KEYS").arg("ade:lock:deadlock:check:*").query(&mut connection).expect("answers");
         for key in keys {
-            let ttl: i64 = redis::cmd("PTTL").arg(&key).query(&mut link).expect("answers");
+            let ttl: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).expect("answers");
             if ttl != -2 {
                 found.push((key, ttl));
             }
@@ -257,64 +269,65 @@ fn stamps(store: &Store) -> Vec<(String, i64)> {
     found
 }
 
-/// A ring of tickets that was closed by a server which could not search any more.
-async fn left_over(store: Store) {
-    let blind = setup(&store, "").variable("ADE_FEATURE_DEADLOCK_DETECTION", "false");
-    let sighted = setup(&store, "[log]\nformat = \"json\"\n");
-    let fleet = Fleet::of(store, vec![blind, sighted]);
-    let (blind, sighted) = (fleet.any(0), fleet.any(1));
+/// A cycle of tickets that was closed at a server without deadlock detection, which is then killed.
+async fn check_periodic_search(redis: RedisBackend) {
+    let without_detection = setup(&redis, "").variable("ADE_FEATURE_DEADLOCK_DETECTION", "false");
+    let with_detection = setup(&redis, "[log]\nformat = \"json\"\n");
+    let group = ServerGroup::start_each(redis, vec![without_detection, with_detection]);
+    let (killed_server, searching_server) = (group.client(0), group.client(1));
     let n = 3;
     let mut grants = Vec::new();
-    for at in 0..n {
-        grants.push(take(blind, &agent(0, at), &lock(0, at), Mode::Exclusive).await);
+    for i in 0..n {
+        grants.push(take(killed_server, &agent(0, i), &lock(0, i), Mode::Exclusive).await);
     }
-    // The agents wait for something else too, each as its own holder: the stamp of an agent must cover all its waits.
-    take(blind, "bystander", "resource:aside:0", Mode::Exclusive).await;
+    // Each agent also waits for another lock, with another holder: the marker of an agent must cover all its waits.
+    take(killed_server, "bystander", "resource:aside:0", Mode::Exclusive).await;
     let mut tickets = Vec::new();
-    for at in 0..n {
+    for i in 0..n {
         let aside = AcquireRequest {
             queue: true,
             holder_id: Some("aside".to_owned()),
-            ..ask(&agent(0, at), "resource:aside:0", Mode::Exclusive, 200.0)
+            ..request(&agent(0, i), "resource:aside:0", Mode::Exclusive, 200.0)
         };
-        blind.acquire(&aside).await.expect("queued");
-        tickets.push(queue(blind, &agent(0, at), &lock(0, (at + 1) % n)).await);
+        killed_server.acquire(&aside).await.expect("queued");
+        tickets.push(queue(killed_server, &agent(0, i), &lock(0, (i + 1) % n)).await);
     }
-    fleet.servers[0].kill().expect("killed");
+    group.servers[0].kill().expect("killed");
     let killed = Instant::now();
-    let look = || async {
-        // Each of them is alive, and asks for its ticket as agents do.
-        for (at, grant) in grants.iter().enumerate().take(n - 1) {
-            heartbeat(sighted, &agent(0, at), grant).await.map_err(|error| error.to_string())?;
+    let observe = || async {
+        // All agents send heartbeats and poll their tickets.
+        for (i, grant) in grants.iter().enumerate().take(n - 1) {
+            heartbeat(searching_server, &agent(0, i), grant).await.map_err(|error| error.to_string())?;
         }
-        let _ = heartbeat(sighted, &agent(0, n - 1), &grants[n - 1]).await;
-        for (key, ttl) in stamps(&fleet.store) {
-            assert!((0..=30_000).contains(&ttl), "{key} lives for {ttl} ms");
+        let _ = heartbeat(searching_server, &agent(0, n - 1), &grants[n - 1]).await;
+        for (key, ttl) in search_markers(&group.redis) {
+            assert!((0..=30_000).contains(&ttl), "{key} has a TTL of {ttl} ms");
         }
-        match sighted.ticket(&tickets[n - 1].ticket).await {
+        match searching_server.ticket(&tickets[n - 1].ticket).await {
             Ok(ticket) => Err(format!("{ticket:?}")),
-            Err(told) => Ok(told),
+            Err(error) => Ok(error),
         }
     };
-    let told =
-        until("the periodic search ends the ring", Duration::from_secs(50), look).await.expect("in time");
+    let error = until("the periodic search resolves the cycle", Duration::from_secs(50), observe)
+        .await
+        .expect("in time");
     let took = killed.elapsed();
-    println!("the ring that a killed server left was ended after {took:?}");
+    println!("the cycle left by a killed server was resolved after {took:?}");
     assert!(took < Duration::from_secs(40), "{took:?}");
-    assert_eq!(cycle_from(&told, &agent(0, 0)), expected_cycle(0, n), "in order");
-    assert!(!stamps(&fleet.store).is_empty(), "the search leaves its stamps");
-    let next = sighted.ticket(&tickets[n - 2].ticket).await.expect("it goes on");
+    assert_eq!(cycle_from(&error, &agent(0, 0)), expected_cycle(0, n), "in waiting order");
+    assert!(!search_markers(&group.redis).is_empty(), "the search leaves its markers");
+    let next = searching_server.ticket(&tickets[n - 2].ticket).await.expect("granted next");
     assert_eq!(next.status, TicketStatus::Ready);
-    fleet.servers[1].process().wait_for_lines("lock.deadlock", 1, LONG).expect("told");
-    assert_eq!(fleet.lines_with("lock.deadlock").len(), 1, "once");
+    group.servers[1].process().wait_for_lines("lock.deadlock", 1, TIMEOUT).expect("logged");
+    assert_eq!(group.lines_with("lock.deadlock").len(), 1, "logged once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_periodic_search_ends_what_a_killed_server_left() {
-    left_over(Store::alone()).await;
+async fn periodic_search_resolves_cycle_of_killed_server() {
+    check_periodic_search(RedisBackend::standalone()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_periodic_search_ends_what_a_killed_server_left_on_a_cluster() {
-    left_over(Store::cluster()).await;
+async fn periodic_search_resolves_cycle_of_killed_server_on_cluster() {
+    check_periodic_search(RedisBackend::cluster()).await;
 }

@@ -1,5 +1,5 @@
-//! Locks on Redis through several servers: in order, without deadlocks, with the keys that the catalog says, through outages
-//! and faults.
+//! Integration tests of locks on Redis with several servers: queue order, deadlocks, stored keys, outages and injected
+//! faults.
 
 #![expect(
     clippy::expect_used,
@@ -7,13 +7,13 @@
     clippy::panic,
     clippy::print_stderr,
     clippy::print_stdout,
-    reason = "helpers of tests fail and tell like tests"
+    reason = "test helpers panic on failure and print measurements, as tests do"
 )]
 
 mod deadlocks;
-mod faults;
-mod fleet;
-mod keys;
-mod observer;
-mod outage;
-mod queues;
+mod fault_injection;
+mod key_catalog;
+mod key_inspector;
+mod multi_server;
+mod redis_outage;
+mod servers;
