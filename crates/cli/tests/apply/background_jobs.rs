@@ -286,7 +286,7 @@ async fn check_failing_job(house: &House) {
     let last = house.servers.last().expect("a server");
     let (api, shell) = (Api::of(last).await, Shell::of(ADE, last, &ada));
     wait_for_job(&api, DAILY, TIMEOUT, |job| job["status"] == "ok" && job["runs"] == 1).await;
-    let break_job = "ALTER TABLE days RENAME TO renamed";
+    let break_job = "ALTER TABLE daily_stats RENAME TO renamed";
     execute_sql(house, break_job, break_job).await;
     let make_due = async || {
         let due = |epoch: &str| format!("UPDATE jobs SET due_at = {epoch} WHERE name = '{DAILY}'");
@@ -296,7 +296,7 @@ async fn check_failing_job(house: &House) {
         make_due().await;
         let failed = wait_for_job(&api, DAILY, TIMEOUT, |job| job["failures"] == failures).await;
         assert_eq!(failed["status"], "failing", "{failed}");
-        assert!(text(&failed, "error").contains("days"), "{failed}");
+        assert!(text(&failed, "error").contains("daily_stats"), "{failed}");
         let moment = |field: &str| text(&failed, field).parse::<Timestamp>().expect("a time").as_second();
         assert!((moment("due_at") - moment("ended_at") - backoff_seconds).abs() <= 1, "{failed}");
         let listed = shell.says(&["jobs"]).await;
@@ -306,7 +306,7 @@ async fn check_failing_job(house: &House) {
         let line = format!("ade_job_failures{{job=\"{DAILY}\"}} {failures}");
         assert!(metrics.lines().any(|found| found == line), "{line} is missing in {metrics}");
     }
-    let repair_job = "ALTER TABLE renamed RENAME TO days";
+    let repair_job = "ALTER TABLE renamed RENAME TO daily_stats";
     execute_sql(house, repair_job, repair_job).await;
     make_due().await;
     let recovered = wait_for_job(&api, DAILY, TIMEOUT, |job| job["status"] == "ok").await;
