@@ -153,7 +153,7 @@ impl Guarded {
         &self.folder
     }
 
-    /// Number of log lines so far: a position for [`Self::wait_for_line_after`].
+    /// Number of log lines so far: a position for [`Self::wait_for_log_line_after`].
     #[must_use]
     pub fn mark(&self) -> usize {
         self.log.lock().count
@@ -228,13 +228,13 @@ impl Guarded {
         self.begin()
     }
 
-    /// Kills the server and waits for its exit; [`Self::begin`] starts it again.
+    /// Kills the server and waits for its exit; [`Self::spawn`] starts it again.
     pub fn kill(&self) -> Result<(), StartError> {
         self.signal(Signal::KILL)?;
         self.reap().map(drop)
     }
 
-    /// Waits until a server that got a stop signal has exited; [`Self::begin`] starts it again.
+    /// Waits until a server that got a stop signal has exited; [`Self::spawn`] starts it again.
     pub fn wait_for_end(&self) -> Result<(), StartError> {
         self.reap().map(drop)
     }

@@ -201,7 +201,7 @@ impl Person {
         Self { api: server.acting_with(&self.token), ..self.clone() }
     }
 
-    /// Creates a draft with the given fields; the others are as in [`task`].
+    /// Creates a draft with the given fields; the others are as in [`task_request`].
     pub async fn draft(&self, fields: Value) -> String {
         let created = self.post("/tasks", &task(fields)).await.expect(201);
         text(&created, "task_id")

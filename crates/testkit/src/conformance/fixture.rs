@@ -25,7 +25,7 @@ const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
 static NEXT_NAMESPACE: AtomicU64 = AtomicU64::new(0);
 
 pub(super) struct Fixture {
-    stage: Arc<dyn Stage>,
+    test_backend: Arc<dyn Stage>,
     pub(super) backend: Arc<dyn Coordination>,
     /// Part of every lock name and agent id of this scenario.
     pub(super) namespace: String,
@@ -44,9 +44,9 @@ impl Fixture {
     }
 
     pub(super) async fn with_settings(factory: &Opener, settings: Setting) -> Self {
-        let stage = factory(settings).await;
+        let test_backend = factory(settings).await;
         let namespace = format!("scenario{}", NEXT_NAMESPACE.fetch_add(1, Ordering::Relaxed));
-        Self { backend: stage.coordination(), stage, namespace }
+        Self { backend: test_backend.coordination(), test_backend, namespace }
     }
 
     /// A resource lock whose resource type is the namespace.
@@ -102,11 +102,11 @@ impl Fixture {
     }
 
     pub(super) async fn advance(&self, ms: u64) {
-        self.stage.pass(ms).await;
+        self.test_backend.pass(ms).await;
     }
 
     pub(super) fn has_manual_clock(&self) -> bool {
-        self.stage.passes_at_once()
+        self.test_backend.passes_at_once()
     }
 
     pub(super) async fn sweep(&self) -> Vec<Deadlock> {

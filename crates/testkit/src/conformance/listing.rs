@@ -181,8 +181,8 @@ async fn preserves_special_characters_in_names(factory: Opener) {
     };
     let mut events = fixture.backend.events();
     for name in [&lock, &task] {
-        let answer = fixture.command(name, LockCommand::Acquire(request.clone())).await;
-        assert!(matches!(answer.outcome, Outcome::Standing(Standing::Held(_))), "{answer:?}");
+        let reply = fixture.command(name, LockCommand::Acquire(request.clone())).await;
+        assert!(matches!(reply.outcome, Outcome::Standing(Standing::Held(_))), "{reply:?}");
         fixture.command(name, LockCommand::Acquire(fixture.request("ben", "1", Exclusive))).await;
         let view = fixture.backend.look(name.clone()).await.expect("a reply");
         assert_eq!(view.lock.as_str(), name.as_str());

@@ -1,6 +1,6 @@
 //! The conformance suite of the coordination port: scenarios that every backend must pass, through the port alone.
 //!
-//! A backend supplies a [`Stage`]: itself with the settings of a scenario, and a way to advance time. Scenarios advance by
+//! A backend supplies a [`TestBackend`]: itself with the settings of a scenario, and a way to advance time. Scenarios advance by
 //! short times, because a real server has to wait for them, and take long leases where none may expire meanwhile. Every
 //! scenario uses names of its own, so that all of them can share a server.
 
