@@ -1,46 +1,46 @@
-# The commands of this repository. `make help` lists them.
+# Commands of this repository. `make help` lists them.
 .DEFAULT_GOAL := help
 .PHONY: help run test deps lint unit docs soak fuzz-api bench bench-check deny servers clean
 
-# What measures peers is built apart from what is shipped, and so is the Python of the peers in Python.
+# The comparison with peers is built apart from the shipped binary, with a Python environment of its own.
 PEERS := $(or $(CARGO_TARGET_DIR),target)/peers
 PEERS_PYTHON := $(PEERS)/python/bin/python
 
-# Most of what tests do is to wait: for servers that start, for leases that end.
+# More threads than cores: tests mostly wait for servers to start and for leases to expire.
 TEST_THREADS := $(shell echo $$((2 * $$(nproc))))
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## Build and start the server with a demo organisation on http://127.0.0.1:8300, with its data in ./ade-data
-	@echo "building ade, which takes some minutes the first time; then it is served"
+run: ## Build and start the server with demo data on http://127.0.0.1:8300 (data folder: ./ade-data)
+	@echo "building ade (takes some minutes the first time), then starting the server"
 	@cargo run --locked -- serve --demo
 
-test: deps lint unit ## Install what is missing, then check everything: format, lints, all tests
+test: deps lint unit ## Install missing servers, then run all checks: format, lints, tests
 
-deps: ## Install the servers that the tests start (Debian; elsewhere it says what to install)
+deps: ## Install the servers that tests need (Debian; on other systems: print what to install)
 	@scripts/deps
 
-lint: ## Format, lints, and documentation without broken links
+lint: ## Check format, lints and documentation links
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
-unit: ## All tests, documentation examples included
+unit: ## Run all tests, including documentation examples
 	cargo test --workspace --locked -- --test-threads $(TEST_THREADS)
 
-docs: ## Write the generated references and fixtures anew
+docs: ## Regenerate the references and fixtures
 	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-catalog --test generated
 	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-server --test openapi fresh
 	ADE_UPDATE_DOCS=1 cargo test --quiet --locked -p ade-cli fresh
 
-soak: ## The long campaigns: the same randomised tests, many more rounds (ADE_SEED repeats a run)
+soak: ## Run the randomised tests with many more rounds (ADE_SEED repeats a run)
 	ADE_SOAK=1 cargo test --release --locked --workspace -- --nocapture --test-threads 1
 
-fuzz-api: deps ## The served API against its own description, for longer than `make test` does (ADE_SEED repeats a run)
+fuzz-api: deps ## Fuzz the HTTP API against its OpenAPI description, longer than `make test` (ADE_SEED repeats a run)
 	ADE_SOAK=1 cargo test --locked -p ade-cli --test api schemathesis -- --nocapture --test-threads 1
 
-bench: $(PEERS)/python/ready ## Measure locks, approvals and lifecycles on this machine, beside the bare minimum and beside peers
+bench: $(PEERS)/python/ready ## Measure locks, approvals and lifecycles on this machine, compared with baselines and peers
 	@scripts/deps bench
 	cargo run --quiet --locked --release -- bench locks
 	cargo run --quiet --locked -p ade-testkit -- redis -- \
@@ -54,7 +54,7 @@ bench: $(PEERS)/python/ready ## Measure locks, approvals and lifecycles on this 
 	cargo run --quiet --locked --release --manifest-path peers/Cargo.toml --target-dir $(PEERS) -- \
 		--python $(PEERS_PYTHON) --json $(PEERS)/peers.json
 
-bench-check: ## Format, lints and tests of what measures peers
+bench-check: ## Check format, lints and tests of peers/
 	@scripts/deps bench
 	cargo fmt --check --manifest-path peers/Cargo.toml
 	cargo clippy --all-targets --locked --manifest-path peers/Cargo.toml --target-dir $(PEERS) -- -D warnings
@@ -66,11 +66,11 @@ $(PEERS)/python/ready: peers/requirements.txt
 	$(PEERS_PYTHON) -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
-deny: ## Licences, bans and sources of dependencies (needs cargo-deny)
+deny: ## Check licences, bans and sources of dependencies (needs cargo-deny)
 	cargo deny check licenses bans sources
 
-servers: ## Throw-away Redis, Sentinel, Cluster and PostgreSQL by hand; Ctrl-D stops them
+servers: ## Start temporary Redis, Sentinel, Cluster and PostgreSQL servers; Ctrl-D stops them
 	@cargo run --quiet --locked -p ade-testkit -- redis sentinel cluster postgres
 
-clean: ## Remove what was built
+clean: ## Remove build output
 	cargo clean

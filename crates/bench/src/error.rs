@@ -1,10 +1,12 @@
-//! Why a measurement could not be made, and what to do next.
+//! Why a benchmark failed, and what to do next.
 
 use std::{fmt, io};
 
+use ade_store::{CoordinationError, DatabaseError};
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The arguments are wrong, or name something that must not be used for measurements.
+    /// The arguments are invalid, or name a server that benchmarks must not use.
     Input,
     /// A server, a file or a connection failed.
     Unavailable,
@@ -38,6 +40,24 @@ impl std::error::Error for BenchError {}
 
 impl From<io::Error> for BenchError {
     fn from(error: io::Error) -> Self {
+        Self::new(ErrorKind::Unavailable, error.to_string())
+    }
+}
+
+impl From<tokio::task::JoinError> for BenchError {
+    fn from(error: tokio::task::JoinError) -> Self {
+        Self::new(ErrorKind::Unavailable, error.to_string())
+    }
+}
+
+impl From<CoordinationError> for BenchError {
+    fn from(error: CoordinationError) -> Self {
+        Self::new(ErrorKind::Unavailable, error.to_string())
+    }
+}
+
+impl From<DatabaseError> for BenchError {
+    fn from(error: DatabaseError) -> Self {
         Self::new(ErrorKind::Unavailable, error.to_string())
     }
 }

@@ -1,17 +1,17 @@
-//! The measurements behind `ade bench`: locks, approvals and whole lifecycles, each beside the bare minimum in the same run.
+//! The benchmarks behind `ade bench`: locks, approvals and whole task lifecycles, each compared with a baseline in the same run.
 //!
-//! A report shows a missed aim as missed. Servers and data made for a measurement are removed however it ends.
+//! A report shows a missed aim as missed. Servers and data of a benchmark are removed however it ends.
 
 mod approvals;
 mod error;
+mod http_client;
 mod lifecycle;
-mod link;
 mod locks;
 mod machine;
 mod open_loop;
 mod report;
 mod samples;
-mod subject;
+mod server;
 
 use std::future::Future;
 
@@ -30,16 +30,15 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Locks, embedded or on Redis: latency, handover, heartbeats, deadlocks
+    /// Measure locks, embedded or on Redis: latency, handover, heartbeats, deadlocks
     Locks(locks::Args),
-    /// Approvals, embedded or on Redis and PostgreSQL: deciding, listing and searching with many tasks stored
+    /// Measure approvals, embedded or on Redis and PostgreSQL: decisions, lists and searches with many stored tasks
     Approvals(approvals::Args),
-    /// Whole lifecycles, embedded or on Redis and PostgreSQL: proposed, approved, applied, completed
+    /// Measure whole lifecycles, embedded or on Redis and PostgreSQL: create, submit, approve, apply, complete
     Lifecycle(lifecycle::Args),
 }
 
 impl Args {
-    /// Whether the report is wanted as JSON.
     #[must_use]
     pub fn is_json(&self) -> bool {
         match &self.command {
@@ -50,7 +49,7 @@ impl Args {
     }
 }
 
-/// Measures. A quick run is too small to judge by: its report has no verdicts.
+/// Runs a benchmark. A quick run is too small to judge, so its report has no verdicts.
 pub async fn run(args: Args) -> Result<Report, BenchError> {
     let report = match &args.command {
         Command::Locks(args) => locks::run(args).await?,
@@ -60,8 +59,8 @@ pub async fn run(args: Args) -> Result<Report, BenchError> {
     Ok(if report.quick { report.without_verdicts() } else { report })
 }
 
-/// Runs a measurement until it ends or a signal interrupts it. Dropping the future removes its servers and folders.
-async fn interruptible<T>(measurement: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
+/// Runs a benchmark until it ends or a signal interrupts it. Dropping the future removes its servers and folders.
+async fn interruptible<T>(benchmark: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
     let interrupted = || {
         let message = "interrupted; the server process and its data are removed";
         Err(BenchError::new(ErrorKind::Unavailable, message))
@@ -70,7 +69,7 @@ async fn interruptible<T>(measurement: impl Future<Output = Result<T, BenchError
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
     tokio::select! {
-        done = measurement => done,
+        result = benchmark => result,
         _ = interrupt.recv() => interrupted(),
         _ = terminate.recv() => interrupted(),
         _ = hangup.recv() => interrupted(),

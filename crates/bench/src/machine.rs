@@ -1,4 +1,4 @@
-//! Where figures were measured: without it they mean nothing.
+//! Description of the machine: figures mean nothing without it.
 
 use std::fs;
 
@@ -15,8 +15,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// What this machine says about itself.
-    pub(super) fn look() -> Self {
+    pub(super) fn detect() -> Self {
         let field = |file: &str, name: &str| {
             let text = fs::read_to_string(file).unwrap_or_default();
             let line = text.lines().find(|line| line.starts_with(name))?;
@@ -35,7 +34,6 @@ impl Machine {
         }
     }
 
-    /// In one line.
     #[must_use]
     pub fn line(&self) -> String {
         let Self { cpu, cores, memory_mib, kernel, ade_version, build } = self;

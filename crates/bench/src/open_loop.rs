@@ -1,7 +1,7 @@
-//! Load by the clock: requests start when their time has come, whether earlier ones were answered or not, and their
-//! latency counts from that time. A server that stalls is charged for everything that had to wait meanwhile.
+//! Open-loop load: requests are scheduled at a fixed rate, whether earlier ones were answered or not, and latency counts from
+//! the scheduled start. So a stall of the server counts for every request that it delays (no coordinated omission).
 //!
-//! The timers of the runtime know whole milliseconds only, so the beat comes from a timer of the kernel.
+//! The timers of the runtime have a resolution of milliseconds, so the schedule uses a timerfd.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,127 +14,126 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
 
-use super::link::Link;
+use super::http_client::Connection;
 use super::samples::Samples;
 use crate::error::{BenchError, ErrorKind};
 
-/// What a connection does when its time has come.
+/// What a connection does at each scheduled start.
 #[derive(Debug, Clone)]
-pub(super) enum Job {
-    /// Acquire a lock that is free, and release it.
+pub(super) enum Operation {
+    /// Acquire a free lock and release it.
     Lock,
-    /// The same number of requests, without a lock.
+    /// The same number of requests without locks.
     Health,
-    /// Approve the requests at these paths, one a turn.
+    /// Approve the requests at these paths, one per slot.
     Approve(Arc<[String]>),
 }
 
-/// What came of a load.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct LoadResult {
     pub(super) samples: Samples,
-    pub(super) took: Duration,
+    pub(super) elapsed: Duration,
 }
 
-/// A turn of a connection: its number, and when it should start.
-type Turn = (u64, Instant);
+/// A slot of the schedule: its number and its start.
+type Slot = (u64, Instant);
 
-/// Offers `rate` jobs a second for `seconds`, over all links in turn.
+/// Offers `rate` operations per second for `seconds`, over all connections in turn.
 pub(super) async fn offer(
-    links: &mut Vec<Link>,
-    job: Job,
+    connections: &mut Vec<Connection>,
+    operation: Operation,
     rate: u32,
     seconds: f64,
-) -> Result<Outcome, BenchError> {
+) -> Result<LoadResult, BenchError> {
     let count = u64::from(rate) * (seconds * 1_000.0) as u64 / 1_000;
-    let (mut turns, mut workers) = (Vec::new(), Vec::new());
-    for (number, link) in std::mem::take(links).into_iter().enumerate() {
+    let (mut senders, mut workers) = (Vec::new(), Vec::new());
+    for (number, connection) in std::mem::take(connections).into_iter().enumerate() {
         let (sender, receiver) = unbounded_channel();
-        turns.push(sender);
-        workers.push(tokio::spawn(work(number, link, job.clone(), receiver)));
+        senders.push(sender);
+        workers.push(tokio::spawn(work(number, connection, operation.clone(), receiver)));
     }
-    let beat = Duration::from_secs(1) / rate.max(1);
-    let mut beats = Beats::start(beat).map_err(|error| cannot(&error))?;
+    let interval = Duration::from_secs(1) / rate.max(1);
+    let mut ticker = Ticker::start(interval).map_err(|error| failed(&error))?;
     let began = Instant::now();
-    let mut done: u64 = 0;
-    while done < count {
-        let due = (done + beats.next().await.map_err(|error| cannot(&error))?).min(count);
-        for turn in done..due {
-            let start = began + beat * u32::try_from(turn + 1).unwrap_or(u32::MAX);
-            let worker = usize::try_from(turn).unwrap_or_default() % turns.len().max(1);
-            if let Some(worker) = turns.get(worker) {
-                // A connection that ended early tells why below.
-                let _ = worker.send((turn, start));
+    let mut scheduled: u64 = 0;
+    while scheduled < count {
+        let due = (scheduled + ticker.next().await.map_err(|error| failed(&error))?).min(count);
+        for slot in scheduled..due {
+            let start = began + interval * u32::try_from(slot + 1).unwrap_or(u32::MAX);
+            let worker = usize::try_from(slot).unwrap_or_default() % senders.len().max(1);
+            if let Some(sender) = senders.get(worker) {
+                // If the worker has failed, its error is returned below.
+                let _ = sender.send((slot, start));
             }
         }
-        done = due;
+        scheduled = due;
     }
-    drop(turns);
-    let mut outcome = Outcome::default();
+    drop(senders);
+    let mut result = LoadResult::default();
     for worker in workers {
-        let (link, samples) = worker.await.map_err(|error| cannot(&error))??;
-        links.push(link);
-        outcome.samples.append(samples);
+        let (connection, samples) = worker.await??;
+        connections.push(connection);
+        result.samples.append(samples);
     }
-    outcome.took = began.elapsed();
-    Ok(outcome)
+    result.elapsed = began.elapsed();
+    Ok(result)
 }
 
-/// One connection: the first request of a turn is measured, a second is part of the load.
+/// Serves one connection. The first request of a slot is measured, the second is only load.
 async fn work(
     number: usize,
-    mut link: Link,
-    job: Job,
-    mut turns: UnboundedReceiver<Turn>,
-) -> Result<(Link, Samples), BenchError> {
+    mut connection: Connection,
+    operation: Operation,
+    mut slots: UnboundedReceiver<Slot>,
+) -> Result<(Connection, Samples), BenchError> {
     let mut samples = Samples::default();
-    while let Some((turn, start)) = turns.recv().await {
-        match &job {
-            Job::Lock => {
-                let lock = format!("resource:bench:{}", turn % 10_000);
-                let ask = format!(r#"{{"agent_id":"bench-{number}","locks":[{{"lock":"{lock}"}}]}}"#);
-                let granted = link.post("/api/v1/locks/acquire", ask).await?;
+    while let Some((slot, start)) = slots.recv().await {
+        match &operation {
+            Operation::Lock => {
+                let lock = format!("resource:bench:{}", slot % 10_000);
+                let acquire = format!(r#"{{"agent_id":"bench-{number}","locks":[{{"lock":"{lock}"}}]}}"#);
+                let granted = connection.post("/api/v1/locks/acquire", acquire).await?;
                 samples.add(start.elapsed());
-                let token = granted.expect(200)?.token()?;
-                let back = format!(
+                let token = granted.expect(200)?.find_fencing_token()?;
+                let release = format!(
                     r#"{{"agent_id":"bench-{number}","locks":[{{"lock":"{lock}","fencing_token":{token}}}]}}"#
                 );
-                link.post("/api/v1/locks/release", back).await?.expect(200)?;
+                connection.post("/api/v1/locks/release", release).await?.expect(200)?;
             }
-            Job::Health => {
-                let answer = link.get("/healthz").await?;
+            Operation::Health => {
+                let response = connection.get("/healthz").await?;
                 samples.add(start.elapsed());
-                answer.expect(200)?;
-                link.get("/healthz").await?.expect(200)?;
+                response.expect(200)?;
+                connection.get("/healthz").await?.expect(200)?;
             }
-            Job::Approve(paths) => {
-                let path = usize::try_from(turn).ok().and_then(|turn| paths.get(turn));
-                let path = path.ok_or_else(|| cannot(&"there are fewer requests than turns"))?;
-                let answer = link.post(path, "{}").await?;
+            Operation::Approve(paths) => {
+                let path = usize::try_from(slot).ok().and_then(|slot| paths.get(slot));
+                let path = path.ok_or_else(|| failed(&"there are fewer approvals than slots"))?;
+                let response = connection.post(path, "{}").await?;
                 samples.add(start.elapsed());
-                answer.expect(200)?;
+                response.expect(200)?;
             }
         }
     }
-    Ok((link, samples))
+    Ok((connection, samples))
 }
 
-/// A timer that beats steadily, and tells how many beats were missed.
-struct Beats(AsyncFd<OwnedFd>);
+/// A periodic timer that counts missed ticks.
+struct Ticker(AsyncFd<OwnedFd>);
 
-impl Beats {
-    fn start(every: Duration) -> std::io::Result<Self> {
+impl Ticker {
+    fn start(interval: Duration) -> std::io::Result<Self> {
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        let every = Timespec { tv_sec: 0, tv_nsec: every.subsec_nanos().into() };
-        let pace = Itimerspec { it_interval: every, it_value: every };
-        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &pace)?;
-        #[expect(deprecated, reason = "the other way is unsafe; an OwnedFd keeps what that one must promise")]
+        let interval = Timespec { tv_sec: 0, tv_nsec: interval.subsec_nanos().into() };
+        let schedule = Itimerspec { it_interval: interval, it_value: interval };
+        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &schedule)?;
+        #[expect(deprecated, reason = "the replacement is unsafe; an OwnedFd fulfils its contract")]
         let timer = AsyncFd::new(timer)?;
         Ok(Self(timer))
     }
 
-    /// Waits for the next beat; how many there were since the last one.
+    /// Waits for the next tick; returns the number of ticks since the last call.
     async fn next(&mut self) -> std::io::Result<u64> {
         loop {
             let mut ready = self.0.readable().await?;
@@ -148,6 +147,6 @@ impl Beats {
     }
 }
 
-fn cannot(error: &dyn std::fmt::Display) -> BenchError {
-    BenchError::new(ErrorKind::Unavailable, format!("cannot make load: {error}"))
+fn failed(error: &dyn std::fmt::Display) -> BenchError {
+    BenchError::new(ErrorKind::Unavailable, format!("cannot generate load: {error}"))
 }

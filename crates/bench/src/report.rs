@@ -1,11 +1,10 @@
-//! Results: rows with what was measured, the aim, and an honest verdict; as a table or as JSON.
+//! The report of a benchmark: rows of figures, each with its aim and verdict. Serialised for `--json`.
 
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::machine::Machine;
 
-/// Whether an aim was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -15,7 +14,6 @@ pub enum Verdict {
     NotJudged,
 }
 
-/// A measured figure and what it should be.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
     pub name: String,
@@ -30,14 +28,13 @@ pub struct Figure {
     pub ratio: Option<Ratio>,
 }
 
-/// The figure compared with another one of the same run.
+/// A figure relative to another figure of the same run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Ratio {
     pub value: f64,
     pub to: String,
 }
 
-/// One row of the speed table.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     pub row: &'static str,
@@ -46,7 +43,6 @@ pub struct Row {
     pub details: Value,
 }
 
-/// Everything that was measured.
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub machine: Machine,
@@ -56,19 +52,16 @@ pub struct Report {
 }
 
 impl Figure {
-    /// A figure that should be below its aim.
-    pub(super) fn aim(name: impl Into<String>, value: f64, unit: &'static str, below: f64) -> Self {
-        let verdict = if value < below { Verdict::Met } else { Verdict::Missed };
-        Self { aim_below: Some(below), verdict, ..Self::plain(name, value, unit) }
+    pub(super) fn below(name: impl Into<String>, value: f64, unit: &'static str, aim: f64) -> Self {
+        let verdict = if value < aim { Verdict::Met } else { Verdict::Missed };
+        Self { aim_below: Some(aim), verdict, ..Self::plain(name, value, unit) }
     }
 
-    /// A figure that should reach its aim.
-    pub(super) fn at_least(name: impl Into<String>, value: f64, unit: &'static str, least: f64) -> Self {
-        let verdict = if value >= least { Verdict::Met } else { Verdict::Missed };
-        Self { aim_at_least: Some(least), verdict, ..Self::plain(name, value, unit) }
+    pub(super) fn at_least(name: impl Into<String>, value: f64, unit: &'static str, aim: f64) -> Self {
+        let verdict = if value >= aim { Verdict::Met } else { Verdict::Missed };
+        Self { aim_at_least: Some(aim), verdict, ..Self::plain(name, value, unit) }
     }
 
-    /// A figure without an aim.
     pub(super) fn plain(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
         let (aim_below, aim_at_least) = (None, None);
         Self {
@@ -82,15 +75,15 @@ impl Figure {
         }
     }
 
-    /// Compared with another figure.
-    pub(super) fn against(mut self, other: f64, to: impl Into<String>) -> Self {
-        self.ratio = (other > 0.0).then(|| Ratio { value: self.value / other, to: to.into() });
+    /// Adds the ratio to another figure.
+    pub(super) fn relative_to(mut self, other: f64, reference: impl Into<String>) -> Self {
+        self.ratio = (other > 0.0).then(|| Ratio { value: self.value / other, to: reference.into() });
         self
     }
 }
 
 impl Report {
-    /// A run too small to judge must not look like a judgement.
+    /// For runs that are too small to judge.
     pub(super) fn without_verdicts(mut self) -> Self {
         let figures = self.rows.iter_mut().flat_map(|row| &mut row.figures);
         figures.for_each(|figure| figure.verdict = Verdict::NotJudged);

@@ -1,4 +1,4 @@
-//! Latencies that were measured, all of them: quantiles are exact.
+//! Latency samples. All of them are kept, so that quantiles are exact.
 
 use serde::Serialize;
 use std::time::Duration;
@@ -6,7 +6,6 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub(super) struct Samples(Vec<Duration>);
 
-/// What there is to say about latencies, in milliseconds.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Latencies {
     pub(super) count: usize,
@@ -40,7 +39,7 @@ impl Samples {
         }
     }
 
-    /// The latency that so many thousandths of the sorted samples do not exceed.
+    /// The smallest sample that at least this share of the samples does not exceed. The samples must be sorted.
     fn quantile(&self, thousandths: usize) -> f64 {
         let rank = (self.0.len() * thousandths).div_ceil(1_000);
         self.0.get(rank.saturating_sub(1)).map_or(0.0, |latency| latency.as_secs_f64() * 1_000.0)
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_samples_that_the_share_does_not_exceed() {
+    fn quantiles_are_exact_samples() {
         let mut samples = Samples::default();
         for ms in (1..=1_000).rev() {
             samples.add(Duration::from_millis(ms));
@@ -60,9 +59,9 @@ mod tests {
         let all = samples.latencies();
         assert_eq!((all.count, all.p50_ms, all.p99_ms), (1_000, 500.0, 990.0));
         assert_eq!((all.p99_9_ms, all.max_ms), (999.0, 1_000.0));
-        let mut one = Samples::default();
-        one.add(Duration::from_millis(7));
-        assert_eq!(one.latencies().p50_ms, 7.0);
+        let mut single = Samples::default();
+        single.add(Duration::from_millis(7));
+        assert_eq!(single.latencies().p50_ms, 7.0);
         assert_eq!(Samples::default().latencies().max_ms, 0.0);
     }
 }

@@ -1,7 +1,7 @@
-//! A clock that stands still until a test moves it.
+//! A clock that only a test moves.
 //!
-//! Code under test takes the time as an argument or a closure ([`ManualClock::reader`]); a thread that waits for a time
-//! is woken when the test gets there, so that no test ever sleeps.
+//! Code under test takes the time as an argument or a closure ([`ManualClock::reader`]). A thread that waits for a time
+//! wakes when the test advances to it, so that no test sleeps.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,32 +9,30 @@ use std::time::Duration;
 use ade_domain::{Clock, Moment};
 use jiff::{SignedDuration, Timestamp};
 
-/// A clock in the test's hands; clones show the same time.
+/// Clones share the same time.
 #[derive(Debug, Clone)]
 pub struct ManualClock {
     shared: Arc<(Mutex<Timestamp>, Condvar)>,
 }
 
 impl ManualClock {
-    /// A clock that shows `start`.
     #[must_use]
     pub fn new(start: Timestamp) -> Self {
         Self { shared: Arc::new((Mutex::new(start), Condvar::new())) }
     }
 
-    /// The time it shows.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         *self.lock()
     }
 
-    /// The same as a closure, to be injected.
+    /// [`Self::now`] as a closure, to be injected.
     pub fn reader(&self) -> impl Fn() -> Timestamp + Clone + Send + Sync + 'static {
         let clock = self.clone();
         move || clock.now()
     }
 
-    /// Moves it forward and wakes whoever waited for that; stops at the end of time.
+    /// Moves the clock forward, at most to the end of time, and wakes waiting threads.
     pub fn advance(&self, by: Duration) {
         let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
         let mut now = self.lock();
@@ -43,13 +41,13 @@ impl ManualClock {
         self.shared.1.notify_all();
     }
 
-    /// Sets it to any time, also backwards: clocks do step.
+    /// Sets any time, also an earlier one: real clocks step back.
     pub fn set(&self, to: Timestamp) {
         *self.lock() = to;
         self.shared.1.notify_all();
     }
 
-    /// Blocks until it shows `time` or later.
+    /// Blocks until the clock shows `time` or later.
     pub fn wait_until(&self, time: Timestamp) {
         let now = self.lock();
         drop(self.shared.1.wait_while(now, |now| *now < time).unwrap_or_else(PoisonError::into_inner));
@@ -74,19 +72,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_moves_only_when_told_and_wakes_who_waited() {
+    fn advances_manually_and_wakes_waiters() {
         let clock = ManualClock::new(Timestamp::UNIX_EPOCH);
         let read = clock.reader();
-        let (told, heard) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let waiter = clock.clone();
         let thread = thread::spawn(move || {
             waiter.wait_until(Timestamp::from_second(30).expect("valid"));
-            told.send(waiter.now()).expect("the test listens");
+            sender.send(waiter.now()).expect("the test receives");
         });
         clock.advance(Duration::from_secs(29));
-        assert_eq!(heard.try_recv(), Err(mpsc::TryRecvError::Empty));
+        assert_eq!(receiver.try_recv(), Err(mpsc::TryRecvError::Empty));
         clock.advance(Duration::from_secs(1));
-        assert_eq!(heard.recv(), Ok(read()));
+        assert_eq!(receiver.recv(), Ok(read()));
         thread.join().expect("no panic");
         clock.set(Timestamp::UNIX_EPOCH);
         assert_eq!(read(), Timestamp::UNIX_EPOCH);

@@ -1,4 +1,4 @@
-//! How much a randomised test does: little in `make test`, much in `make soak`. Every run can be repeated by its seed.
+//! Size and seed of randomised tests: small in `make test`, large in `make soak`. Every run can be repeated by its seed.
 
 use std::process::Command;
 use std::sync::OnceLock;
@@ -12,14 +12,14 @@ const FALLBACK_SEED: u64 = 20_261_115;
 
 /// The first number in normal runs, the second if the variable `ADE_SOAK` is set.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "this is the edge where the effort of tests is configured")]
+#[expect(clippy::disallowed_methods, reason = "tests are configured here by environment variables")]
 pub fn rounds(normal: u64, soak: u64) -> u64 {
     if env::var_os("ADE_SOAK").is_some() { soak } else { normal }
 }
 
 /// The seed of randomised tests: `ADE_SEED`, or the commit, so that each commit is tested with another one.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "this is the edge where the effort of tests is configured")]
+#[expect(clippy::disallowed_methods, reason = "tests are configured here by environment variables")]
 pub fn seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     *SEED.get_or_init(|| {
@@ -31,7 +31,7 @@ pub fn seed() -> u64 {
 }
 
 /// Seeds that found a bug once, then the seed of this run. `ADE_SEED` alone where it is set.
-#[expect(clippy::disallowed_methods, reason = "this is the edge where the effort of tests is configured")]
+#[expect(clippy::disallowed_methods, reason = "tests are configured here by environment variables")]
 pub fn seeds(regressions: &[u64]) -> impl Iterator<Item = u64> + use<> {
     let known = if env::var_os("ADE_SEED").is_some() { Vec::new() } else { regressions.to_vec() };
     known.into_iter().chain(iter::once_with(seed))

@@ -1,9 +1,8 @@
-//! Dev only: what tests stand on. Real Redis, Redis with Sentinel, Redis Cluster and PostgreSQL, started from the
-//! installed binaries, and ADE's own server, started from its binary, on free ports in temporary folders; an injected clock; committed references that must be fresh; one
-//! suite that every backend of a port must pass.
+//! Test support, dev only: real servers (Redis standalone, with Sentinel and as a cluster, PostgreSQL, ADE itself) on free
+//! ports in temporary folders, a manual clock, checks of generated files, and the conformance suite of coordination backends.
 //!
-//! Invariants: a server that is found running is never used; a server that was started is always stopped and its folder
-//! removed, also when the test that started it is killed ([`guard`]); nothing here reaches the shipped binary.
+//! Invariants: a server that happens to run is never used; a started server is always stopped and its folder removed, also
+//! when its test is killed ([`guard`]); nothing here reaches the shipped binary.
 
 mod error;
 mod process;

@@ -1,6 +1,6 @@
-//! `ade-servers redis sentinel cluster postgres`: throw-away servers by hand. Prints one line per server (kind and URL)
-//! and one per process (`pid`, `guardian`, `folder`), then runs until standard input closes or it is killed.
-//! `ade-servers redis -- COMMAND …` prints nothing and runs a command beside them, which finds each URL in a variable: `REDIS`.
+//! `ade-servers redis sentinel cluster postgres` starts temporary servers. It prints one line per server (kind and URL) and
+//! one per process (`pid`, `guardian`, `folder`), then runs until standard input closes or it is killed.
+//! `ade-servers redis -- COMMAND …` prints nothing and runs the command with each URL in a variable, such as `REDIS`.
 
 use std::io::{self, Read, Write};
 use std::process::{Command, ExitCode};
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
         Err(error) => {
-            // If standard error is gone there is nobody left to tell.
+            // Nothing can be done if standard error is closed.
             let _ = writeln!(io::stderr(), "error: {error}");
             ExitCode::FAILURE
         }
@@ -65,7 +65,7 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
         return Err(USAGE.into());
     }
     if let Some(program) = args.next() {
-        return run_beside(&kinds, &program, args);
+        return run_command(&kinds, &program, args);
     }
     let mut servers = Vec::new();
     let mut out = io::stdout().lock();
@@ -84,7 +84,7 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run_beside(
+fn run_command(
     kinds: &[String],
     program: &str,
     args: impl Iterator<Item = String>,

@@ -1,8 +1,8 @@
-//! Ports for servers, for many tests in many processes at the same time.
+//! Ports for test servers of many processes at the same time.
 //!
-//! Asking the system for a free port and giving it to a server later is a race. Here a port is claimed by locking a file
-//! named after it, which every process of the same user respects and which a dying process gives back; and it lies below the
-//! range from which the system picks ports for outgoing connections.
+//! To ask the system for a free port and pass it to a server later is a race. Here a port is claimed by locking a file that
+//! is named after it; the lock ends with its process. The ports are below the range that the system uses for outgoing
+//! connections.
 
 use std::fs::{self, File, TryLockError};
 use std::net::TcpListener;
@@ -13,10 +13,10 @@ use rustix::process::geteuid;
 
 use crate::error::StartError;
 
-const FIRST: u32 = 20_000;
-const COUNT: u32 = 10_000;
+const FIRST_PORT: u32 = 20_000;
+const PORT_COUNT: u32 = 10_000;
 
-/// A port that no other test has, while this lives.
+/// A port that is reserved until this value is dropped.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -24,16 +24,18 @@ pub struct Port {
 }
 
 impl Port {
-    /// Claims a port of the loopback interface that nobody listens on.
+    /// Claims a loopback port that nobody listens on.
     pub fn claim() -> Result<Self, StartError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let folder = folder();
-        fs::create_dir_all(&folder).map_err(StartError::system("make the folder of claimed ports"))?;
-        // Processes begin at different places, so that they rarely meet.
+        fs::create_dir_all(&folder).map_err(StartError::system("create the folder of claimed ports"))?;
+        // Processes start at different ports, so that they rarely collide.
         let start = std::process::id().wrapping_mul(97);
-        for _ in 0..COUNT {
+        for _ in 0..PORT_COUNT {
             let step = NEXT.fetch_add(1, Ordering::Relaxed);
-            let Ok(number) = u16::try_from(FIRST + start.wrapping_add(step) % COUNT) else { continue };
+            let Ok(number) = u16::try_from(FIRST_PORT + start.wrapping_add(step) % PORT_COUNT) else {
+                continue;
+            };
             let claim =
                 File::create(folder.join(number.to_string())).map_err(StartError::system("claim a port"))?;
             match claim.try_lock() {
@@ -49,14 +51,13 @@ impl Port {
         Err(StartError::system("claim a port")(std::io::ErrorKind::AddrInUse.into()))
     }
 
-    /// Its number.
     #[must_use]
     pub fn number(&self) -> u16 {
         self.number
     }
 }
 
-/// Where this user's claims lie; the files stay, empty, for the next claim.
+/// The folder of this user's claims. The empty files stay for later claims.
 fn folder() -> PathBuf {
     std::env::temp_dir().join(format!("ade-test-ports-{}", geteuid()))
 }
@@ -66,12 +67,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claimed_port_is_nobody_else_s_until_it_is_given_back() {
+    fn claimed_port_is_locked_until_dropped() {
         let port = Port::claim().expect("claimed");
         let file = folder().join(port.number().to_string());
-        let again = || File::open(&file).expect("the claim is a file").try_lock();
-        assert!(matches!(again(), Err(TryLockError::WouldBlock)));
+        let try_lock = || File::open(&file).expect("the claim is a file").try_lock();
+        assert!(matches!(try_lock(), Err(TryLockError::WouldBlock)));
         drop(port);
-        again().expect("given back");
+        try_lock().expect("released");
     }
 }

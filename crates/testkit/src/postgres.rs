@@ -1,4 +1,4 @@
-//! A PostgreSQL of one's own: new data folder, free port, no durability (it is thrown away).
+//! A PostgreSQL server for one test: new data folder, free port, no durability.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,7 +16,6 @@ const READY: &str = "database system is ready to accept connections";
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const PACKAGE: &str = "postgresql";
 
-/// A running PostgreSQL.
 #[derive(Debug)]
 pub struct Postgres {
     process: Guarded,
@@ -24,12 +23,12 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Starts one and waits until it answers.
+    /// Starts a server and waits until it accepts connections.
     pub fn start() -> Result<Self, StartError> {
         Self::start_with(&[])
     }
 
-    /// The same with more settings, which win over those here: `["max_connections=1000"]`.
+    /// Starts a server with settings that override the defaults here: `["max_connections=1000"]`.
     pub fn start_with(settings: &[&str]) -> Result<Self, StartError> {
         let owner = unprivileged_user()?;
         let (initdb, postgres) = (binary("initdb")?, binary("postgres")?);
@@ -49,7 +48,7 @@ impl Postgres {
         );
         let mut argv = drop_privileges;
         argv.extend([&postgres, "-D", "data", "-k", "", "-p", &number].map(str::to_owned));
-        let usual = [
+        let defaults = [
             "listen_addresses=127.0.0.1",
             "fsync=off",
             "synchronous_commit=off",
@@ -57,7 +56,7 @@ impl Postgres {
             "max_connections=200",
             "log_destination=stderr",
         ];
-        for setting in usual.iter().chain(settings) {
+        for setting in defaults.iter().chain(settings) {
             argv.extend(["-c".to_owned(), (*setting).to_owned()]);
         }
         let name = "PostgreSQL".to_owned();
@@ -67,24 +66,22 @@ impl Postgres {
         Ok(Self { process, port })
     }
 
-    /// URL of a database.
     #[must_use]
     pub fn url(&self, database: &str) -> String {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port.number())
     }
 
-    /// Makes a database and returns its URL: one for each test keeps tests apart.
+    /// Creates a database and returns its URL. Each test uses its own.
     pub fn create_database(&self, name: &str) -> Result<String, StartError> {
         self.run("createdb", &[name])?;
         Ok(self.url(name))
     }
 
-    /// Runs SQL with psql and returns what it prints, unaligned and without titles.
+    /// Runs SQL with psql and returns its output, unaligned and without headers.
     pub fn psql(&self, database: &str, sql: &str) -> Result<String, StartError> {
         self.run("psql", &["--no-psqlrc", "-qAt", "-v", "ON_ERROR_STOP=1", "-d", database, "-c", sql])
     }
 
-    /// Its process, for signals.
     #[must_use]
     pub fn process(&self) -> &Guarded {
         &self.process
@@ -95,7 +92,7 @@ impl Postgres {
         let output = Command::new(binary(tool)?)
             .args(["-h", "127.0.0.1", "-p", &port, "-U", "postgres", "--no-password"])
             .args(arguments)
-            // The tools would listen to PGHOST and its kin.
+            // The tools would read PGHOST and similar variables.
             .env_clear()
             .output()
             .map_err(StartError::system(format!("run {tool}")))?;
@@ -107,7 +104,7 @@ impl Postgres {
     }
 }
 
-/// Debian keeps the server's programs out of the path, in a folder per version: the newest wins.
+/// Debian installs the programs outside PATH, in a folder per version. The newest version is used.
 fn binary(name: &str) -> Result<String, StartError> {
     let mut versions: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")
         .into_iter()
@@ -122,17 +119,17 @@ fn binary(name: &str) -> Result<String, StartError> {
     program(name, PACKAGE, &folders)
 }
 
-/// PostgreSQL refuses to run as root: there it runs as the user that its package makes.
+/// PostgreSQL refuses to run as root, so root starts it as the user that its package creates.
 fn unprivileged_user() -> Result<Option<(u32, u32)>, StartError> {
     if !geteuid().is_root() {
         return Ok(None);
     }
     let users = fs::read_to_string("/etc/passwd").map_err(StartError::system("read /etc/passwd"))?;
-    let of = |name: &str| {
+    let ids_of = |name: &str| {
         let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
         let mut numbers = line.split(':').skip(2).map(str::parse);
         Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
     };
     let missing = || StartError::Missing { program: "the user postgres".into(), package: PACKAGE };
-    of("postgres").or_else(|| of("nobody")).map(Some).ok_or_else(missing)
+    ids_of("postgres").or_else(|| ids_of("nobody")).map(Some).ok_or_else(missing)
 }

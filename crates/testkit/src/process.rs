@@ -1,4 +1,4 @@
-//! Foreign processes: finding installed programs, waiting for an end.
+//! Other processes: finds installed programs, waits for exits.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::StartError;
 
-/// Waits until a process, of whatever parent, has ended. Returns false if it still lives after `timeout`.
+/// Waits until a process, which need not be a child, has exited. Returns false if it still runs after `timeout`.
 pub fn wait_for_exit(pid: i32, timeout: Option<Duration>) -> std::io::Result<bool> {
     let Some(pid) = Pid::from_raw(pid) else { return Ok(true) };
     match pidfd_open(pid, PidfdFlags::empty()) {
@@ -31,9 +31,8 @@ pub(crate) fn wait_for_end(process: &OwnedFd, timeout: Option<Duration>) -> std:
     }
 }
 
-/// The full path of an installed program.
 pub(crate) fn program(name: &str, package: &'static str, folders: &[PathBuf]) -> Result<String, StartError> {
-    #[expect(clippy::disallowed_methods, reason = "the test kit is an edge: it looks for installed programs")]
+    #[expect(clippy::disallowed_methods, reason = "installed programs are found by PATH")]
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(folders.iter().cloned())

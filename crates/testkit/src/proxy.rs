@@ -1,4 +1,4 @@
-//! A line to a PostgreSQL that can be cut: for good, for a while, or at the very COMMIT whose answer somebody waits for.
+//! A TCP proxy to PostgreSQL that injects faults: it disconnects clients, or drops a COMMIT or its response.
 
 #![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
 
@@ -8,41 +8,37 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-const BUFFER: usize = 65_536;
-/// How a simple query that commits looks on the wire.
+const BUFFER_SIZE: usize = 65_536;
+/// A COMMIT as a simple query on the wire.
 const COMMIT: &[u8] = b"COMMIT\0";
 
-/// What happens to the next COMMIT that comes along.
+/// What happens to the next COMMIT. The connection is closed in both cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// It arrives, and its answer does not.
+    /// The server commits, but the client gets no response.
     Answer,
-    /// It does not arrive.
+    /// The server never gets the COMMIT.
     Question,
 }
 
-/// How the line is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Line {
-    /// Nobody gets through.
-    is_away: bool,
-    /// What happens to the next COMMIT.
-    cut: Option<Cut>,
-    /// Nobody gets through after that.
-    for_long: bool,
-    /// Its owner does not need it any more.
-    is_gone: bool,
+struct ProxyState {
+    is_disconnected: bool,
+    next_fault: Option<Cut>,
+    /// Whether the proxy stays disconnected after the fault.
+    disconnect_after_fault: bool,
+    is_dropped: bool,
 }
 
-/// The line; it is gone when this is dropped.
+/// Dropping it closes all connections.
 #[derive(Debug)]
 pub struct Proxy {
     url: String,
-    line: watch::Sender<Line>,
+    state: watch::Sender<ProxyState>,
 }
 
 impl Proxy {
-    /// A line to the server and the database of a URL.
+    /// Starts a proxy to the server and database of a URL.
     pub async fn start(url: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
@@ -50,98 +46,107 @@ impl Proxy {
         let (server, database) = rest.split_once('/').expect("a database");
         let url = format!("{head}127.0.0.1:{port}/{database}");
         let server = format!("127.0.0.1:{server}");
-        let (line, _) = watch::channel(Line { is_away: false, cut: None, for_long: false, is_gone: false });
-        let accepting = line.clone();
+        let (state, _) = watch::channel(ProxyState {
+            is_disconnected: false,
+            next_fault: None,
+            disconnect_after_fault: false,
+            is_dropped: false,
+        });
+        let shared = state.clone();
         tokio::spawn(async move {
             let accept = async {
                 while let Ok((client, _)) = listener.accept().await {
-                    if !accepting.borrow().is_away {
-                        tokio::spawn(pass(client, server.clone(), accepting.clone()));
+                    if !shared.borrow().is_disconnected {
+                        tokio::spawn(serve(client, server.clone(), shared.clone()));
                     }
                 }
             };
-            let mut gone = accepting.subscribe();
+            let mut changes = shared.subscribe();
             tokio::select! {
                 () = accept => {}
-                _ = gone.wait_for(|line| line.is_gone) => {}
+                _ = changes.wait_for(|state| state.is_dropped) => {}
             }
         });
-        Self { url, line }
+        Self { url, state }
     }
 
-    /// The URL of the same database by this line.
+    /// The URL of the same database through the proxy.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Cuts the next COMMIT; `for_long`: nobody gets through afterwards.
-    pub fn cut(&self, cut: Cut, for_long: bool) {
-        self.line.send_modify(|line| (line.cut, line.for_long) = (Some(cut), for_long));
+    /// Injects a fault at the next COMMIT. With `stay_disconnected` no client can connect afterwards.
+    pub fn cut(&self, fault: Cut, stay_disconnected: bool) {
+        self.state.send_modify(|state| {
+            (state.next_fault, state.disconnect_after_fault) = (Some(fault), stay_disconnected);
+        });
     }
 
-    /// Waits until the COMMIT that was to be cut has been.
+    /// Waits until the fault has happened.
     pub async fn was_cut(&self) {
-        let mut line = self.line.subscribe();
-        line.wait_for(|line| line.cut.is_none()).await.expect("the line is there");
+        let mut state = self.state.subscribe();
+        state.wait_for(|state| state.next_fault.is_none()).await.expect("the proxy runs");
     }
 
-    /// Nobody gets through any more.
+    /// Closes all connections and accepts no new ones.
     pub fn go_away(&self) {
-        self.line.send_modify(|line| line.is_away = true);
+        self.state.send_modify(|state| state.is_disconnected = true);
     }
 
-    /// Everybody gets through again.
+    /// Accepts connections again.
     pub fn come_back(&self) {
-        self.line.send_modify(|line| line.is_away = false);
+        self.state.send_modify(|state| state.is_disconnected = false);
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.line.send_modify(|line| (line.is_away, line.is_gone) = (true, true));
+        self.state.send_modify(|state| (state.is_disconnected, state.is_dropped) = (true, true));
     }
 }
 
-/// One connection, until somebody hangs up or it is cut.
-async fn pass(client: TcpStream, server: String, line: watch::Sender<Line>) {
-    let mut away = line.subscribe();
+/// Serves one connection until either side closes it or a fault does.
+async fn serve(client: TcpStream, server: String, state: watch::Sender<ProxyState>) {
+    let mut changes = state.subscribe();
     tokio::select! {
-        // Whoever hangs up needs no reason.
-        _ = both_ways(client, &server, &line) => {}
-        _ = away.wait_for(|line| line.is_away) => {}
+        // Errors close the connection like an end of file.
+        _ = forward(client, &server, &state) => {}
+        _ = changes.wait_for(|state| state.is_disconnected) => {}
     }
 }
 
-async fn both_ways(mut client: TcpStream, server: &str, line: &watch::Sender<Line>) -> io::Result<()> {
+async fn forward(mut client: TcpStream, server: &str, state: &watch::Sender<ProxyState>) -> io::Result<()> {
     let mut server = TcpStream::connect(server).await?;
-    let (mut asked, mut answered) = (vec![0; BUFFER], vec![0; BUFFER]);
+    let (mut from_client, mut from_server) = (vec![0; BUFFER_SIZE], vec![0; BUFFER_SIZE]);
     loop {
         tokio::select! {
-            read = client.read(&mut asked) => {
-                let asked = asked.get(..read?).unwrap_or_default();
-                if asked.is_empty() {
+            read = client.read(&mut from_client) => {
+                let bytes = from_client.get(..read?).unwrap_or_default();
+                if bytes.is_empty() {
                     return Ok(());
                 }
-                let is_commit = asked.windows(COMMIT.len()).any(|bytes| bytes == COMMIT);
-                let cut = line.borrow().cut.filter(|_| is_commit);
-                if cut != Some(Cut::Question) {
-                    server.write_all(asked).await?;
+                let is_commit = bytes.windows(COMMIT.len()).any(|window| window == COMMIT);
+                let fault = state.borrow().next_fault.filter(|_| is_commit);
+                if fault != Some(Cut::Question) {
+                    server.write_all(bytes).await?;
                 }
-                if cut == Some(Cut::Answer) && server.read(&mut answered).await? == 0 {
+                if fault == Some(Cut::Answer) && server.read(&mut from_server).await? == 0 {
                     return Ok(());
                 }
-                if cut.is_some() {
-                    line.send_modify(|line| (line.cut, line.is_away) = (None, line.for_long));
+                if fault.is_some() {
+                    state.send_modify(|state| {
+                        (state.next_fault, state.is_disconnected) = (None, state.disconnect_after_fault);
+                    });
                     return Ok(());
                 }
             }
-            read = server.read(&mut answered) => {
-                let answered = answered.get(..read?).unwrap_or_default();
-                if answered.is_empty() {
+            read = server.read(&mut from_server) => {
+                let bytes = from_server.get(..read?).unwrap_or_default();
+                if bytes.is_empty() {
                     return Ok(());
                 }
-                client.write_all(answered).await?;
+                client.write_all(bytes).await?;
             }
         }
     }

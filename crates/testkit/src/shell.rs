@@ -1,5 +1,5 @@
-//! Commands of `ade` as people type them at a server: with its address and a token of their own, without colours, and without
-//! anything of whoever runs the tests. A command that is not waited for ends with what began it.
+//! Runs `ade` commands against a server as a user, with a clean environment and without colours. A command that is not
+//! awaited is killed when its handle is dropped.
 
 #![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
 
@@ -16,10 +16,9 @@ use tokio::time::timeout;
 use crate::Ade;
 use crate::people::Person;
 
-/// Far beyond what anything takes, also on a busy machine.
-const LONG: Duration = Duration::from_secs(60);
+/// Far longer than any command takes, also on a busy machine.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Somebody at a command line.
 #[derive(Debug, Clone)]
 pub struct Shell {
     binary: String,
@@ -27,33 +26,27 @@ pub struct Shell {
     token: String,
 }
 
-/// What a command said, and how it ended.
 #[derive(Debug, Clone)]
 pub struct Said {
-    /// Its exit code; nothing if it was killed.
+    /// None if the command was killed.
     pub code: Option<i32>,
-    /// Its standard output.
     pub out: String,
-    /// Its standard error.
     pub err: String,
 }
 
-/// A command that runs.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
     err: watch::Receiver<String>,
-    listening: JoinHandle<()>,
+    reader: JoinHandle<()>,
 }
 
 impl Shell {
-    /// Somebody who calls this server.
     #[must_use]
-    pub fn of(binary: &str, ade: &Ade, who: &Person) -> Self {
-        Self { binary: binary.to_owned(), server: ade.url(), token: who.token.clone() }
+    pub fn of(binary: &str, ade: &Ade, user: &Person) -> Self {
+        Self { binary: binary.to_owned(), server: ade.url(), token: user.token.clone() }
     }
 
-    /// Begins a command.
     #[must_use]
     pub fn begin(&self, arguments: &[&str]) -> Running {
         let mut command = Command::new(&self.binary);
@@ -62,28 +55,27 @@ impl Shell {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().expect("the binary runs");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-        let (told, err) = watch::channel(String::new());
-        let listening = tokio::spawn(async move {
+        let (sender, err) = watch::channel(String::new());
+        let reader = tokio::spawn(async move {
             while let Some(line) = lines.next_line().await.expect("text") {
-                told.send_modify(|all| *all += &(line + "\n"));
+                sender.send_modify(|text| *text += &(line + "\n"));
             }
         });
-        Running { child, err, listening }
+        Running { child, err, reader }
     }
 
-    /// Runs a command to its end.
     pub async fn run(&self, arguments: &[&str]) -> Said {
         self.begin(arguments).ends().await
     }
 
-    /// What a command prints that ends well.
+    /// Runs a command that must succeed; returns its standard output.
     pub async fn says(&self, arguments: &[&str]) -> String {
-        let said = self.run(arguments).await;
-        assert_eq!(said.code, Some(0), "ade {}: {}", arguments.join(" "), said.err);
-        said.out
+        let output = self.run(arguments).await;
+        assert_eq!(output.code, Some(0), "ade {}: {}", arguments.join(" "), output.err);
+        output.out
     }
 
-    /// The same as JSON.
+    /// Runs a command that must succeed with `--json`.
     pub async fn json(&self, arguments: &[&str]) -> Value {
         let text = self.says(&[arguments, &["--json"]].concat()).await;
         serde_json::from_str(&text).expect("JSON")
@@ -91,17 +83,16 @@ impl Shell {
 }
 
 impl Running {
-    /// Waits until it says this on standard error.
+    /// Waits until standard error contains the text.
     pub async fn tells(&mut self, text: &str) {
-        let told = timeout(LONG, self.err.wait_for(|all| all.contains(text))).await;
-        let told = told.map(|told| told.is_ok());
-        assert_eq!(told, Ok(true), "{text} is missing in {}", *self.err.borrow());
+        let found = timeout(OUTPUT_TIMEOUT, self.err.wait_for(|all| all.contains(text))).await;
+        let found = found.map(|found| found.is_ok());
+        assert_eq!(found, Ok(true), "{text:?} not found in {}", *self.err.borrow());
     }
 
-    /// Waits for its end.
     pub async fn ends(self) -> Said {
-        let output = self.child.wait_with_output().await.expect("it ends");
-        self.listening.await.expect("no panic");
+        let output = self.child.wait_with_output().await.expect("an exit status");
+        self.reader.await.expect("no panic");
         let out = String::from_utf8(output.stdout).expect("text");
         Said { code: output.status.code(), out, err: self.err.borrow().clone() }
     }

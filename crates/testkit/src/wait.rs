@@ -1,4 +1,4 @@
-//! Waiting for the state of a foreign process that sends no signal: bounded polling, in this one place only.
+//! Waiting for the state of another process that sends no signal: bounded polling, in this file only.
 
 use std::future::Future;
 use std::thread;
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::StartError;
 
-/// Asks `observe` until it answers `Ok`; its `Err` is what was seen instead.
-#[expect(clippy::disallowed_methods, reason = "a foreign process changes its state without telling")]
+/// Calls `observe` until it returns `Ok`. Its `Err` is the last observed state.
+#[expect(clippy::disallowed_methods, reason = "another process changes its state without a signal")]
 pub fn eventually<T>(
     what: &str,
     timeout: Duration,
@@ -25,7 +25,7 @@ pub fn eventually<T>(
     }
 }
 
-/// The same for a question that is asked over a connection.
+/// [`eventually`] for async observations.
 pub async fn until<T, F: Future<Output = Result<T, String>>>(
     what: &str,
     timeout: Duration,

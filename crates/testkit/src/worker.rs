@@ -1,5 +1,5 @@
-//! A worker of ADE's own beside servers, as its users start it: `ade worker` with a configuration file, in a folder that stays
-//! the same when it is killed and started again. It is killed when its owner is gone.
+//! Starts `ade worker` as users do, with a configuration file, in a folder that stays the same when the worker is killed and
+//! started again. The worker never outlives its test.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,19 +12,20 @@ use crate::guard::{Guarded, Spec};
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const READY: &str = "working as ";
 
-/// A running worker. It is killed when this is dropped.
+/// A running `ade worker`. Dropping it kills the worker.
 #[derive(Debug)]
 pub struct Worker {
     process: Guarded,
 }
 
 impl Worker {
-    /// Starts one with a configuration file of this text, on the Redis and the PostgreSQL of servers, and waits until it works.
+    /// Starts a worker on the Redis and PostgreSQL of servers and waits until it is ready. `config` is the content of its
+    /// configuration file.
     pub fn start(binary: &str, config: &str, redis: &str, postgres: &str) -> Result<Self, StartError> {
         let argv = [binary, "worker", "--data", "data", "--redis", redis, "--postgres", postgres];
         let process = Guarded::start(Spec {
             name: "ade worker".to_owned(),
-            // Found there, because the worker runs in its folder.
+            // The worker finds it in its working directory.
             files: vec![("ade.toml", config.to_owned())],
             preparation: String::new(),
             argv: argv.map(str::to_owned).into(),
@@ -36,51 +37,50 @@ impl Worker {
         Ok(worker)
     }
 
-    /// What it is called now.
+    /// The name of the running worker, from its log.
     #[must_use]
     pub fn name(&self) -> String {
-        let said = self.process.lines_with(READY);
-        let name = said.last().and_then(|line| line.split(READY).nth(1));
+        let lines = self.process.lines_with(READY);
+        let name = lines.last().and_then(|line| line.split(READY).nth(1));
         name.unwrap_or_default().trim().to_owned()
     }
 
-    /// The process under guard: its signals and its log.
+    /// The process, for signals and its log.
     #[must_use]
     pub fn process(&self) -> &Guarded {
         &self.process
     }
 
-    /// The folder in which it runs.
+    /// The working directory.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.process.folder()
     }
 
-    /// The folder of what it keeps.
     #[must_use]
     pub fn data(&self) -> PathBuf {
         self.folder().join("data")
     }
 
-    /// Kills it with SIGKILL and waits for its end.
+    /// Kills the worker with SIGKILL and waits for its exit.
     pub fn kill(&self) -> Result<(), StartError> {
         self.process.kill()
     }
 
-    /// Asks it to stop with SIGTERM and waits for its end.
+    /// Stops the worker with SIGTERM and waits for its exit.
     pub fn stop(&self) -> Result<(), StartError> {
         self.process.signal(Signal::TERM)?;
         self.process.wait_for_end()
     }
 
-    /// Starts it again after its end, in the same folder, and waits until it works. It has a new name.
+    /// Starts the worker again in the same folder and waits until it is ready. It gets a new name.
     pub fn start_again(&self) -> Result<(), StartError> {
-        let mark = self.process.mark();
+        let position = self.process.mark();
         self.process.begin()?;
-        self.wait_ready(mark)
+        self.wait_ready(position)
     }
 
-    fn wait_ready(&self, mark: usize) -> Result<(), StartError> {
-        self.process.wait_for_line_after(mark, READY, START_TIMEOUT)
+    fn wait_ready(&self, position: usize) -> Result<(), StartError> {
+        self.process.wait_for_line_after(position, READY, START_TIMEOUT)
     }
 }

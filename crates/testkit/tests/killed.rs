@@ -1,5 +1,5 @@
-//! A killed test leaves no server and no folder behind. `ade-servers` stands for the test: it starts everything the kit
-//! has and is then killed with SIGKILL, or told to end.
+//! A killed test leaves no server and no folder behind. `ade-servers` plays the test: it starts servers of every kind and is
+//! then killed with SIGKILL, or ends normally.
 
 #![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
 
@@ -15,7 +15,7 @@ use ade_testkit::wait::eventually;
 use ade_testkit::wait_for_exit;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-const LONG: Duration = Duration::from_secs(120);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 struct Started {
     owner: Child,
@@ -47,12 +47,15 @@ fn start(kinds: &[&str]) -> std::io::Result<Started> {
     Ok(Started { owner, processes })
 }
 
-/// Waits on the processes themselves, then looks whether anything is left.
+/// Waits for the exit of the processes, then checks that their folders are removed.
 fn assert_all_gone(processes: &[(i32, i32, PathBuf)]) {
     for (server, guardian, folder) in processes {
-        assert!(wait_for_exit(*server, Some(LONG)).expect("readable"), "server {server} lives on");
-        assert!(wait_for_exit(*guardian, Some(LONG)).expect("readable"), "guardian {guardian} lives on");
-        assert!(!folder.exists(), "{} is left", folder.display());
+        assert!(wait_for_exit(*server, Some(EXIT_TIMEOUT)).expect("readable"), "server {server} still runs");
+        assert!(
+            wait_for_exit(*guardian, Some(EXIT_TIMEOUT)).expect("readable"),
+            "guardian {guardian} still runs"
+        );
+        assert!(!folder.exists(), "{} still exists", folder.display());
     }
 }
 
@@ -61,7 +64,7 @@ fn pid(owner: &Child) -> Pid {
 }
 
 #[test]
-fn sigkill_of_the_owner_stops_every_kind_of_server() {
+fn sigkill_of_owner_stops_every_kind_of_server() {
     let mut started = start(&["redis", "sentinel", "cluster", "postgres"]).expect("starts");
     assert_eq!(started.processes.len(), 1 + 6 + 6 + 1);
     kill_process(pid(&started.owner), Signal::KILL).expect("killed");
@@ -70,7 +73,7 @@ fn sigkill_of_the_owner_stops_every_kind_of_server() {
 }
 
 #[test]
-fn sigkill_of_the_owner_s_whole_process_group_stops_them_too() {
+fn sigkill_of_process_group_stops_servers() {
     let mut started = start(&["redis", "postgres"]).expect("starts");
     kill_process_group(pid(&started.owner), Signal::KILL).expect("killed");
     started.owner.wait().expect("reaped");
@@ -78,7 +81,7 @@ fn sigkill_of_the_owner_s_whole_process_group_stops_them_too() {
 }
 
 #[test]
-fn a_stopped_server_goes_as_well() {
+fn stopped_servers_are_killed_too() {
     let mut started = start(&["redis", "postgres"]).expect("starts");
     for (server, ..) in &started.processes {
         kill_process(Pid::from_raw(*server).expect("a process id"), Signal::STOP).expect("stopped");
@@ -89,7 +92,7 @@ fn a_stopped_server_goes_as_well() {
 }
 
 #[test]
-fn an_owner_that_ends_has_stopped_its_servers_before() {
+fn normal_exit_stops_servers_first() {
     let mut started = start(&["redis", "postgres"]).expect("starts");
     drop(started.owner.stdin.take());
     assert!(started.owner.wait().expect("reaped").success());
@@ -97,7 +100,7 @@ fn an_owner_that_ends_has_stopped_its_servers_before() {
     assert_all_gone(&started.processes);
 }
 
-/// Processes that work in a folder or below it, or were started with its path.
+/// Processes whose working directory is at or below a folder, or whose arguments contain its path.
 fn processes_of(folder: &Path) -> Vec<PathBuf> {
     let all = fs::read_dir("/proc").expect("readable").filter_map(|process| Some(process.ok()?.path()));
     let path = folder.to_string_lossy();
@@ -110,10 +113,10 @@ fn processes_of(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn an_owner_killed_while_its_servers_start_leaves_nothing_either() {
-    // Killed at different moments of the start: preparing, starting, just ready.
+fn owner_killed_during_start_leaves_nothing() {
+    // Killed at different stages: during preparation, during start, just ready.
     for delay_ms in [0, 20, 60, 120, 200, 300, 450, 600] {
-        let home = tempfile::tempdir().expect("made");
+        let home = tempfile::tempdir().expect("created");
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("other users may enter");
         let mut owner = Command::new(env!("CARGO_BIN_EXE_ade-servers"))
             .args(["redis", "postgres"])
@@ -122,11 +125,11 @@ fn an_owner_killed_while_its_servers_start_leaves_nothing_either() {
             .stdout(Stdio::null())
             .spawn()
             .expect("starts");
-        let over = wait_for_exit(pid(&owner).as_raw_nonzero().get(), Some(Duration::from_millis(delay_ms)));
-        assert!(!over.expect("readable"), "it runs until it is killed");
+        let exited = wait_for_exit(pid(&owner).as_raw_nonzero().get(), Some(Duration::from_millis(delay_ms)));
+        assert!(!exited.expect("readable"), "it exited before it was killed");
         kill_process(pid(&owner), Signal::KILL).expect("killed");
         owner.wait().expect("reaped");
-        eventually("nothing is left", LONG, || {
+        eventually("all processes and folders are gone", EXIT_TIMEOUT, || {
             let folders: Vec<PathBuf> = fs::read_dir(home.path())
                 .expect("readable")
                 .map(|entry| entry.expect("readable").path())
@@ -139,6 +142,6 @@ fn an_owner_killed_while_its_servers_start_leaves_nothing_either() {
                 Err(format!("{folders:?} {processes:?}"))
             }
         })
-        .expect("all gone");
+        .expect("in time");
     }
 }

@@ -1,7 +1,7 @@
-//! Tasks of the past year as the organisation would have made them: decided by `domain` like real ones, with everything that
-//! was recorded and told, in the order of time. The same for the same number of tasks, except for when it is.
+//! Generates the tasks of the past year: decided by `domain` like real ones, with their audit entries and events, in order of
+//! time. The result depends only on the number of tasks and the current time.
 //!
-//! Most are completed; what is open is recent, and as much with a million tasks as with a thousand, because people answer.
+//! Most tasks are completed. Open tasks are recent, and not more of a million tasks than of a thousand are open.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use ade_domain::approval::policy::{AutoApprove, Policy, default_policy};
 use ade_domain::audit::{AuditActor, AuditBody};
 use ade_domain::people::{AUTHOR, AuthorSet, People, REVIEWER, User, UserId};
 use ade_domain::permission::ActorRole;
-use ade_domain::risk::{Facts, History as Ended, Registered, Thresholds, assess};
-use ade_domain::task::{Actor, Decision, Plan, Task, Transition as Happened};
+use ade_domain::risk::{Facts, History, Registered, Thresholds, assess};
+use ade_domain::task::{Actor, Decision, Plan, Task, Transition};
 use ade_domain::task::{
     ChangeKind, Config, Digest, LockPreview, Metadata, Preview, PreviewChange, Resource, ResourceMode,
     RollbackStrategy, State,
@@ -22,22 +22,21 @@ use ade_store::database::{Event, StoredTask};
 use serde_json::json;
 use uuid::Builder;
 
-use super::people::{self, TYPES};
+use super::organisation::{self, TASK_TYPES};
 use crate::error::{BenchError, ErrorKind};
 
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 const DAY_MS: u64 = 24 * HOUR_MS;
-/// How far back it goes.
-pub(super) const LONG_MS: u64 = 365 * DAY_MS;
-/// What is open was made since then.
-const OPEN_MS: u64 = 40 * HOUR_MS;
-/// Open tasks, at most, and their share of a small number.
-const MOST_OPEN: usize = 300;
-const OPEN_SHARE: usize = 4;
-/// How long people have, and how long an approval is good, as shipped.
-const DUE_MS: u64 = 48 * HOUR_MS;
-const VALID_MS: u64 = 7 * DAY_MS;
+pub(super) const HISTORY_MS: u64 = 365 * DAY_MS;
+/// Open tasks are younger than this.
+const MAX_OPEN_AGE_MS: u64 = 40 * HOUR_MS;
+const MAX_OPEN_TASKS: usize = 300;
+/// With few tasks, one of so many is open.
+const OPEN_TASK_RATIO: usize = 4;
+/// Deadline of reviewers and validity of approvals, as in the default configuration.
+const REVIEW_DEADLINE_MS: u64 = 48 * HOUR_MS;
+const APPROVAL_TTL_MS: u64 = 7 * DAY_MS;
 const RESOURCES: usize = 400;
 const TAGS: usize = 40;
 const SEED: u64 = 2_026;
@@ -56,12 +55,12 @@ pub(super) fn tag(number: usize) -> String {
     format!("team-{number:02}")
 }
 
-/// Numbers that look random and are the same every time (SplitMix64).
+/// A deterministic generator of random numbers.
 #[derive(Debug)]
-struct Dice(u64);
+struct SplitMix64(u64);
 
-impl Dice {
-    fn roll(&mut self) -> u64 {
+impl SplitMix64 {
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -69,19 +68,19 @@ impl Dice {
     }
 
     fn below(&mut self, end: u64) -> u64 {
-        self.roll() % end.max(1)
+        self.next() % end.max(1)
     }
 }
 
-/// Few are frequent and many are rare: the k-th comes with a weight of 1/k.
+/// A Zipf distribution: item k has the weight 1/k.
 #[derive(Debug)]
 struct Zipf(Vec<u64>);
 
 impl Zipf {
-    fn new(many: usize) -> Self {
+    fn new(items: usize) -> Self {
         let mut sum = 0;
         Self(
-            (1..=many as u64)
+            (1..=items as u64)
                 .map(|rank| {
                     sum += 1_000_000 / rank;
                     sum
@@ -90,42 +89,40 @@ impl Zipf {
         )
     }
 
-    fn pick(&self, dice: &mut Dice) -> usize {
-        let at = dice.below(self.0.last().copied().unwrap_or(1));
+    fn pick(&self, rng: &mut SplitMix64) -> usize {
+        let at = rng.below(self.0.last().copied().unwrap_or(1));
         self.0.partition_point(|sum| *sum <= at)
     }
 }
 
-/// Tasks one by one, the oldest first.
+/// Generates tasks, oldest first.
 #[derive(Debug)]
-pub(super) struct History {
+pub(super) struct HistoryGenerator {
     now: Moment,
-    many: usize,
-    made: usize,
-    dice: Dice,
-    /// How each type is assigned.
+    total: usize,
+    generated: usize,
+    rng: SplitMix64,
+    /// One per task type.
     assignments: Vec<Assignment>,
     authors: Zipf,
-    kinds: Zipf,
+    task_types: Zipf,
     resources: Zipf,
     tags: Zipf,
-    /// What happened and is not handed out yet, by time.
-    told: BTreeMap<(Moment, u64), (AuditBody, Event)>,
-    number: u64,
-    /// The task in the middle.
-    pub(super) middle: Option<String>,
+    /// Entries and events that are not part of a batch yet, in order of time.
+    pending: BTreeMap<(Moment, u64), (AuditBody, Event)>,
+    sequence: u64,
+    pub(super) middle_task: Option<String>,
 }
 
-/// A part of it.
 #[derive(Debug, Default)]
-pub(super) struct Piece {
+pub(super) struct Batch {
     pub(super) tasks: Vec<StoredTask>,
     pub(super) entries: Vec<AuditBody>,
     pub(super) events: Vec<Event>,
 }
 
-fn wrong(error: &dyn std::fmt::Display) -> BenchError {
-    BenchError::new(ErrorKind::Unavailable, format!("cannot imagine tasks: {error}"))
+fn failed(error: &dyn std::fmt::Display) -> BenchError {
+    BenchError::new(ErrorKind::Unavailable, format!("cannot generate tasks: {error}"))
 }
 
 fn assignments(now: Moment) -> Result<Vec<Assignment>, BenchError> {
@@ -137,31 +134,31 @@ fn assignments(now: Moment) -> Result<Vec<Assignment>, BenchError> {
         team: None,
         active: true,
     };
-    let reviewers = (0..TYPES.len()).flat_map(people::reviewers_of).map(|id| user(id, REVIEWER));
-    let everybody: People = reviewers.chain([user(people::author(0), AUTHOR)]).collect();
+    let reviewers = (0..TASK_TYPES.len()).flat_map(organisation::reviewers_of).map(|id| user(id, REVIEWER));
+    let people: People = reviewers.chain([user(organisation::author(0), AUTHOR)]).collect();
     let default = default_policy();
-    let policies: Vec<Policy> = TYPES
+    let policies: Vec<Policy> = TASK_TYPES
         .iter()
         .enumerate()
-        .map(|(kind, name)| Policy {
-            name: people::policy(name),
+        .map(|(task_type, name)| Policy {
+            name: organisation::policy_name(name),
             task_types: vec![(*name).to_owned()],
-            reviewers: people::reviewers_of(kind).into_iter().map(UserId::new).collect(),
+            reviewers: organisation::reviewers_of(task_type).into_iter().map(UserId::new).collect(),
             auto_approve_if: Some(AutoApprove {
-                risk_below: Some(people::NO_RISK),
+                risk_below: Some(organisation::AUTO_APPROVE_BELOW),
                 ..AutoApprove::default()
             }),
             ..default.clone()
         })
         .collect();
-    let mut found = Vec::new();
-    for kind in TYPES {
+    let mut assignments = Vec::new();
+    for task_type in TASK_TYPES {
         let question = Question {
-            config: &config(kind, String::new(), Vec::new(), 0),
-            risk: people::NO_RISK,
+            config: &config(task_type, String::new(), Vec::new(), 0),
+            risk: organisation::AUTO_APPROVE_BELOW,
             author: None,
             author_set: &AuthorSet::default(),
-            people: &everybody,
+            people: &people,
             policies: &policies,
             default_policy: &default,
             delegations: &[],
@@ -169,16 +166,16 @@ fn assignments(now: Moment) -> Result<Vec<Assignment>, BenchError> {
             must_be_seen: false,
             now,
         };
-        found.push(assign(&question).map_err(|error| wrong(&error))?);
+        assignments.push(assign(&question).map_err(|error| failed(&error))?);
     }
-    Ok(found)
+    Ok(assignments)
 }
 
-fn config(kind: &str, description: String, resources: Vec<Resource>, version: u64) -> Config {
+fn config(task_type: &str, description: String, resources: Vec<Resource>, version: u64) -> Config {
     let parameters =
         json!({ "version": format!("1.{}.{}", version / 100, version % 100), "replicas": version % 9 });
     Config {
-        task_type: kind.to_owned(),
+        task_type: task_type.to_owned(),
         version: "1".to_owned(),
         description,
         executor: "agent".to_owned(),
@@ -190,92 +187,95 @@ fn config(kind: &str, description: String, resources: Vec<Resource>, version: u6
     }
 }
 
-impl History {
-    pub(super) fn new(many: usize, now: Moment) -> Result<Self, BenchError> {
+impl HistoryGenerator {
+    pub(super) fn new(total: usize, now: Moment) -> Result<Self, BenchError> {
         Ok(Self {
             now,
-            many,
-            made: 0,
-            dice: Dice(SEED),
+            total,
+            generated: 0,
+            rng: SplitMix64(SEED),
             assignments: assignments(now)?,
-            authors: Zipf::new(people::AUTHORS),
-            kinds: Zipf::new(TYPES.len()),
+            authors: Zipf::new(organisation::AUTHORS),
+            task_types: Zipf::new(TASK_TYPES.len()),
             resources: Zipf::new(RESOURCES),
             tags: Zipf::new(TAGS),
-            told: BTreeMap::new(),
-            number: 0,
-            middle: None,
+            pending: BTreeMap::new(),
+            sequence: 0,
+            middle_task: None,
         })
     }
 
-    pub(super) fn begin(&self) -> Moment {
-        before(self.now, LONG_MS)
+    pub(super) fn start(&self) -> Moment {
+        before(self.now, HISTORY_MS)
     }
 
-    /// The next ones; nothing if that was all.
-    pub(super) fn next(&mut self, most: usize) -> Result<Option<Piece>, BenchError> {
-        if self.made == self.many {
+    /// None at the end.
+    pub(super) fn next_batch(&mut self, size: usize) -> Result<Option<Batch>, BenchError> {
+        if self.generated == self.total {
             return Ok(None);
         }
-        let mut part = Piece::default();
-        let open = MOST_OPEN.min(self.many / OPEN_SHARE);
-        let past = self.many - open;
-        for _ in 0..most.min(self.many - self.made) {
-            let at = |number: usize, of: usize, long: u64| long * number as u64 / of.max(1) as u64;
-            let created = if self.made < past {
-                before(self.now, LONG_MS).plus_ms(at(self.made, past, LONG_MS - OPEN_MS - 12 * HOUR_MS))
+        let mut batch = Batch::default();
+        let open = MAX_OPEN_TASKS.min(self.total / OPEN_TASK_RATIO);
+        let closed = self.total - open;
+        for _ in 0..size.min(self.total - self.generated) {
+            let offset = |number: usize, count: usize, ms: u64| ms * number as u64 / count.max(1) as u64;
+            let created = if self.generated < closed {
+                let span = HISTORY_MS - MAX_OPEN_AGE_MS - 12 * HOUR_MS;
+                before(self.now, HISTORY_MS).plus_ms(offset(self.generated, closed, span))
             } else {
-                before(self.now, OPEN_MS).plus_ms(at(self.made - past, open, OPEN_MS - 30 * MINUTE_MS))
+                let span = MAX_OPEN_AGE_MS - 30 * MINUTE_MS;
+                before(self.now, MAX_OPEN_AGE_MS).plus_ms(offset(self.generated - closed, open, span))
             };
-            let task = self.task(created, self.made >= past)?;
-            if self.made == self.many / 2 {
-                self.middle = Some(task.task_id.clone());
+            let task = self.task(created, self.generated >= closed)?;
+            if self.generated == self.total / 2 {
+                self.middle_task = Some(task.task_id.clone());
             }
-            part.tasks.push(task);
-            self.made += 1;
-            let later =
-                if self.made == self.many { BTreeMap::new() } else { self.told.split_off(&(created, 0)) };
-            for (body, event) in std::mem::replace(&mut self.told, later).into_values() {
-                part.entries.push(body);
-                part.events.push(event);
+            batch.tasks.push(task);
+            self.generated += 1;
+            let is_last = self.generated == self.total;
+            let later = if is_last { BTreeMap::new() } else { self.pending.split_off(&(created, 0)) };
+            for (body, event) in std::mem::replace(&mut self.pending, later).into_values() {
+                batch.entries.push(body);
+                batch.events.push(event);
             }
         }
-        Ok(Some(part))
+        Ok(Some(batch))
     }
 
     fn id(&mut self, at: Moment) -> String {
-        let (high, low) = (self.dice.roll().to_le_bytes(), self.dice.roll().to_le_bytes());
+        let (high, low) = (self.rng.next().to_le_bytes(), self.rng.next().to_le_bytes());
         let mut random = [0; 10];
         random.iter_mut().zip(high.iter().chain(&low)).for_each(|(byte, from)| *byte = *from);
         Builder::from_unix_timestamp_millis(at.micros() / 1_000, &random).into_uuid().to_string()
     }
 
-    fn task(&mut self, created: Moment, open: bool) -> Result<StoredTask, BenchError> {
-        let kind = self.kinds.pick(&mut self.dice);
-        let author = UserId::new(people::author(self.authors.pick(&mut self.dice)));
-        let mut resources = vec![resource(self.resources.pick(&mut self.dice))];
-        let second = resource(self.resources.pick(&mut self.dice));
-        if self.dice.below(3) == 0 && !resources.contains(&second) {
+    fn task(&mut self, created: Moment, is_open: bool) -> Result<StoredTask, BenchError> {
+        let task_type = self.task_types.pick(&mut self.rng);
+        let author = UserId::new(organisation::author(self.authors.pick(&mut self.rng)));
+        let mut resources = vec![resource(self.resources.pick(&mut self.rng))];
+        let second = resource(self.resources.pick(&mut self.rng));
+        if self.rng.below(3) == 0 && !resources.contains(&second) {
             resources.push(second);
         }
-        let mut tags = vec![tag(self.tags.pick(&mut self.dice))];
-        if self.dice.below(2) == 0 {
+        let mut tags = vec![tag(self.tags.pick(&mut self.rng))];
+        if self.rng.below(2) == 0 {
             tags.push("routine".to_owned());
         }
-        let (name, version) = (TYPES.get(kind).copied().unwrap_or_default(), self.dice.below(10_000));
+        let (name, version) =
+            (TASK_TYPES.get(task_type).copied().unwrap_or_default(), self.rng.below(10_000));
         let description = format!(
             "{name} of {} to 1.{version}",
             resources.first().map_or_else(String::new, Resource::name)
         );
         let config = config(name, description, resources, version);
-        let digest = config.digest().map_err(|_| wrong(&"no digest"))?;
+        let digest = config.digest().map_err(|_| failed(&"the configuration has no digest"))?;
         let task_id = self.id(created);
-        let preview = preview(&config, self.dice.below(4));
+        let preview = preview(&config, self.rng.below(4));
         let risk = assess(
             &Facts {
                 resources: config.resources.iter().map(registered).collect(),
                 changes: preview.magnitude(),
-                history: Ended { finished: 50, failed: 2 },
+                history: History { finished: 50, failed: 2 },
             },
             Thresholds::default(),
         );
@@ -283,11 +283,11 @@ impl History {
             unavailable: false,
             ..LockPreview::unavailable(lock, ResourceMode::Exclusive)
         };
-        let locks = config.resources.iter().map(|one| lock(format!("resource:{}", one.name())));
+        let locks = config.resources.iter().map(|resource| lock(format!("resource:{}", resource.name())));
         let lock_preview = [lock(format!("task:{task_id}"))].into_iter().chain(locks).collect();
-        let mut review = Task::draft(&task_id, config, digest, author.clone(), AuthorSet::default(), created);
-        review.risk = Some(risk.clone());
-        self.tell(&mut review, created);
+        let mut draft = Task::draft(&task_id, config, digest, author.clone(), AuthorSet::default(), created);
+        draft.risk = Some(risk.clone());
+        self.record_transitions(&mut draft, created);
         let metadata = Metadata {
             author_name: author.to_string(),
             team: tags.first().cloned(),
@@ -295,88 +295,96 @@ impl History {
             tags,
             lineage: ade_domain::task::Lineage::default(),
         };
-        let mut task: StoredTask = Task { metadata, preview, lock_preview, ..review }.into();
-        if open && self.dice.below(10) == 0 {
+        let mut task: StoredTask = Task { metadata, preview, lock_preview, ..draft }.into();
+        if is_open && self.rng.below(10) == 0 {
             return Ok(task);
         }
-        let mut assignment = self.assignments.get(kind).cloned().ok_or_else(|| wrong(&"no assignment"))?;
-        // Three of four are harmless.
-        if !open && self.dice.below(4) != 0 {
-            assignment.auto_approved = Some(format!("its risk is below {}", people::NO_RISK));
+        let mut assignment =
+            self.assignments.get(task_type).cloned().ok_or_else(|| failed(&"no assignment"))?;
+        // Three of four tasks are approved automatically.
+        if !is_open && self.rng.below(4) != 0 {
+            assignment.auto_approved =
+                Some(format!("its risk is below {}", organisation::AUTO_APPROVE_BELOW));
             assignment.requirements.clear();
             assignment.wanted.clear();
         }
-        let submitted = created.plus_ms(1 + self.dice.below(MINUTE_MS));
+        let submitted = created.plus_ms(1 + self.rng.below(MINUTE_MS));
         let fingerprint = task.preview.fingerprint.map(|fingerprint| fingerprint.to_string());
         let mut ids: Vec<String> = (0..assignment.wanted.len()).map(|_| self.id(submitted)).collect();
         let plan = Plan {
             risk,
             fingerprint,
             assignment: Ok(assignment),
-            due_after_ms: DUE_MS,
+            due_after_ms: REVIEW_DEADLINE_MS,
             ids: &mut || ids.pop().unwrap_or_default(),
         };
-        let acts = actor(&author, ActorRole::Author);
-        task.submit(plan, &acts, submitted).map_err(|error| wrong(&error))?;
-        self.tell(&mut task.task, submitted);
-        self.decide(&mut task, submitted, open)?;
+        let actor = actor(&author, ActorRole::Author);
+        task.submit(plan, &actor, submitted).map_err(|error| failed(&error))?;
+        self.record_transitions(&mut task.task, submitted);
+        self.decide(&mut task, submitted, is_open)?;
         Ok(task)
     }
 
-    /// What became of it after it was submitted.
-    fn decide(&mut self, task: &mut StoredTask, submitted: Moment, open: bool) -> Result<(), BenchError> {
-        let review = &mut task.task;
+    /// Decides a submitted task and finishes it, unless it stays open.
+    fn decide(
+        &mut self,
+        stored: &mut StoredTask,
+        submitted: Moment,
+        is_open: bool,
+    ) -> Result<(), BenchError> {
+        let task = &mut stored.task;
         let mut now = submitted;
-        let chance = self.dice.below(100);
-        if review.state == State::Reviewing {
-            if open && chance < 85 {
+        let chance = self.rng.below(100);
+        if task.state == State::Reviewing {
+            if is_open && chance < 85 {
                 return Ok(());
             }
-            now = now.plus_ms(1 + self.dice.below(if open { 10 * MINUTE_MS } else { 8 * HOUR_MS }));
-            if !open && chance < 10 {
-                let author = actor(&review.author_id, ActorRole::Author);
-                review.cancel(Some("not needed any more"), &author, now).map_err(|error| wrong(&error))?;
-                self.tell(review, now);
+            now = now.plus_ms(1 + self.rng.below(if is_open { 10 * MINUTE_MS } else { 8 * HOUR_MS }));
+            if !is_open && chance < 10 {
+                let author = actor(&task.author_id, ActorRole::Author);
+                task.cancel(Some("no longer needed"), &author, now).map_err(|error| failed(&error))?;
+                self.record_transitions(task, now);
                 return Ok(());
             }
-            let asked = review.approvals.get(usize::from(chance % 2 == 1)).or(review.approvals.first());
-            let (id, who) = asked
-                .map(|one| (one.approval_id.clone(), one.reviewer_id.clone()))
+            let approval = task.approvals.get(usize::from(chance % 2 == 1)).or(task.approvals.first());
+            let (approval_id, reviewer) = approval
+                .map(|approval| (approval.approval_id.clone(), approval.reviewer_id.clone()))
                 .unwrap_or_else(|| (String::new(), UserId::new("")));
-            let no = !open && chance < 30;
-            let (action, reason) = if no {
+            let is_rejected = !is_open && chance < 30;
+            let (action, reason) = if is_rejected {
                 (DecisionKind::Reject, Some("not during the sale"))
             } else {
                 (DecisionKind::Approve, None)
             };
-            let answer = Decision { approval_id: &id, action, reason, digest: None };
-            review.respond(&answer, &actor(&who, ActorRole::Reviewer), now).map_err(|error| wrong(&error))?;
-            self.tell(review, now);
+            let decision = Decision { approval_id: &approval_id, action, reason, digest: None };
+            let actor = actor(&reviewer, ActorRole::Reviewer);
+            task.respond(&decision, &actor, now).map_err(|error| failed(&error))?;
+            self.record_transitions(task, now);
         }
-        if open && review.state == State::Approved {
-            task.approval_ends_at = Some(now.plus_ms(VALID_MS));
+        if is_open && task.state == State::Approved {
+            stored.approval_ends_at = Some(now.plus_ms(APPROVAL_TTL_MS));
             return Ok(());
         }
-        if review.state != State::Approved {
+        if task.state != State::Approved {
             return Ok(());
         }
-        now = now.plus_ms(1 + self.dice.below(MINUTE_MS));
-        self.go(review, "task.begin_apply", State::Applying, now);
-        now = now.plus_ms(1 + self.dice.below(10 * MINUTE_MS));
-        if self.dice.below(100) < 4 {
-            self.go(review, "task.fail", State::Failed, now);
+        now = now.plus_ms(1 + self.rng.below(MINUTE_MS));
+        self.transition(task, "task.begin_apply", State::Applying, now);
+        now = now.plus_ms(1 + self.rng.below(10 * MINUTE_MS));
+        if self.rng.below(100) < 4 {
+            self.transition(task, "task.fail", State::Failed, now);
         } else {
-            self.go(review, "task.complete", State::Completed, now);
+            self.transition(task, "task.complete", State::Completed, now);
         }
         Ok(())
     }
 
-    /// What a worker does is nobody's act.
-    fn go(&mut self, review: &mut Task, action: &str, to: State, now: Moment) {
-        let from = std::mem::replace(&mut review.state, to);
-        review.since.insert(to, now);
-        review.revision += 1;
-        review.transitions.push(Happened {
+    /// A transition by a worker: it has no actor.
+    fn transition(&mut self, task: &mut Task, action: &str, to: State, now: Moment) {
+        let from = std::mem::replace(&mut task.state, to);
+        task.since.insert(to, now);
+        task.revision += 1;
+        task.transitions.push(Transition {
             action: action.to_owned(),
             actor: None,
             from,
@@ -386,13 +394,13 @@ impl History {
             ticket: None,
             tell: Vec::new(),
         });
-        self.tell(review, now);
+        self.record_transitions(task, now);
     }
 
-    /// An entry and an event for all that happened, as the server makes them.
-    fn tell(&mut self, review: &mut Task, now: Moment) {
-        for happened in std::mem::take(&mut review.transitions) {
-            let who = match &happened.actor {
+    /// Adds an audit entry and an event for each transition, as the server does.
+    fn record_transitions(&mut self, task: &mut Task, now: Moment) {
+        for transition in std::mem::take(&mut task.transitions) {
+            let who = match &transition.actor {
                 None => AuditActor::default(),
                 Some(user) => AuditActor {
                     user_id: Some(user.clone()),
@@ -403,36 +411,36 @@ impl History {
                     ..AuditActor::default()
                 },
             };
-            let approval = happened.approval_id.clone();
+            let approval = transition.approval_id.clone();
             let body = AuditBody {
                 entry_id: self.id(now),
                 at: now,
                 who,
-                action: happened.action.clone(),
+                action: transition.action.clone(),
                 object_type: if approval.is_some() { "approval" } else { "task" }.to_owned(),
-                object_id: approval.unwrap_or_else(|| review.task_id.clone()),
-                task_id: Some(review.task_id.clone()),
-                from: Some(happened.from),
-                to: Some(happened.to),
-                revision: Some(review.revision),
-                digest: Some(review.digest),
-                reason: happened.reason.clone(),
-                ticket: happened.ticket.clone(),
+                object_id: approval.unwrap_or_else(|| task.task_id.clone()),
+                task_id: Some(task.task_id.clone()),
+                from: Some(transition.from),
+                to: Some(transition.to),
+                revision: Some(task.revision),
+                digest: Some(task.digest),
+                reason: transition.reason.clone(),
+                ticket: transition.ticket.clone(),
                 details: serde_json::Map::new(),
             };
             let event = Event {
                 event_id: self.id(now),
-                kind: happened.action.replacen('.', ":", 1),
+                kind: transition.action.replacen('.', ":", 1),
                 at: now,
-                task_id: Some(review.task_id.clone()),
-                tell: happened.tell.iter().map(ToString::to_string).collect(),
+                task_id: Some(task.task_id.clone()),
+                tell: transition.tell.iter().map(ToString::to_string).collect(),
                 data: json!({
-                    "task_id": review.task_id, "state": happened.to, "revision": review.revision,
-                    "approval_id": happened.approval_id,
+                    "task_id": task.task_id, "state": transition.to, "revision": task.revision,
+                    "approval_id": transition.approval_id,
                 }),
             };
-            self.number += 1;
-            self.told.insert((now, self.number), (body, event));
+            self.sequence += 1;
+            self.pending.insert((now, self.sequence), (body, event));
         }
     }
 }
@@ -441,10 +449,10 @@ pub(super) fn before(now: Moment, ms: u64) -> Moment {
     Moment::from_micros(now.micros().saturating_sub(ms * 1_000))
 }
 
-fn actor(who: &UserId, part: ActorRole) -> Actor {
+fn actor(user: &UserId, role: ActorRole) -> Actor {
     Actor {
-        user: Some(who.clone()),
-        parts: vec![part],
+        user: Some(user.clone()),
+        parts: vec![role],
         token_made_by: None,
         by_agent: false,
         administers: true,
@@ -455,7 +463,7 @@ fn registered(resource: &Resource) -> Registered {
     Registered { resource: resource.name(), criticality: None, dependents: Vec::new() }
 }
 
-fn preview(config: &Config, more: u64) -> Preview {
+fn preview(config: &Config, extra_changes: u64) -> Preview {
     let change = |number| PreviewChange {
         kind: ChangeKind::Update,
         what: format!("{}/{number}", config.resources.first().map_or_else(String::new, Resource::name)),
@@ -463,7 +471,7 @@ fn preview(config: &Config, more: u64) -> Preview {
         after: None,
         diff: None,
     };
-    let changes: Vec<PreviewChange> = (0..=more).map(change).collect();
+    let changes: Vec<PreviewChange> = (0..=extra_changes).map(change).collect();
     let fingerprint = Digest::of(&changes);
     Preview { changes, fingerprint, ..Preview::ready() }
 }
@@ -473,25 +481,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_imagined_is_in_order_and_of_every_kind() {
+    fn history_is_ordered_and_has_every_state() {
         let now = Moment::from_micros(1_794_744_000_000_000);
-        let mut history = History::new(4_000, now).expect("assigned");
-        let (mut states, mut last, mut ids, mut entries) = (BTreeMap::new(), now, String::new(), 0);
-        last = before(last, 2 * LONG_MS);
-        while let Some(part) = history.next(700).expect("imagined") {
-            for task in &part.tasks {
-                assert!(task.task_id > ids, "ids go by time");
-                ids.clone_from(&task.task_id);
+        let mut history = HistoryGenerator::new(4_000, now).expect("assignments");
+        let (mut states, mut last, mut last_id, mut entries) = (BTreeMap::new(), now, String::new(), 0);
+        last = before(last, 2 * HISTORY_MS);
+        while let Some(batch) = history.next_batch(700).expect("a batch") {
+            for task in &batch.tasks {
+                assert!(task.task_id > last_id, "ids are ordered by time");
+                last_id.clone_from(&task.task_id);
                 *states.entry(task.state).or_insert(0) += 1;
             }
-            for body in &part.entries {
+            for body in &batch.entries {
                 assert!(body.at >= last && body.at < now, "{body:?}");
                 last = body.at;
             }
-            entries += part.entries.len();
-            assert_eq!(part.entries.len(), part.events.len());
+            entries += batch.entries.len();
+            assert_eq!(batch.entries.len(), batch.events.len());
         }
-        assert!(history.told.is_empty() && history.middle.is_some());
+        assert!(history.pending.is_empty() && history.middle_task.is_some());
         assert!((4_000 * 4..4_000 * 8).contains(&entries), "{entries}");
         let expected = [
             State::Draft,
@@ -503,6 +511,9 @@ mod tests {
             State::Cancelled,
         ];
         assert!(expected.iter().all(|state| states.contains_key(state)), "{states:?}");
-        assert!(states[&State::Completed] > 3_000 && states[&State::Reviewing] < MOST_OPEN, "{states:?}");
+        assert!(
+            states[&State::Completed] > 3_000 && states[&State::Reviewing] < MAX_OPEN_TASKS,
+            "{states:?}"
+        );
     }
 }

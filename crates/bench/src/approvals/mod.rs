@@ -1,9 +1,9 @@
-//! `ade bench approvals`: what deciding, listing and searching costs with a thousand and with a million tasks stored.
+//! `ade bench approvals`: latency of decisions, lists and searches with a thousand and with a million stored tasks.
 
+mod environment;
 mod history;
 mod lists;
-mod people;
-mod place;
+mod organisation;
 mod rows;
 mod writes;
 
@@ -15,64 +15,61 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::report::Report;
-use place::Filled;
+use environment::Environment;
 
-pub(super) use people::sign_in;
-pub(super) use place::{CHECKPOINT_SECONDS, Distributed, REQUESTS_PER_MINUTE, away};
-pub(super) use rows::number;
+pub(super) use environment::{CHECKPOINT_SECONDS, Distributed, REQUESTS_PER_MINUTE};
+pub(super) use organisation::with_token_of;
+pub(super) use rows::format_number;
 
-const HOW: &str = "\
+const METHOD: &str = "\
 What is measured, and how:
-  lists     Tasks by state, author, resource, tag and type, as somebody who sees everything; all tasks that an ordinary
-            person may see; its inbox; the audit log by task, actor, action and time. The first page of 50, and one
-            from the middle. One request after the other, all lists and all numbers of tasks in turns.
-  create    Clients that create tasks as fast as they are answered, each with an author of its own, in turns with the
-            bare minimum: as many clients with one transaction and one row each, in the same kind of database, through
-            the same driver.
-  submit    The same tasks are submitted: scored, assigned, two people are asked.
-  approve   200 approvals a second are offered, by the clock: latency counts from the moment at which a request should
-            have started. Each decides its task.
-Everything is measured with each number of tasks, on a server process of its own with new data. The tasks of the past
-year are loaded in bulk, past the server: decided like real ones, most of them completed, with everything that was
-recorded about them. Those of the rows create and submit come on top. A missed aim is no failure: the exit code tells
-only whether everything could be measured.";
+  lists     Tasks by state, author, resource, tag and type, for a user who sees everything; all tasks that an ordinary user
+            may see; the inbox of that user; the audit log by task, actor, action and time. The first page of 50, and one
+            from the middle. One request at a time; lists and numbers of tasks alternate.
+  create    Clients create tasks as fast as they get responses, each with its own author. Alternates with a baseline: as many
+            clients with one transaction of one row each, in the same kind of database, through the same driver.
+  submit    The same tasks are submitted: scored, assigned, and two reviewers requested.
+  approve   200 approvals per second are offered. Latency counts from the scheduled start of a request. Each approval
+            decides its task.
+Everything is measured with each number of tasks, on a server process with new data. The tasks of the past year are
+loaded in bulk, not through the server: decided like real ones, most of them completed, with all audit entries and events.
+The rows create and submit add to them. A missed aim is not an error: the exit code is 0 if everything could be measured.";
 
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = HOW, after_help = "--help tells what is measured, and how.")]
+#[command(after_long_help = METHOD, after_help = "Use --help for what is measured, and how.")]
 pub(super) struct Args {
-    /// Tasks stored; may be given several times, the smallest first [default: 1000, then 1000000]
+    /// Number of stored tasks; may be repeated, the smallest first [default: 1000, then 1000000]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(40..=100_000_000))]
     tasks: Vec<u64>,
-    /// Seconds that the load of approvals lasts; other sizes follow
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = super::locks::seconds)]
+    /// Seconds of the load of approvals; other sizes scale with it
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = super::locks::parse_seconds)]
     seconds: f64,
-    /// Small sizes that show whether everything works, with 1,000 and 20,000 tasks; nothing is judged
+    /// Small sizes with 1,000 and 20,000 tasks, to check that everything works; without verdicts
     #[arg(long)]
     quick: bool,
-    /// As JSON, with all quantiles and the machine
+    /// Print JSON with all quantiles and the machine
     #[arg(long)]
     pub(crate) json: bool,
-    /// Folder to make the data folders in: the disk matters, and a million tasks need 16 GB [default: the system's
+    /// Parent of the data folders; its disk affects the results, and a million tasks need 16 GB [default: the system
     /// folder for temporary files]
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER_PREFIX")]
     data: Option<PathBuf>,
-    /// Measure with locks on this Redis, which must be empty and is emptied
+    /// Keep locks on this Redis, which must be empty and is flushed afterwards
     #[arg(long, value_name = "URL", requires = "postgres")]
     redis: Option<String>,
-    /// Measure with the record in this database, which must be empty and is emptied
+    /// Store tasks in this PostgreSQL database, which must be empty and is emptied afterwards
     #[arg(long, value_name = "URL", requires = "redis")]
     postgres: Option<String>,
 }
 
-/// How much of everything.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     quick: bool,
     seconds: f64,
-    /// Approvals offered in a second.
+    /// Approvals offered per second.
     rate: u32,
     connections: usize,
-    /// How often each list is asked for.
+    /// Requests per list.
     rounds: usize,
 }
 
@@ -87,74 +84,75 @@ impl Sizes {
         Self { quick: false, seconds: args.seconds, rate, connections, rounds }
     }
 
-    /// How long a load runs before it counts.
-    fn warm_seconds(&self) -> f64 {
+    fn warm_up_seconds(&self) -> f64 {
         self.seconds.min(1.0)
     }
 }
 
-/// Everything about one number of tasks.
+/// Results with one number of tasks.
 #[derive(Debug)]
 struct Measured {
     tasks: usize,
     load_seconds: f64,
     bytes: Option<u64>,
-    lists: Vec<lists::Listed>,
-    written: writes::Written,
+    lists: Vec<lists::ListLatencies>,
+    writes: writes::WriteResults,
 }
 
 pub(super) async fn run(args: &Args) -> Result<Report, BenchError> {
-    let on = match (&args.redis, &args.postgres) {
+    let distributed = match (&args.redis, &args.postgres) {
         (Some(redis), Some(postgres)) => Some(Distributed::open(redis, postgres).await?),
         _ => None,
     };
-    let measured = crate::interruptible(measure(args, on.as_ref())).await;
-    if let (Err(_), Some(on)) = (&measured, &on) {
-        // The first failure is the one to report.
-        let _ = on.clear(args.tasks.len().max(2)).await;
+    let measured = crate::interruptible(measure(args, distributed.as_ref())).await;
+    if let (Err(_), Some(distributed)) = (&measured, &distributed) {
+        // The error of the benchmark is reported, not one of the cleanup.
+        let _ = distributed.clear(args.tasks.len().max(2)).await;
     }
     measured
 }
 
-async fn measure(args: &Args, on: Option<&Distributed>) -> Result<Report, BenchError> {
+async fn measure(args: &Args, distributed: Option<&Distributed>) -> Result<Report, BenchError> {
     let sizes = Sizes::of(args);
-    let many: &[u64] = match (args.tasks.as_slice(), args.quick) {
+    let task_counts: &[u64] = match (args.tasks.as_slice(), args.quick) {
         ([], true) => &[1_000, 20_000],
         ([], false) => &[1_000, 1_000_000],
-        (many, _) => many,
+        (counts, _) => counts,
     };
     let parent = args.data.clone().unwrap_or_else(std::env::temp_dir);
-    if on.is_none() {
-        place::has_room(&parent, many.iter().sum())?;
+    if distributed.is_none() {
+        environment::check_disk_space(&parent, task_counts.iter().sum())?;
     }
-    let (bars, mut places, mut all) = (MultiProgress::new(), Vec::new(), Vec::new());
-    let step = |what: &str| bars.add(bar(what.to_owned()));
-    for (number, tasks) in many.iter().enumerate() {
+    let (bars, mut environments, mut all) = (MultiProgress::new(), Vec::new(), Vec::new());
+    let add_bar = |name: &str| bars.add(bar(name.to_owned()));
+    for (number, tasks) in task_counts.iter().enumerate() {
         let tasks = usize::try_from(*tasks).unwrap_or(usize::MAX);
-        let loading = step(&format!("load {}", rows::number(tasks)));
+        let loading = add_bar(&format!("load {}", format_number(tasks)));
         let connections = u32::try_from(sizes.connections).unwrap_or(u32::MAX);
-        places.push(Filled::make(&parent, on, number, tasks, connections, &loading).await?);
+        environments
+            .push(Environment::create(&parent, distributed, number, tasks, connections, &loading).await?);
         loading.finish();
     }
-    // All servers in turns, so that a noisy neighbour disturbs all alike.
-    let listing = step("lists");
-    let lists = lists::measure(&places, sizes.rounds, &listing).await?;
+    // All servers alternate, so that noise affects all alike.
+    let listing = add_bar("lists");
+    let lists = lists::measure(&environments, sizes.rounds, &listing).await?;
     listing.finish();
-    for (filled, lists) in places.into_iter().zip(lists) {
-        let writing = step(&format!("writes {}", number(filled.tasks)));
-        let written = writes::measure(&filled, &sizes, &writing).await?;
+    for (environment, lists) in environments.into_iter().zip(lists) {
+        let writing = add_bar(&format!("writes {}", format_number(environment.tasks)));
+        let writes = writes::measure(&environment, &sizes, &writing).await?;
         writing.finish();
-        let (tasks, load_seconds, bytes) = (filled.tasks, filled.load_seconds, filled.bytes());
-        filled.clear().await?;
-        all.push(Measured { tasks, load_seconds, bytes, lists, written });
+        let (tasks, load_seconds, bytes) =
+            (environment.tasks, environment.load_seconds, environment.database_bytes());
+        environment.remove().await?;
+        all.push(Measured { tasks, load_seconds, bytes, lists, writes });
     }
-    if let Some(on) = on {
-        on.clear(0).await?;
+    if let Some(distributed) = distributed {
+        distributed.clear(0).await?;
     }
     bars.clear()?;
-    let settings = on.map(|on| on.postgres.settings.as_str());
-    let rows = rows::of(&all, &sizes, settings);
-    Ok(Report { machine: Machine::look(), quick: sizes.quick, seconds: sizes.seconds, rows })
+    let settings = distributed.map(|distributed| distributed.postgres.settings.as_str());
+    let rows = rows::all_rows(&all, &sizes, settings);
+    Ok(Report { machine: Machine::detect(), quick: sizes.quick, seconds: sizes.seconds, rows })
 }
 
 pub(super) fn bar(name: String) -> ProgressBar {

@@ -1,19 +1,19 @@
-//! What was measured as rows: each figure with the most tasks beside the same with the fewest.
+//! The rows of the report: figures with the most tasks are compared with the fewest.
 
 use serde_json::{Value, json};
 
-use super::lists::Listed;
-use super::writes::{Beside, Done};
+use super::lists::ListLatencies;
+use super::writes::{Comparison, Throughput};
 use super::{Measured, Sizes};
 use crate::report::{Figure, Row};
 use crate::samples::Latencies;
 
-/// What a list may cost with many tasks, compared with few.
-const MOST_TIMES: f64 = 2.0;
-const APPROVE_P99_MS: f64 = 10.0;
+/// A list with many tasks may be slower than with few tasks by this factor.
+const MAX_SLOWDOWN: f64 = 2.0;
+const MAX_APPROVE_P99_MS: f64 = 10.0;
 
-/// For people.
-pub(crate) fn number(number: usize) -> String {
+/// Formats a number with commas between thousands.
+pub(crate) fn format_number(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -25,7 +25,7 @@ pub(crate) fn number(number: usize) -> String {
     text
 }
 
-pub(super) fn of(all: &[Measured], sizes: &Sizes, settings: Option<&str>) -> Vec<Row> {
+pub(super) fn all_rows(all: &[Measured], sizes: &Sizes, settings: Option<&str>) -> Vec<Row> {
     let (Some(few), Some(many)) = (all.first(), all.last()) else { return Vec::new() };
     let database = settings.map_or_else(
         || "SQLite, synchronous FULL".to_owned(),
@@ -33,7 +33,7 @@ pub(super) fn of(all: &[Measured], sizes: &Sizes, settings: Option<&str>) -> Vec
     );
     vec![
         lists(few, many, all.len() > 1, &database),
-        writes("create", "create over HTTP", few, many, all, sizes, |one| &one.written.create),
+        writes("create", "create over HTTP", few, many, all, sizes, |measured| &measured.writes.create),
         writes(
             "submit",
             "submit over HTTP, with risk, assignment and two requests",
@@ -41,48 +41,53 @@ pub(super) fn of(all: &[Measured], sizes: &Sizes, settings: Option<&str>) -> Vec
             many,
             all,
             sizes,
-            |one| &one.written.submit,
+            |measured| &measured.writes.submit,
         ),
         approve(all, sizes),
     ]
 }
 
-/// Two digits are enough for an aim that was measured itself.
+/// The aim of a list relative to its latency with few tasks, rounded to two digits.
 fn aim(ms: f64) -> f64 {
-    (ms * MOST_TIMES * 100.0).round() / 100.0
+    (ms * MAX_SLOWDOWN * 100.0).round() / 100.0
 }
 
-fn lists(few: &Measured, many: &Measured, compared: bool, database: &str) -> Row {
+fn lists(few: &Measured, many: &Measured, is_compared: bool, database: &str) -> Row {
     let mut figures = Vec::new();
-    for one in &many.lists {
-        let same = |base: &&Listed| base.name == one.name && base.page == one.page;
-        let base = few.lists.iter().find(same).filter(|_| compared);
+    for list in &many.lists {
+        let is_same = |base: &&ListLatencies| base.name == list.name && base.page == list.page;
+        let base = few.lists.iter().find(is_same).filter(|_| is_compared);
         let mut figure = |quantile: &str, of: fn(&Latencies) -> f64| {
-            let (ms, before) = (of(&one.latencies), base.map(|base| of(&base.latencies)));
-            let name = format!("{}, {} page, {quantile}", one.name, one.page);
-            let figure = before.map(|before| {
-                let to = format!("{} tasks", number(few.tasks));
-                Figure::aim(&name, ms, "ms", aim(before)).against(before, to)
+            let (ms, base_ms) = (of(&list.latencies), base.map(|base| of(&base.latencies)));
+            let name = format!("{}, {} page, {quantile}", list.name, list.page);
+            let figure = base_ms.map(|base_ms| {
+                let reference = format!("{} tasks", format_number(few.tasks));
+                Figure::below(&name, ms, "ms", aim(base_ms)).relative_to(base_ms, reference)
             });
             figures.push(figure.unwrap_or_else(|| Figure::plain(name, ms, "ms")));
         };
         figure("p50", |latencies| latencies.p50_ms);
         figure("p99", |latencies| latencies.p99_ms);
     }
-    let details = |one: &Measured| {
-        let lists: Vec<Value> = one
+    let details = |measured: &Measured| {
+        let lists: Vec<Value> = measured
             .lists
             .iter()
             .map(|list| json!({ "list": list.name, "page": list.page, "items": list.items, "latencies": list.latencies }))
             .collect();
-        json!({ "tasks": one.tasks, "load_seconds": one.load_seconds, "bytes": one.bytes, "lists": lists })
+        json!({
+            "tasks": measured.tasks,
+            "load_seconds": measured.load_seconds,
+            "bytes": measured.bytes,
+            "lists": lists,
+        })
     };
     Row {
         row: "lists",
         what: format!(
-            "lists and searches with {} tasks stored, beside {}; loaded within {:.0} s; {database}",
-            number(many.tasks),
-            number(few.tasks),
+            "lists and searches with {} stored tasks, compared with {}; loaded within {:.0} s; {database}",
+            format_number(many.tasks),
+            format_number(few.tasks),
             many.load_seconds,
         ),
         figures,
@@ -90,8 +95,8 @@ fn lists(few: &Measured, many: &Measured, compared: bool, database: &str) -> Row
     }
 }
 
-fn done(done: &Done) -> Value {
-    json!({ "per_second": done.per_second, "latencies": done.latencies })
+fn throughput_json(throughput: &Throughput) -> Value {
+    json!({ "per_second": throughput.per_second, "latencies": throughput.latencies })
 }
 
 fn writes(
@@ -101,27 +106,27 @@ fn writes(
     many: &Measured,
     all: &[Measured],
     sizes: &Sizes,
-    of: fn(&Measured) -> &Beside,
+    select: fn(&Measured) -> &Comparison,
 ) -> Row {
     let mut figures = Vec::new();
-    let to = "one row, one transaction";
-    for one in all {
-        let (Beside { own, bare }, tasks) = (of(one), number(one.tasks));
+    let reference = "one row, one transaction";
+    for measured in all {
+        let (Comparison { own, baseline }, tasks) = (select(measured), format_number(measured.tasks));
         let figure = |name: &str, value, unit, base| {
-            Figure::plain(format!("{name}, {tasks} tasks"), value, unit).against(base, to)
+            Figure::plain(format!("{name}, {tasks} tasks"), value, unit).relative_to(base, reference)
         };
-        figures.push(figure("rate", own.per_second, "/s", bare.per_second));
-        figures.push(figure("p50", own.latencies.p50_ms, "ms", bare.latencies.p50_ms));
-        figures.push(figure("p99", own.latencies.p99_ms, "ms", bare.latencies.p99_ms));
+        figures.push(figure("rate", own.per_second, "/s", baseline.per_second));
+        figures.push(figure("p50", own.latencies.p50_ms, "ms", baseline.latencies.p50_ms));
+        figures.push(figure("p99", own.latencies.p99_ms, "ms", baseline.latencies.p99_ms));
     }
-    let details = |one: &Measured| {
-        let Beside { own, bare } = of(one);
-        json!({ "tasks": one.tasks, "own": done(own), "bare": done(bare) })
+    let details = |measured: &Measured| {
+        let Comparison { own, baseline } = select(measured);
+        json!({ "tasks": measured.tasks, "own": throughput_json(own), "baseline": throughput_json(baseline) })
     };
     Row {
         row,
         what: format!(
-            "{what}: {} clients at once, beside as many with one transaction of one row each, without HTTP",
+            "{what}: {} clients in parallel, compared with as many with one transaction of one row each, without HTTP",
             sizes.connections
         ),
         figures,
@@ -131,20 +136,23 @@ fn writes(
 
 fn approve(all: &[Measured], sizes: &Sizes) -> Row {
     let mut figures = Vec::new();
-    for one in all {
-        let (approve, tasks) = (&one.written.approve, number(one.tasks));
+    for measured in all {
+        let (approve, tasks) = (&measured.writes.approve, format_number(measured.tasks));
         figures.push(Figure::plain(format!("p50, {tasks} tasks"), approve.latencies.p50_ms, "ms"));
-        figures.push(Figure::aim(
+        figures.push(Figure::below(
             format!("p99, {tasks} tasks"),
             approve.latencies.p99_ms,
             "ms",
-            APPROVE_P99_MS,
+            MAX_APPROVE_P99_MS,
         ));
         let achieved = Figure::plain(format!("achieved, {tasks} tasks"), approve.per_second, "/s");
-        figures.push(achieved.against(f64::from(sizes.rate), "offered"));
+        figures.push(achieved.relative_to(f64::from(sizes.rate), "offered"));
     }
     let details: Vec<Value> =
-        all.iter().map(|one| json!({ "tasks": one.tasks, "approve": done(&one.written.approve) })).collect();
+        all
+        .iter()
+        .map(|measured| json!({ "tasks": measured.tasks, "approve": throughput_json(&measured.writes.approve) }))
+        .collect();
     Row {
         row: "approve",
         what: format!(

@@ -1,7 +1,7 @@
-//! One client: an author that proposes, a reviewer that approves, and somebody who looks what is completed, at once and each
-//! over a connection of its own. So many tasks are under way, never more.
+//! A client of the lifecycle benchmark: an author who proposes, a reviewer who approves and an observer who polls for completed
+//! tasks, in parallel and each on its own connection. It never has more than a fixed number of tasks in flight.
 //!
-//! Nothing is assumed: a task counts when the server says that it is COMPLETED, and each that was created is waited for.
+//! A task counts only when the server reports it as COMPLETED, and the client waits for every task that it created.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,35 +13,35 @@ use clap::ValueEnum;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::place::{Place, author, kind, reviewer};
-use crate::approvals::sign_in;
+use super::environment::{Environment, author, reviewer, task_type};
+use crate::approvals::with_token_of;
 use crate::error::{BenchError, ErrorKind};
-use crate::link::{self, Link};
+use crate::http_client::{self, Connection};
 
-/// How often a client looks what is completed, at most and at least. A list costs the server something, so that a client looks
-/// again when it can expect to see a part of what it waits for, and not more often.
-const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
-/// How often a client looks at a task by itself that takes long: it may be behind the pages that are read, or have failed.
-const LONG: Duration = Duration::from_secs(1);
-/// So many of those at most; looking must not be what keeps the server busy.
-const LATE_AT_ONCE: usize = 4;
-/// After this without any task completed, something is wrong.
-const TOO_LONG: Duration = Duration::from_secs(60);
-/// Tasks of a page, at least and at most.
-const PAGE: (usize, usize) = (8, 200);
-/// Resources of a client: more than it has tasks under way, so that none waits for another.
+/// Bounds of the poll interval. Lists cost the server time, so the interval adapts to the rate of completion.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// A task that takes longer is looked up by id, this often: it may be behind the pages that are read, or have failed.
+const LATE_AFTER: Duration = Duration::from_secs(1);
+/// Lookups by id at a time, so that they do not load the server.
+const MAX_LATE_LOOKUPS: usize = 4;
+/// Without any progress for this long, the benchmark fails.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
+const MIN_PAGE: usize = 8;
+const MAX_PAGE: usize = 200;
+/// Resources of a client: more than its tasks in flight, so that no task waits for a lock of another.
 const RESOURCES: usize = 1_000;
 
-/// What tasks do.
+/// What the tasks of a row do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Deed {
+pub(super) enum Workload {
     Noop,
     Files,
 }
 
-impl Deed {
+impl Workload {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Noop => "noop",
@@ -50,142 +50,149 @@ impl Deed {
     }
 }
 
-/// A lifecycle that was seen to its end.
+/// A completed lifecycle: when create and approve were sent, and when the client saw COMPLETED.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lifecycle {
     pub(super) created: Instant,
     pub(super) approved: Instant,
-    pub(super) seen: Instant,
+    pub(super) completed: Instant,
 }
 
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) number: usize,
-    /// Everything that it ever created, in this order.
+    /// Ids of all tasks of all rounds, in order.
     pub(super) created: Vec<String>,
-    deed: Deed,
+    workload: Workload,
     root: String,
     window: usize,
-    author: Link,
-    reviewer: Link,
-    looks: Link,
+    author: Connection,
+    reviewer: Connection,
+    observer: Connection,
 }
 
-/// A task under way.
 #[derive(Debug)]
-struct Flight {
+struct InFlight {
     created: Instant,
     approved: Option<Instant>,
 }
 
-/// What the three of a client know together.
+/// State shared by author, reviewer and observer of a client.
 #[derive(Debug)]
 struct Shared {
-    room: Semaphore,
-    flights: Mutex<BTreeMap<String, Flight>>,
+    free_slots: Semaphore,
+    in_flight: Mutex<BTreeMap<String, InFlight>>,
     submitted: Notify,
-    over: Mutex<bool>,
+    has_stopped_proposing: Mutex<bool>,
 }
 
-/// As much of a task as must be known.
+/// The fields of a task that are needed here.
 #[derive(Debug, Deserialize)]
-struct Stands {
+struct TaskStatus {
     task_id: String,
     state: State,
 }
 
-/// As much of a request.
+/// The fields of an approval request that are needed here.
 #[derive(Debug, Deserialize)]
-struct Asked {
+struct PendingApproval {
     approval_id: String,
     task_id: String,
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn wrong(message: String) -> BenchError {
+fn failed(message: String) -> BenchError {
     BenchError::new(ErrorKind::Unavailable, message)
 }
 
-/// Where a task puts its file, below the root, and what is in it.
+/// Path below the root and content of the file that a task writes.
 pub(super) fn file(client: usize, number: usize) -> (String, String) {
     (format!("{client:03}/{number:08}/settings.ini"), format!("client = {client}\nnumber = {number}\n"))
 }
 
 impl Shared {
-    fn is_over(&self) -> bool {
-        *held(&self.over)
+    fn has_stopped_proposing(&self) -> bool {
+        *lock(&self.has_stopped_proposing)
     }
 
     fn oldest_approved(&self) -> Option<String> {
-        let flights = held(&self.flights);
-        flights.iter().find(|(_, flight)| flight.approved.is_some()).map(|(id, _)| id.clone())
+        let in_flight = lock(&self.in_flight);
+        in_flight.iter().find(|(_, task)| task.approved.is_some()).map(|(id, _)| id.clone())
     }
 
-    /// Tasks that nobody approved so far.
     fn has_unapproved(&self) -> bool {
-        held(&self.flights).values().any(|flight| flight.approved.is_none())
+        lock(&self.in_flight).values().any(|task| task.approved.is_none())
+    }
+
+    /// Does nothing if the task is already complete.
+    fn complete(&self, task_id: &str, lifecycles: &mut Vec<Lifecycle>) {
+        let Some(task) = lock(&self.in_flight).remove(task_id) else { return };
+        let completed = Instant::now();
+        let approved = task.approved.unwrap_or(completed);
+        lifecycles.push(Lifecycle { created: task.created, approved, completed });
+        self.free_slots.add_permits(1);
     }
 }
 
 impl Client {
-    pub(super) async fn make(
-        place: &Place,
+    pub(super) async fn connect(
+        environment: &Environment,
         number: usize,
-        deed: Deed,
+        workload: Workload,
         window: usize,
     ) -> Result<Self, BenchError> {
-        let target = &place.subject.target;
-        let mut admin = target.link().await?;
-        let proposes = sign_in(&mut admin, target, &author(number), false).await?;
-        let decides = sign_in(&mut admin, target, &reviewer(number), true).await?;
+        let target = &environment.server.target;
+        let mut admin = target.connect().await?;
+        let as_author = with_token_of(&mut admin, target, &author(number), false).await?;
+        let as_reviewer = with_token_of(&mut admin, target, &reviewer(number), true).await?;
         Ok(Self {
             number,
             created: Vec::new(),
-            deed,
-            root: place.root.to_string_lossy().into_owned(),
+            workload,
+            root: environment.root.to_string_lossy().into_owned(),
             window,
-            author: proposes.link().await?,
-            reviewer: decides.link().await?,
-            looks: proposes.link().await?,
+            author: as_author.connect().await?,
+            reviewer: as_reviewer.connect().await?,
+            observer: as_author.connect().await?,
         })
     }
 
     pub(super) fn writes_files(&self) -> bool {
-        self.deed == Deed::Files
+        self.workload == Workload::Files
     }
 
-    /// Proposes until then, and waits for all that was proposed.
-    pub(super) async fn run(mut self, until: Instant) -> Result<(Self, Vec<Lifecycle>), BenchError> {
+    /// Proposes tasks until the deadline, then waits until all are completed.
+    pub(super) async fn run(mut self, deadline: Instant) -> Result<(Self, Vec<Lifecycle>), BenchError> {
         let shared = Shared {
-            room: Semaphore::new(self.window),
-            flights: Mutex::default(),
+            free_slots: Semaphore::new(self.window),
+            in_flight: Mutex::default(),
             submitted: Notify::new(),
-            over: Mutex::new(false),
+            has_stopped_proposing: Mutex::new(false),
         };
-        let mine = format!("/api/v1/tasks?author={}&state=COMPLETED", author(self.number));
-        let proposal = Proposal { client: self.number, deed: self.deed, root: &self.root };
-        let proposing = propose(&mut self.author, &mut self.created, &proposal, &shared, until);
+        let completed_list = format!("/api/v1/tasks?author={}&state=COMPLETED", author(self.number));
+        let template = TaskTemplate { client: self.number, workload: self.workload, root: &self.root };
+        let proposing = propose(&mut self.author, &mut self.created, &template, &shared, deadline);
         let approving = approve(&mut self.reviewer, &shared);
-        let looking = look(&mut self.looks, &mine, self.window, &shared);
-        let ((), (), seen) = tokio::try_join!(proposing, approving, looking)?;
-        Ok((self, seen))
+        let observing = observe(&mut self.observer, &completed_list, self.window, &shared);
+        let ((), (), lifecycles) = tokio::try_join!(proposing, approving, observing)?;
+        Ok((self, lifecycles))
     }
 }
 
-struct Proposal<'a> {
+struct TaskTemplate<'a> {
     client: usize,
-    deed: Deed,
+    workload: Workload,
     root: &'a str,
 }
 
-impl Proposal<'_> {
+impl TaskTemplate<'_> {
     fn body(&self, number: usize) -> Result<bytes::Bytes, BenchError> {
-        let parameters = match self.deed {
-            Deed::Noop => json!({ "version": format!("2.{number}"), "replicas": 3 }),
-            Deed::Files => {
+        let parameters = match self.workload {
+            Workload::Noop => json!({ "version": format!("2.{number}"), "replicas": 3 }),
+            Workload::Files => {
                 let (path, content) = file(self.client, number);
                 json!({ "root": self.root, "files": [{ "path": path, "content": content }] })
             }
@@ -195,10 +202,10 @@ impl Proposal<'_> {
             id: format!("measured-{}-{}", self.client, number % RESOURCES),
             mode: ResourceMode::Exclusive,
         };
-        link::body(&TaskRequest {
-            task_type: Some(kind(self.client)),
-            description: Some(format!("number {number} of a measurement")),
-            executor: Some(self.deed.name().to_owned()),
+        http_client::to_json(&TaskRequest {
+            task_type: Some(task_type(self.client)),
+            description: Some(format!("task {number} of the benchmark")),
+            executor: Some(self.workload.name().to_owned()),
             parameters: parameters.as_object().cloned(),
             resources: Some(vec![resource]),
             tags: Some(vec!["measured".to_owned()]),
@@ -208,112 +215,116 @@ impl Proposal<'_> {
 }
 
 async fn propose(
-    link: &mut Link,
-    made: &mut Vec<String>,
-    proposal: &Proposal<'_>,
+    connection: &mut Connection,
+    created_ids: &mut Vec<String>,
+    template: &TaskTemplate<'_>,
     shared: &Shared,
-    until: Instant,
+    deadline: Instant,
 ) -> Result<(), BenchError> {
-    while Instant::now() < until {
-        let Ok(Ok(room)) = tokio::time::timeout_at(until, shared.room.acquire()).await else { break };
-        // Whoever sees the task completed gives it back.
-        room.forget();
-        let body = proposal.body(made.len())?;
+    while Instant::now() < deadline {
+        let Ok(Ok(slot)) = timeout_at(deadline, shared.free_slots.acquire()).await else { break };
+        // The observer returns the slot when the task is completed.
+        slot.forget();
+        let body = template.body(created_ids.len())?;
         let created = Instant::now();
-        let answer = link.post("/api/v1/tasks", body).await?.expect(201)?;
-        let id = answer.text("task_id").ok_or_else(|| wrong("an answer has no task".to_owned()))?.to_owned();
-        made.push(id.clone());
+        let response = connection.post("/api/v1/tasks", body).await?.expect(201)?;
+        let id = response.find_text("task_id");
+        let id = id.ok_or_else(|| failed("a response has no task id".to_owned()))?.to_owned();
+        created_ids.push(id.clone());
         let submit = format!("/api/v1/tasks/{id}/submit");
-        held(&shared.flights).insert(id, Flight { created, approved: None });
-        link.post(&submit, "{}").await?.expect(202)?;
+        lock(&shared.in_flight).insert(id, InFlight { created, approved: None });
+        connection.post(&submit, "{}").await?.expect(202)?;
         shared.submitted.notify_one();
     }
-    *held(&shared.over) = true;
+    *lock(&shared.has_stopped_proposing) = true;
     shared.submitted.notify_one();
     Ok(())
 }
 
-/// Looks into the inbox when something was submitted, and answers all of it.
-async fn approve(link: &mut Link, shared: &Shared) -> Result<(), BenchError> {
+/// Reads the inbox after each submission and approves all requests in it.
+async fn approve(connection: &mut Connection, shared: &Shared) -> Result<(), BenchError> {
     const INBOX: &str = "/api/v1/approvals?reviewer=me&status=PENDING&limit=200";
     loop {
-        if timeout(TOO_LONG, shared.submitted.notified()).await.is_err() {
-            return Err(wrong("tasks do not come to their reviewer".to_owned()));
+        if timeout(PROGRESS_TIMEOUT, shared.submitted.notified()).await.is_err() {
+            return Err(failed(format!("no task was submitted for {} s", PROGRESS_TIMEOUT.as_secs())));
         }
-        // Never more than a page: no client has more under way.
-        let page: Page<Asked> = link.get(INBOX).await?.expect(200)?.read()?;
-        for Asked { approval_id, task_id } in page.items {
-            if let Some(flight) = held(&shared.flights).get_mut(&task_id) {
-                flight.approved = Some(Instant::now());
+        // One page is enough: no client has more tasks in flight.
+        let page: Page<PendingApproval> = connection.get(INBOX).await?.expect(200)?.json()?;
+        for PendingApproval { approval_id, task_id } in page.items {
+            if let Some(task) = lock(&shared.in_flight).get_mut(&task_id) {
+                task.approved = Some(Instant::now());
             }
-            link.post(&format!("/api/v1/approvals/{approval_id}/approve"), "{}").await?.expect(200)?;
+            connection.post(&format!("/api/v1/approvals/{approval_id}/approve"), "{}").await?.expect(200)?;
         }
-        if shared.is_over() {
+        if shared.has_stopped_proposing() {
             if !shared.has_unapproved() {
                 return Ok(());
             }
-            // What was submitted after the inbox was looked into.
+            // A task was submitted after the inbox was read.
             shared.submitted.notify_one();
         }
     }
 }
 
-/// Looks again and again what is completed, until all is over.
-async fn look(
-    link: &mut Link,
-    mine: &str,
+/// Polls for completed tasks until all are completed.
+async fn observe(
+    connection: &mut Connection,
+    completed_list: &str,
     window: usize,
     shared: &Shared,
 ) -> Result<Vec<Lifecycle>, BenchError> {
-    let (mut all, mut expected, mut progress) = (Vec::new(), 0, Instant::now());
-    let (mut looked, mut pause) = (Instant::now(), LOOK_EVERY.0);
+    let (mut lifecycles, mut expected, mut last_progress) = (Vec::new(), 0, Instant::now());
+    let (mut last_lookup, mut interval) = (Instant::now(), MIN_POLL_INTERVAL);
     loop {
-        if held(&shared.flights).is_empty() {
-            if shared.is_over() {
-                return Ok(all);
+        if lock(&shared.in_flight).is_empty() {
+            if shared.has_stopped_proposing() {
+                return Ok(lifecycles);
             }
-            progress = Instant::now();
+            last_progress = Instant::now();
         }
-        sleep(pause).await;
-        let before = all.len();
-        newest(link, mine, expected, shared, &mut all).await?;
-        expected = all.len() - before;
-        // The last ones are not waited for by the clock of those before.
-        pause = if shared.is_over() || expected > window / 4 { pause / 2 } else { pause * 3 / 2 };
-        pause = pause.clamp(LOOK_EVERY.0, LOOK_EVERY.1);
-        if looked.elapsed() > LONG {
-            looked = Instant::now();
-            late(link, shared, &mut all).await?;
+        sleep(interval).await;
+        let before = lifecycles.len();
+        read_newest(connection, completed_list, expected, shared, &mut lifecycles).await?;
+        expected = lifecycles.len() - before;
+        // At the end few tasks complete per poll, but the last ones must not wait for a long interval.
+        let is_behind = shared.has_stopped_proposing() || expected > window / 4;
+        interval = if is_behind { interval / 2 } else { interval * 3 / 2 };
+        interval = interval.clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL);
+        if last_lookup.elapsed() > LATE_AFTER {
+            last_lookup = Instant::now();
+            look_up_late(connection, shared, &mut lifecycles).await?;
         }
-        if all.len() > before {
-            progress = Instant::now();
-        } else if progress.elapsed() > TOO_LONG {
-            let many = held(&shared.flights).len();
-            return Err(wrong(format!("{many} tasks of a client do not come to their end")));
+        if lifecycles.len() > before {
+            last_progress = Instant::now();
+        } else if last_progress.elapsed() > PROGRESS_TIMEOUT {
+            let count = lock(&shared.in_flight).len();
+            let seconds = PROGRESS_TIMEOUT.as_secs();
+            return Err(failed(format!("none of {count} tasks was completed within {seconds} s")));
         }
     }
 }
 
-/// Reads pages, the newest tasks first, back to the oldest that is waited for. They are completed about in the order in which
-/// they were created, so that this is little more than what is new; if one takes long, it is left to whoever looks at it alone.
-async fn newest(
-    link: &mut Link,
-    mine: &str,
+/// Reads pages, newest tasks first, back to the oldest task in flight. Tasks complete about in the order of their creation, so
+/// this reads little more than the new ones. A task that takes long is left to [`look_up_late`].
+async fn read_newest(
+    connection: &mut Connection,
+    completed_list: &str,
     expected: usize,
     shared: &Shared,
-    all: &mut Vec<Lifecycle>,
+    lifecycles: &mut Vec<Lifecycle>,
 ) -> Result<(), BenchError> {
-    let limit = (expected + PAGE.0).min(PAGE.1);
+    let limit = (expected + MIN_PAGE).min(MAX_PAGE);
     let (mut cursor, mut read) = (String::new(), 0);
-    // Ids go by the time at which tasks were created.
+    // Ids are ordered by the time of creation.
     while let Some(oldest) = shared.oldest_approved()
         && read <= 2 * limit
     {
-        let page = link.get(&format!("{mine}&limit={limit}{cursor}")).await?.expect(200)?;
-        let page: Page<Stands> = page.read()?;
+        let response =
+            connection.get(&format!("{completed_list}&limit={limit}{cursor}")).await?.expect(200)?;
+        let page: Page<TaskStatus> = response.json()?;
         read += page.items.len();
         for task in &page.items {
-            shared.see(&task.task_id, all);
+            shared.complete(&task.task_id, lifecycles);
         }
         match (page.next_cursor, page.items.last()) {
             (Some(next), Some(last)) if last.task_id > oldest => cursor = format!("&cursor={next}"),
@@ -323,33 +334,27 @@ async fn newest(
     Ok(())
 }
 
-/// Looks at those that were approved long ago, whatever became of them.
-async fn late(link: &mut Link, shared: &Shared, all: &mut Vec<Lifecycle>) -> Result<(), BenchError> {
+/// Looks up tasks that were approved long ago. Fails if one can no longer complete.
+async fn look_up_late(
+    connection: &mut Connection,
+    shared: &Shared,
+    lifecycles: &mut Vec<Lifecycle>,
+) -> Result<(), BenchError> {
     let late: Vec<String> = {
-        let flights = held(&shared.flights);
-        let long = |flight: &Flight| flight.approved.is_some_and(|at| at.elapsed() > LONG);
-        let late = flights.iter().filter(|(_, flight)| long(flight)).map(|(id, _)| id.clone());
-        late.take(LATE_AT_ONCE).collect()
+        let in_flight = lock(&shared.in_flight);
+        let is_late = |task: &InFlight| task.approved.is_some_and(|at| at.elapsed() > LATE_AFTER);
+        let late = in_flight.iter().filter(|(_, task)| is_late(task)).map(|(id, _)| id.clone());
+        late.take(MAX_LATE_LOOKUPS).collect()
     };
     for id in late {
-        let task: Stands = link.get(&format!("/api/v1/tasks/{id}")).await?.expect(200)?.read()?;
+        let task: TaskStatus = connection.get(&format!("/api/v1/tasks/{id}")).await?.expect(200)?.json()?;
         match task.state {
-            State::Completed => shared.see(&id, all),
+            State::Completed => shared.complete(&id, lifecycles),
             State::Approved | State::Applying => {}
-            other => return Err(wrong(format!("task {id} should be completed and is {other:?}"))),
+            other => return Err(failed(format!("task {id} is {other:?}, it will not be completed"))),
         }
     }
     Ok(())
-}
-
-impl Shared {
-    /// A task is completed; nothing, if that was known.
-    fn see(&self, task_id: &str, all: &mut Vec<Lifecycle>) {
-        let Some(flight) = held(&self.flights).remove(task_id) else { return };
-        let seen = Instant::now();
-        all.push(Lifecycle { created: flight.created, approved: flight.approved.unwrap_or(seen), seen });
-        self.room.add_permits(1);
-    }
 }
 
 #[cfg(test)]
@@ -359,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_different_tasks_are_in_different_folders() {
+    fn tasks_write_to_separate_folders() {
         let folder = |client, number| Path::new(&file(client, number).0).parent().map(Path::to_owned);
         assert_ne!(folder(0, 1), folder(0, 2));
         assert_ne!(folder(0, 1), folder(1, 1));

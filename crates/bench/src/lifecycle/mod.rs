@@ -1,13 +1,13 @@
-//! `ade bench lifecycle`: how many tasks a minute go the whole way, from being proposed until they are completed.
+//! `ade bench lifecycle`: tasks per minute through the whole lifecycle, from create to COMPLETED.
 //!
-//! A figure is told only when everything was looked at afterwards: each task that was created is completed, once.
+//! Figures are reported only if a verification afterwards shows that every created task was completed exactly once.
 
-mod check;
+mod baseline;
 mod client;
-mod least;
-mod place;
+mod environment;
+mod rounds;
 mod rows;
-mod slice;
+mod verify;
 
 use std::path::PathBuf;
 
@@ -18,58 +18,57 @@ use crate::approvals::{Distributed, bar};
 use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::report::Report;
-use client::Deed;
-use place::Place;
+use client::Workload;
+use environment::Environment;
 
-const HOW: &str = "\
+const METHOD: &str = "\
 What is measured, and how:
-  noop      Each client proposes tasks that change nothing, and keeps a number of them under way: create, submit, and
-            when its reviewer has found the request in the inbox, approve, all over HTTP and each with an answer of its
-            own; the worker in the server process carries it out. A lifecycle counts when the client sees the task
-            COMPLETED in the list of its completed tasks. It looks as often as it can expect a quarter of them to be new.
-  files     The same with tasks that write a small file each, into a folder of its own below one root.
-Both in turns with the bare minimum: as many clients with five transactions of one row each, in the same kind of database,
+  noop      Each client proposes tasks that change nothing and keeps a number of them in flight: create, submit and, when its
+            reviewer finds the request in the inbox, approve, each as an HTTP request of its own. The worker in the server
+            process applies the task. A lifecycle counts when the client sees the task in the list of its COMPLETED tasks,
+            which it polls about as often as a quarter of the tasks in flight complete.
+  files     The same with tasks that write one small file each, into a folder of its own below one root.
+Both alternate with a baseline: as many clients with five transactions of one row each, in the same kind of database,
 through the same driver, without HTTP.
-Times count from sending create, and from sending approve, until COMPLETED is seen. Each row has a server process of its
-own with new data. Afterwards every task is looked at: completed, once, and its file as it was wanted. A missed aim is no
-failure: the exit code tells only whether everything could be measured, and nothing was lost.";
+Latency counts from sending create, and from sending approve, until the client sees COMPLETED. Each row has a server process
+with new data. Afterwards every task is verified: completed exactly once, and its file as requested. A missed aim is not an
+error: the exit code is 0 if everything could be measured and nothing was lost.";
 
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = HOW, after_help = "--help tells what is measured, and how.")]
+#[command(after_long_help = METHOD, after_help = "Use --help for what is measured, and how.")]
 pub(super) struct Args {
-    /// Only these rows
+    /// Measure only these rows
     #[arg(long, value_name = "ROW", value_enum)]
-    only: Vec<Deed>,
-    /// Clients, each with an author, a reviewer, and connections of their own
+    only: Vec<Workload>,
+    /// Number of clients, each with its own author, reviewer and connections
     #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=200))]
     clients: u32,
-    /// Tasks that each client keeps under way
+    /// Tasks that each client keeps in flight
     #[arg(long, value_name = "NUMBER", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=200))]
     window: u32,
-    /// Tasks that the worker carries out at once
+    /// Tasks that the worker applies in parallel
     #[arg(long, value_name = "NUMBER", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     slots: u32,
-    /// Seconds that each row is measured, besides the bare minimum
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = super::locks::seconds)]
+    /// Seconds of each row, without the baseline
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = super::locks::parse_seconds)]
     seconds: f64,
-    /// Small sizes that show whether everything works; nothing is judged
+    /// Small sizes, to check that everything works; without verdicts
     #[arg(long)]
     quick: bool,
-    /// As JSON, with all quantiles and the machine
+    /// Print JSON with all quantiles and the machine
     #[arg(long)]
     pub(crate) json: bool,
-    /// Folder to make the data folders in: the disk matters [default: the system's folder for temporary files]
-    #[arg(long, value_name = "FOLDER")]
+    /// Parent of the data folders; its disk affects the results [default: the system folder for temporary files]
+    #[arg(long, value_name = "FOLDER_PREFIX")]
     data: Option<PathBuf>,
-    /// Measure with locks on this Redis, which must be empty and is emptied
+    /// Keep locks on this Redis, which must be empty and is flushed afterwards
     #[arg(long, value_name = "URL", requires = "postgres")]
     redis: Option<String>,
-    /// Measure with the record in this database, which must be empty and is emptied
+    /// Store tasks in this PostgreSQL database, which must be empty and is emptied afterwards
     #[arg(long, value_name = "URL", requires = "redis")]
     postgres: Option<String>,
 }
 
-/// How much of everything.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     quick: bool,
@@ -77,7 +76,7 @@ struct Sizes {
     clients: usize,
     window: usize,
     slots: u32,
-    /// How often ours and the bare minimum take turns.
+    /// How often benchmark and baseline alternate.
     rounds: u32,
 }
 
@@ -90,35 +89,36 @@ impl Sizes {
 }
 
 pub(super) async fn run(args: &Args) -> Result<Report, BenchError> {
-    let on = match (&args.redis, &args.postgres) {
+    let distributed = match (&args.redis, &args.postgres) {
         (Some(redis), Some(postgres)) => Some(Distributed::open(redis, postgres).await?),
         _ => None,
     };
-    let measured = crate::interruptible(measure(args, on.as_ref())).await;
-    if let (Err(_), Some(on)) = (&measured, &on) {
-        // The first failure is the one to report.
-        let _ = on.clear(Deed::value_variants().len()).await;
+    let measured = crate::interruptible(measure(args, distributed.as_ref())).await;
+    if let (Err(_), Some(distributed)) = (&measured, &distributed) {
+        // The error of the benchmark is reported, not one of the cleanup.
+        let _ = distributed.clear(Workload::value_variants().len()).await;
     }
     measured
 }
 
-async fn measure(args: &Args, on: Option<&Distributed>) -> Result<Report, BenchError> {
+async fn measure(args: &Args, distributed: Option<&Distributed>) -> Result<Report, BenchError> {
     let sizes = Sizes::of(args);
     let parent = args.data.clone().unwrap_or_else(std::env::temp_dir);
     let (bars, mut rows) = (MultiProgress::new(), Vec::new());
-    let chosen =
-        Deed::value_variants().iter().filter(|deed| args.only.is_empty() || args.only.contains(deed));
-    for (number, deed) in chosen.enumerate() {
-        let bar = bars.add(bar(deed.name().to_owned()));
+    let selected = Workload::value_variants()
+        .iter()
+        .filter(|workload| args.only.is_empty() || args.only.contains(workload));
+    for (number, workload) in selected.enumerate() {
+        let bar = bars.add(bar(workload.name().to_owned()));
         bar.set_length(u64::from(sizes.rounds) + 1);
-        let place = Place::make(&parent, on, number, *deed, &sizes).await?;
-        let (done, clients) = slice::measure(&place, *deed, &sizes, &bar).await?;
-        let checked = check::everything(&place, &clients).await?;
+        let environment = Environment::create(&parent, distributed, number, *workload, &sizes).await?;
+        let (results, clients) = rounds::measure(&environment, *workload, &sizes, &bar).await?;
+        let verified = verify::verify_tasks(&environment, &clients).await?;
         bar.inc(1);
-        rows.push(rows::of(*deed, &done, &checked, &sizes, on));
-        place.clear().await?;
+        rows.push(rows::row(*workload, &results, &verified, &sizes, distributed));
+        environment.remove().await?;
         bar.finish();
     }
     bars.clear()?;
-    Ok(Report { machine: Machine::look(), quick: sizes.quick, seconds: sizes.seconds, rows })
+    Ok(Report { machine: Machine::detect(), quick: sizes.quick, seconds: sizes.seconds, rows })
 }

@@ -1,51 +1,57 @@
-//! What was measured as a row, beside the bare minimum, with what was looked at afterwards.
+//! The row of the report: figures compared with the baseline, and the counts of the verification.
 
 use serde_json::json;
 
 use super::Sizes;
-use super::check::Checked;
-use super::client::Deed;
-use super::least::TRANSACTIONS;
-use super::slice::Done;
-use crate::approvals::{Distributed, number};
+use super::baseline::TRANSACTIONS;
+use super::client::Workload;
+use super::rounds::LifecycleResults;
+use super::verify::Verified;
+use crate::approvals::{Distributed, format_number};
 use crate::report::{Figure, Row};
 
-const PER_MINUTE_EMBEDDED: f64 = 60_000.0;
-const PER_MINUTE_DISTRIBUTED: f64 = 20_000.0;
+const MIN_PER_MINUTE_EMBEDDED: f64 = 60_000.0;
+const MIN_PER_MINUTE_DISTRIBUTED: f64 = 20_000.0;
 
-pub(super) fn of(deed: Deed, done: &Done, checked: &Checked, sizes: &Sizes, on: Option<&Distributed>) -> Row {
-    let to = "five rows, five transactions";
-    let name = "lifecycles";
-    let rate = match (deed, on) {
-        (Deed::Noop, None) => Figure::at_least(name, done.per_minute, "/min", PER_MINUTE_EMBEDDED),
-        (Deed::Noop, Some(_)) => Figure::at_least(name, done.per_minute, "/min", PER_MINUTE_DISTRIBUTED),
-        (Deed::Files, _) => Figure::plain(name, done.per_minute, "/min"),
+pub(super) fn row(
+    workload: Workload,
+    results: &LifecycleResults,
+    verified: &Verified,
+    sizes: &Sizes,
+    distributed: Option<&Distributed>,
+) -> Row {
+    let reference = "five rows, five transactions";
+    let (name, per_minute) = ("lifecycles", results.per_minute);
+    let rate = match (workload, distributed) {
+        (Workload::Noop, None) => Figure::at_least(name, per_minute, "/min", MIN_PER_MINUTE_EMBEDDED),
+        (Workload::Noop, Some(_)) => Figure::at_least(name, per_minute, "/min", MIN_PER_MINUTE_DISTRIBUTED),
+        (Workload::Files, _) => Figure::plain(name, per_minute, "/min"),
     };
-    let (create, approve, bare) = (&done.from_create, &done.from_approve, &done.bare);
+    let (create, approve, baseline) = (&results.from_create, &results.from_approve, &results.baseline);
     let mut figures = vec![
-        rate.against(done.bare_per_minute, to),
-        Figure::plain("create → COMPLETED, p50", create.p50_ms, "ms").against(bare.p50_ms, to),
-        Figure::plain("create → COMPLETED, p99", create.p99_ms, "ms").against(bare.p99_ms, to),
+        rate.relative_to(results.baseline_per_minute, reference),
+        Figure::plain("create → COMPLETED, p50", create.p50_ms, "ms").relative_to(baseline.p50_ms, reference),
+        Figure::plain("create → COMPLETED, p99", create.p99_ms, "ms").relative_to(baseline.p99_ms, reference),
         Figure::plain("approve → COMPLETED, p50", approve.p50_ms, "ms"),
         Figure::plain("approve → COMPLETED, p99", approve.p99_ms, "ms"),
-        Figure::plain("server by lifecycle", done.server_us, "µs"),
+        Figure::plain("server per lifecycle", results.server_us, "µs"),
     ];
-    if on.is_some() {
-        figures.push(Figure::plain("Redis by lifecycle", done.redis_us, "µs"));
+    if distributed.is_some() {
+        figures.push(Figure::plain("Redis per lifecycle", results.redis_us, "µs"));
     }
-    let database = on.map_or_else(
+    let database = distributed.map_or_else(
         || "SQLite, synchronous FULL".to_owned(),
-        |on| format!("PostgreSQL ({}) and Redis", on.postgres.settings),
+        |distributed| format!("PostgreSQL ({}) and Redis", distributed.postgres.settings),
     );
-    let Checked { tasks, tried_again, files } = *checked;
-    let wrote = if deed == Deed::Files { ", each file as it was wanted" } else { "" };
-    let many = number(tasks);
+    let Verified { tasks, retried, files } = *verified;
+    let files_text = if workload == Workload::Files { ", each file as requested" } else { "" };
+    let count = format_number(tasks);
     Row {
-        row: deed.name(),
+        row: workload.name(),
         what: format!(
-            "create → submit → approve → apply ({}) → complete over HTTP: {} clients with {} tasks under way each, {} slots; \
-             {many} tasks created, {many} completed, each exactly once{wrote}; {database}",
-            deed.name(),
+            "create → submit → approve → apply ({}) → complete over HTTP: {} clients with {} tasks in flight each, {} slots; \
+             {count} tasks created, {count} completed, each exactly once{files_text}; {database}",
+            workload.name(),
             sizes.clients,
             sizes.window,
             sizes.slots,
@@ -57,13 +63,13 @@ pub(super) fn of(deed: Deed, done: &Done, checked: &Checked, sizes: &Sizes, on: 
             "window": sizes.window,
             "slots": sizes.slots,
             "transactions": TRANSACTIONS,
-            "from_create": done.from_create,
-            "from_approve": done.from_approve,
-            "bare_per_minute": done.bare_per_minute,
-            "bare": done.bare,
+            "from_create": results.from_create,
+            "from_approve": results.from_approve,
+            "baseline_per_minute": results.baseline_per_minute,
+            "baseline": results.baseline,
             "created": tasks,
             "completed_once": tasks,
-            "tried_again": tried_again,
+            "retried": retried,
             "files": files,
         }),
     }

@@ -1,38 +1,42 @@
-//! Acquire over HTTP at an offered rate, and beside it the same load without a lock.
+//! Acquire over HTTP at an offered rate, compared with the same load without a lock.
 
 use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::Sizes;
 use crate::error::BenchError;
-use crate::open_loop::{Job, Outcome, offer};
+use crate::open_loop::{LoadResult, Operation, offer};
 use crate::report::{Figure, Row};
-use crate::subject::Subject;
+use crate::server::ServerUnderTest;
 
-/// Both loads take turns, so that a noisy neighbour disturbs both alike.
+/// Both loads alternate, so that noise affects both alike.
 const ROUNDS: u32 = 4;
 
-pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, BenchError> {
+pub(super) async fn measure(
+    server: &ServerUnderTest,
+    sizes: &Sizes,
+    bar: &ProgressBar,
+) -> Result<Row, BenchError> {
     let Sizes { rate, connections, seconds, .. } = *sizes;
-    let mut links = subject.target.links(connections).await?;
+    let mut pool = server.target.connect_many(connections).await?;
     bar.set_length(u64::from(2 * ROUNDS));
-    let part = seconds / f64::from(ROUNDS);
-    // Warm connections, allocator and branch predictors: the first seconds of a process are not its life.
-    offer(&mut links, Job::Lock, rate, part.min(1.0)).await?;
-    let (mut lock, mut health) = (Outcome::default(), Outcome::default());
+    let round_seconds = seconds / f64::from(ROUNDS);
+    // Warm-up of connections, allocator and caches.
+    offer(&mut pool, Operation::Lock, rate, round_seconds.min(1.0)).await?;
+    let (mut lock, mut health) = (LoadResult::default(), LoadResult::default());
     for _ in 0..ROUNDS {
-        for (job, all) in [(Job::Lock, &mut lock), (Job::Health, &mut health)] {
-            let outcome = offer(&mut links, job, rate, part).await?;
-            all.samples.append(outcome.samples);
-            all.took += outcome.took;
+        for (operation, total) in [(Operation::Lock, &mut lock), (Operation::Health, &mut health)] {
+            let result = offer(&mut pool, operation, rate, round_seconds).await?;
+            total.samples.append(result.samples);
+            total.elapsed += result.elapsed;
             bar.inc(1);
         }
     }
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-    let per_second = |outcome: &Outcome| outcome.samples.len() as f64 / outcome.took.as_secs_f64();
+    let per_second = |result: &LoadResult| result.samples.len() as f64 / result.elapsed.as_secs_f64();
     let (achieved, health_achieved) = (per_second(&lock), per_second(&health));
     let (lock, health) = (lock.samples.latencies(), health.samples.latencies());
-    let bare = "GET /healthz";
+    let baseline = "GET /healthz";
     Ok(Row {
         row: "acquire",
         what: format!(
@@ -41,11 +45,11 @@ pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar)
             2 * rate
         ),
         figures: vec![
-            Figure::aim("p50", lock.p50_ms, "ms", 1.0).against(health.p50_ms, bare),
-            Figure::aim("p99", lock.p99_ms, "ms", 5.0).against(health.p99_ms, bare),
-            Figure::plain("p99.9", lock.p99_9_ms, "ms").against(health.p99_9_ms, bare),
-            Figure::plain("max", lock.max_ms, "ms").against(health.max_ms, bare),
-            Figure::plain("achieved", achieved, "/s").against(f64::from(rate), "offered"),
+            Figure::below("p50", lock.p50_ms, "ms", 1.0).relative_to(health.p50_ms, baseline),
+            Figure::below("p99", lock.p99_ms, "ms", 5.0).relative_to(health.p99_ms, baseline),
+            Figure::plain("p99.9", lock.p99_9_ms, "ms").relative_to(health.p99_9_ms, baseline),
+            Figure::plain("max", lock.max_ms, "ms").relative_to(health.max_ms, baseline),
+            Figure::plain("achieved", achieved, "/s").relative_to(f64::from(rate), "offered"),
         ],
         details: json!({
             "offered_per_second": rate,

@@ -1,4 +1,4 @@
-//! From sending a release until the next waiter has its answer, with a short and with a long queue.
+//! Time from a release until the next waiter holds the lock, with a short and with a long queue.
 
 use std::time::Duration;
 
@@ -11,46 +11,51 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Sizes;
 use crate::error::{BenchError, ErrorKind};
-use crate::link::{Link, Target};
+use crate::http_client::{Connection, Target};
 use crate::report::{Figure, Row};
 use crate::samples::{Latencies, Samples};
-use crate::subject::Subject;
+use crate::server::ServerUnderTest;
 
-/// Time between two handovers, in which the former holder queues again.
-const PAUSE: Duration = Duration::from_millis(5);
-/// How much slower a long queue may be and still count as the same: two runs of one queue differ as much.
-const SAME: f64 = 1.5;
+/// The previous holder queues again in the meantime.
+const HANDOVER_INTERVAL: Duration = Duration::from_millis(5);
+/// A long queue may be slower by this factor: two runs with the same queue differ as much.
+const MAX_SLOWDOWN: f64 = 1.5;
 
-/// A waiter got the lock.
 struct Granted {
     waiter: usize,
     token: u64,
     at: Instant,
 }
 
-pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, BenchError> {
+pub(super) async fn measure(
+    server: &ServerUnderTest,
+    sizes: &Sizes,
+    bar: &ProgressBar,
+) -> Result<Row, BenchError> {
     let Sizes { handovers, short_queue, long_queue, .. } = *sizes;
     bar.set_length(2 * handovers as u64);
-    let short = handover(&subject.target, short_queue, handovers, bar).await?;
-    let long = handover(&subject.target, long_queue, handovers, bar).await?;
-    let (few, many) = (format!("{short_queue} waiters"), format!("{long_queue} waiters"));
+    let short = handover(&server.target, short_queue, handovers, bar).await?;
+    let long = handover(&server.target, long_queue, handovers, bar).await?;
+    let (short_name, long_name) = (format!("{short_queue} waiters"), format!("{long_queue} waiters"));
     Ok(Row {
         row: "handover",
         what: format!(
-            "release → next waiter holds: from sending the release until the next of {short_queue} or {long_queue} held-open requests has its answer"
+            "release → next waiter holds: from sending the release until the next of {short_queue} or {long_queue} long polls has its response"
         ),
         figures: vec![
-            Figure::plain(format!("p50, {few}"), short.p50_ms, "ms"),
-            Figure::aim(format!("p99, {few}"), short.p99_ms, "ms", 5.0),
-            Figure::plain(format!("p50, {many}"), long.p50_ms, "ms").against(short.p50_ms, &few),
-            Figure::aim(format!("p99, {many}"), long.p99_ms, "ms", 5.0).against(short.p99_ms, &few),
-            Figure::aim("same (p50)", long.p50_ms / short.p50_ms, "×", SAME),
+            Figure::plain(format!("p50, {short_name}"), short.p50_ms, "ms"),
+            Figure::below(format!("p99, {short_name}"), short.p99_ms, "ms", 5.0),
+            Figure::plain(format!("p50, {long_name}"), long.p50_ms, "ms")
+                .relative_to(short.p50_ms, &short_name),
+            Figure::below(format!("p99, {long_name}"), long.p99_ms, "ms", 5.0)
+                .relative_to(short.p99_ms, &short_name),
+            Figure::below("same (p50)", long.p50_ms / short.p50_ms, "×", MAX_SLOWDOWN),
         ],
         details: json!({ "short_queue": short_queue, "short": short, "long_queue": long_queue, "long": long }),
     })
 }
 
-/// One lock that goes from hand to hand, with so many waiting at all times.
+/// Hands one lock over repeatedly, with a constant number of waiters.
 async fn handover(
     target: &Target,
     waiting: usize,
@@ -59,23 +64,23 @@ async fn handover(
 ) -> Result<Latencies, BenchError> {
     let lock = format!("resource:bench-queue-{waiting}:hot");
     let (granted, mut grants) = unbounded_channel();
-    let mut again = Vec::new();
-    // Dropped at the end: all of them hang up, and the next queue begins with nobody of this one.
+    let mut queue_senders = Vec::new();
+    // Dropped at the end: all waiters disconnect, so that the next queue starts empty.
     let mut waiters = JoinSet::new();
-    // One more than wait: somebody holds it.
-    for (waiter, link) in target.links(waiting + 1).await?.into_iter().enumerate() {
+    // One more than the waiters: the holder.
+    for (waiter, connection) in target.connect_many(waiting + 1).await?.into_iter().enumerate() {
         let (sender, receiver) = unbounded_channel();
-        waiters.spawn(wait(waiter, link, lock.clone(), receiver, granted.clone()));
+        waiters.spawn(wait(waiter, connection, lock.clone(), receiver, granted.clone()));
         queue(&sender)?;
-        again.push(sender);
+        queue_senders.push(sender);
     }
-    let mut control = target.link().await?;
-    let mut pace = interval(PAUSE);
+    let mut control = target.connect().await?;
+    let mut pace = interval(HANDOVER_INTERVAL);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut holds = next(&mut grants).await?;
+    let mut current = next(&mut grants).await?;
     while queue_length(&mut control, waiting).await? < waiting {
         pace.tick().await;
-        // Whoever does not wait any more would be waited for in vain.
+        // After a failure the queue would never reach its length.
         if let Ok(Err(failure)) = grants.try_recv() {
             return Err(failure);
         }
@@ -83,56 +88,57 @@ async fn handover(
     let mut samples = Samples::default();
     for _ in 0..count {
         pace.tick().await;
-        let Granted { waiter, token, .. } = holds;
+        let Granted { waiter, token, .. } = current;
         let body = format!(
             r#"{{"agent_id":"bench","holder_id":"{lock}-{waiter}","locks":[{{"lock":"{lock}","fencing_token":{token}}}]}}"#
         );
         let sent = Instant::now();
-        let (released, after) = tokio::join!(control.post("/api/v1/locks/release", body), next(&mut grants));
+        let (released, granted) =
+            tokio::join!(control.post("/api/v1/locks/release", body), next(&mut grants));
         released?.expect(200)?;
-        holds = after?;
-        samples.add(holds.at.duration_since(sent));
-        if let Some(waiter) = again.get(waiter) {
-            queue(waiter)?;
+        current = granted?;
+        samples.add(current.at.duration_since(sent));
+        if let Some(sender) = queue_senders.get(waiter) {
+            queue(sender)?;
         }
         bar.inc(1);
     }
     Ok(samples.latencies())
 }
 
-/// One connection that waits with its answer held open, whenever it is told to.
+/// Waits for the lock in a long poll each time it gets a message.
 async fn wait(
     waiter: usize,
-    mut link: Link,
+    mut connection: Connection,
     lock: String,
-    mut again: UnboundedReceiver<()>,
+    mut queue_requests: UnboundedReceiver<()>,
     granted: UnboundedSender<Result<Granted, BenchError>>,
 ) {
-    while again.recv().await.is_some() {
+    while queue_requests.recv().await.is_some() {
         let body = format!(
             r#"{{"agent_id":"bench","holder_id":"{lock}-{waiter}","wait_seconds":600,"locks":[{{"lock":"{lock}"}}]}}"#
         );
-        let answer = link.post("/api/v1/locks/acquire", body).await;
+        let response = connection.post("/api/v1/locks/acquire", body).await;
         let at = Instant::now();
-        let token = answer.and_then(|answer| answer.expect(200)?.token());
+        let token = response.and_then(|response| response.expect(200)?.find_fencing_token());
         if granted.send(token.map(|token| Granted { waiter, token, at })).is_err() {
             return;
         }
     }
 }
 
-async fn queue_length(control: &mut Link, waiting: usize) -> Result<usize, BenchError> {
+async fn queue_length(control: &mut Connection, waiting: usize) -> Result<usize, BenchError> {
     let path = format!("/api/v1/locks?resource_type=bench-queue-{waiting}&limit=1");
-    let page: Page<Lock> = control.get(&path).await?.expect(200)?.read()?;
+    let page: Page<Lock> = control.get(&path).await?.expect(200)?.json()?;
     let length = page.items.first().map_or(0, |lock| lock.queue_length);
     Ok(usize::try_from(length).unwrap_or(usize::MAX))
 }
 
 async fn next(grants: &mut UnboundedReceiver<Result<Granted, BenchError>>) -> Result<Granted, BenchError> {
-    let gone = || BenchError::new(ErrorKind::Unavailable, "the waiting connections are gone");
-    grants.recv().await.unwrap_or_else(|| Err(gone()))
+    let closed = || BenchError::new(ErrorKind::Unavailable, "all waiting connections are closed");
+    grants.recv().await.unwrap_or_else(|| Err(closed()))
 }
 
-fn queue(waiter: &UnboundedSender<()>) -> Result<(), BenchError> {
-    waiter.send(()).map_err(|_| BenchError::new(ErrorKind::Unavailable, "a waiting connection is gone"))
+fn queue(sender: &UnboundedSender<()>) -> Result<(), BenchError> {
+    sender.send(()).map_err(|_| BenchError::new(ErrorKind::Unavailable, "a waiting connection is closed"))
 }

@@ -1,4 +1,4 @@
-//! Many locks that are held and renewed: what that costs the server in processor time and memory.
+//! CPU time and memory that many held and renewed locks cost the server.
 
 use std::time::Duration;
 
@@ -10,83 +10,85 @@ use tokio::time::{Instant, interval, sleep_until};
 
 use super::Sizes;
 use crate::error::{BenchError, ErrorKind};
-use crate::link::{self, Link};
+use crate::http_client::{self, Connection};
 use crate::report::{Figure, Row};
-use crate::subject::Subject;
+use crate::server::ServerUnderTest;
 
-/// Locks of one agent, all renewed by one call.
-const PER_AGENT: usize = 1_000;
-/// Locks of one request.
-const PER_REQUEST: usize = 100;
-/// How often each lock is renewed.
-const HEARTBEAT: Duration = Duration::from_secs(10);
+/// All renewed by one request.
+const LOCKS_PER_AGENT: usize = 1_000;
+const LOCKS_PER_ACQUIRE: usize = 100;
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
-pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, BenchError> {
-    let agents = sizes.locks.div_ceil(PER_AGENT);
-    let locks = agents * PER_AGENT;
-    // Two rounds of heartbeats at least, unless it has to be quick.
+pub(super) async fn measure(
+    server: &ServerUnderTest,
+    sizes: &Sizes,
+    bar: &ProgressBar,
+) -> Result<Row, BenchError> {
+    let agents = sizes.locks.div_ceil(LOCKS_PER_AGENT);
+    let locks = agents * LOCKS_PER_AGENT;
+    // At least two rounds of heartbeats, except in a quick run.
     let window =
         Duration::from_secs_f64(if sizes.quick { sizes.seconds } else { sizes.seconds.max(10.0) * 2.0 });
     let usage = async || {
-        let unseen = || {
-            BenchError::new(ErrorKind::Input, "a server that somebody else runs cannot be looked into")
-                .hint("leave --server out, or choose other rows with --only")
+        let no_usage = || {
+            BenchError::new(ErrorKind::Input, "the row hold cannot be measured on an external server")
+                .hint("omit --server, or choose other rows with --only")
         };
-        subject.usage().await?.ok_or_else(unseen)
+        server.usage().await?.ok_or_else(no_usage)
     };
     bar.set_length(agents as u64 + window.as_secs());
-    let mut link = subject.target.link().await?;
+    let mut connection = server.target.connect().await?;
     let idle_began = usage().await?;
     sleep_until(Instant::now() + window / 4).await;
     let before = usage().await?;
     let idle = before.cpu_percent_since(&idle_began);
     let mut heartbeats = Vec::with_capacity(agents);
     for agent in 0..agents {
-        heartbeats.push(take(&mut link, agent).await?);
+        heartbeats.push(acquire_all(&mut connection, agent).await?);
         bar.inc(1);
     }
-    let mut beat = interval(HEARTBEAT / u32::try_from(agents).unwrap_or(u32::MAX));
-    // One round unmeasured: then every lock has been renewed at least once.
+    let mut pace = interval(HEARTBEAT_INTERVAL / u32::try_from(agents).unwrap_or(u32::MAX));
+    // Warm-up: one round, so that every lock has been renewed.
     let mut rounds = heartbeats.iter().cycle();
     let warm = if sizes.quick { 1 } else { agents };
     for body in rounds.by_ref().take(warm) {
-        beat.tick().await;
-        link.post("/api/v1/locks/heartbeat", body.clone()).await?.expect(200)?;
+        pace.tick().await;
+        connection.post("/api/v1/locks/heartbeat", body.clone()).await?.expect(200)?;
     }
     let (began, start) = (usage().await?, Instant::now());
     let mut calls = 0;
     for body in rounds {
-        beat.tick().await;
+        pace.tick().await;
         if start.elapsed() >= window {
             break;
         }
-        link.post("/api/v1/locks/heartbeat", body.clone()).await?.expect(200)?;
+        connection.post("/api/v1/locks/heartbeat", body.clone()).await?.expect(200)?;
         calls += 1;
         bar.set_position(agents as u64 + start.elapsed().as_secs());
     }
     let end = usage().await?;
     let busy = end.cpu_percent_since(&began);
     let (redis_busy, redis_idle) = (end.redis_percent_since(&began), before.redis_percent_since(&idle_began));
-    let on_redis = subject.redis.is_some();
+    let on_redis = server.redis.is_some();
     let bytes = if on_redis {
         end.redis_bytes - before.redis_bytes
     } else {
         end.resident_bytes - before.resident_bytes
     };
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
-    let each = bytes / locks as f64;
+    let bytes_per_lock = bytes / locks as f64;
     Ok(Row {
         row: "hold",
         what: format!(
-            "{locks} locks of {agents} agents held with {} s heartbeats, {PER_AGENT} locks in a call: processor time \
-             of the server{} beyond idle, {} memory beyond empty",
-            HEARTBEAT.as_secs(),
+            "{locks} locks of {agents} agents held with heartbeats every {} s, {LOCKS_PER_AGENT} locks per request: CPU time \
+             of the server{} above idle, {} memory above empty",
+            HEARTBEAT_INTERVAL.as_secs(),
             if on_redis { " and of Redis" } else { "" },
             if on_redis { "Redis'" } else { "resident" },
         ),
         figures: vec![
-            Figure::aim("processor", busy - idle + redis_busy - redis_idle, "% of a core", 30.0),
-            Figure::aim("memory per lock", each, "bytes", if on_redis { 2048.0 } else { 1024.0 }),
+            Figure::below("processor", busy - idle + redis_busy - redis_idle, "% of a core", 30.0),
+            Figure::below("memory per lock", bytes_per_lock, "bytes", if on_redis { 2048.0 } else { 1024.0 }),
         ],
         details: json!({
             "locks": locks,
@@ -105,16 +107,17 @@ pub(super) async fn measure(subject: &Subject, sizes: &Sizes, bar: &ProgressBar)
     })
 }
 
-/// All locks of one agent; the body of its heartbeat.
-async fn take(link: &mut Link, agent: usize) -> Result<Bytes, BenchError> {
+/// Acquires all locks of one agent. Returns the body of its heartbeat.
+async fn acquire_all(connection: &mut Connection, agent: usize) -> Result<Bytes, BenchError> {
     let agent_id = Some(format!("bench-{agent}"));
-    let mut held = Vec::with_capacity(PER_AGENT);
-    for from in (0..PER_AGENT).step_by(PER_REQUEST) {
-        let ask = |number| LockAsk { lock: format!("resource:bench-held:{agent}-{number}"), mode: None };
-        let locks = (from..from + PER_REQUEST).map(ask).collect();
+    let mut held = Vec::with_capacity(LOCKS_PER_AGENT);
+    for from in (0..LOCKS_PER_AGENT).step_by(LOCKS_PER_ACQUIRE) {
+        let lock = |number| LockAsk { lock: format!("resource:bench-held:{agent}-{number}"), mode: None };
+        let locks = (from..from + LOCKS_PER_ACQUIRE).map(lock).collect();
         let request = AcquireRequest { locks, agent_id: agent_id.clone(), ..AcquireRequest::default() };
-        let answer = link.post("/api/v1/locks/acquire", link::body(&request)?).await?.expect(200)?;
-        let granted: Grants = answer.read()?;
+        let response =
+            connection.post("/api/v1/locks/acquire", http_client::to_json(&request)?).await?.expect(200)?;
+        let granted: Grants = response.json()?;
         held.extend(
             granted
                 .grants
@@ -122,7 +125,7 @@ async fn take(link: &mut Link, agent: usize) -> Result<Bytes, BenchError> {
                 .map(|grant| HeldLock { lock: grant.lock, fencing_token: grant.fencing_token }),
         );
     }
-    link::body(&HeartbeatRequest {
+    http_client::to_json(&HeartbeatRequest {
         agent_id,
         holder_id: None,
         locks: held,

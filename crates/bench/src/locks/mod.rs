@@ -1,4 +1,4 @@
-//! `ade bench locks`: the lock rows of the speed table, on an embedded server or on one with its locks on Redis.
+//! `ade bench locks`: latency, throughput and cost of locks, embedded or on Redis.
 
 mod acquire;
 mod deadlock;
@@ -13,54 +13,54 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::{BenchError, ErrorKind};
-use crate::link::Target;
+use crate::http_client::Target;
 use crate::machine::Machine;
 use crate::report::{Report, Row};
-use crate::subject::{Choice, OnARedis};
+use crate::server::{BenchRedis, ServerChoice};
 
-const HOW: &str = "\
+const METHOD: &str = "\
 What is measured, and how:
-  pair      With --redis only: 50 clients take and give back locks of their own, through the backend and not over HTTP,
-            in turns with the least that any lock on Redis can cost: SET NX PX, then a compare-and-delete script, with
-            the same client. Processor time of Redis is its own account of it.
-  acquire   2,000 acquisitions a second are offered over 50 keep-alive connections, by the clock: a request counts from
-            the moment at which it should have started, so a stall is charged for all that had to wait. Every acquisition
-            is followed by its release, which is load but not measured: 4,000 requests a second in all. In turns with it
-            runs the same load on GET /healthz, the HTTP stack without a lock; ratios compare the two.
-  handover  10 and then 1,000 requests wait for one lock, each with its answer held open on a connection of its own. From
-            sending the holder's release until the next waiter has its answer; the former holder queues again.
-  hold      50,000 locks of 50 agents are held and renewed every 10 seconds, 1,000 locks in a call. Processor time of
-            the server process over the window, less what it uses idle; resident memory, less what it had empty.
-  deadlock  10,100 holders wait, in a graph that the search has to walk completely. From sending the request that closes
-            a cycle until the victim has its answer.
-Each row has a new server process of its own with a new data folder, both gone afterwards. A missed aim is no failure:
-the exit code tells only whether everything could be measured.";
+  pair      With --redis only: 50 clients acquire and release their own locks through the backend, without HTTP. Alternates
+            with the cheapest possible lock on Redis, SET NX PX and a compare-and-delete script, through the same client.
+            CPU time is what Redis reports for itself.
+  acquire   2,000 acquisitions per second are offered over 50 keep-alive connections. Latency counts from the scheduled start
+            of a request, so a stall counts for every request that it delays. Each acquisition is followed by its release,
+            which is load but not measured: 4,000 requests per second in total. Alternates with the same load on
+            GET /healthz, the HTTP stack without a lock; ratios compare the two.
+  handover  10 and then 1,000 requests wait for one lock, each in a long poll on its own connection. Measured from sending
+            the release of the holder until the next waiter has its response. The previous holder queues again.
+  hold      50 agents hold 50,000 locks and renew them every 10 seconds, 1,000 locks per request. CPU time of the server
+            process above idle; resident memory above an empty server.
+  deadlock  10,100 holders wait in a graph that the search has to visit completely. Measured from sending the request that
+            closes a cycle until the victim has its response.
+Each row has a new server process with a new data folder; both are removed afterwards. A missed aim is not an error: the
+exit code is 0 if everything could be measured.";
 
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = HOW, after_help = "--help tells what is measured, and how.")]
+#[command(after_long_help = METHOD, after_help = "Use --help for what is measured, and how.")]
 pub(super) struct Args {
-    /// Only these rows
+    /// Measure only these rows
     #[arg(long, value_name = "ROW", value_enum)]
     only: Vec<RowName>,
-    /// Seconds that each load lasts; other sizes follow
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
+    /// Seconds of each load; other sizes scale with it
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = parse_seconds)]
     seconds: f64,
-    /// Small sizes that show whether everything works; nothing is judged
+    /// Small sizes, to check that everything works; without verdicts
     #[arg(long)]
     quick: bool,
-    /// As JSON, with all quantiles and the machine
+    /// Print JSON with all quantiles and the machine
     #[arg(long)]
     pub(crate) json: bool,
-    /// Folder to make the data folders in: the disk matters [default: the system's folder for temporary files]
-    #[arg(long, value_name = "FOLDER")]
+    /// Parent of the data folders; its disk affects the results [default: the system folder for temporary files]
+    #[arg(long, value_name = "FOLDER_PREFIX")]
     data: Option<PathBuf>,
-    /// Measure with locks on this Redis, which must be empty and is emptied after each row
+    /// Keep locks on this Redis, which must be empty and is flushed after each row
     #[arg(long, value_name = "URL", conflicts_with = "server")]
     redis: Option<String>,
-    /// Measure a server that runs already, over plain HTTP; the row hold cannot be measured there
+    /// Measure a running server over plain HTTP, without the row hold
     #[arg(long, value_name = "URL", requires = "token", conflicts_with = "data")]
     server: Option<String>,
-    /// Token to act with at that server
+    /// Token for the running server
     #[arg(long, env = "ADE_TOKEN", hide_env_values = true)]
     token: Option<String>,
 }
@@ -74,22 +74,20 @@ enum RowName {
     Deadlock,
 }
 
-/// How much of everything.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizes {
     pub(super) quick: bool,
     pub(super) seconds: f64,
-    /// Acquisitions offered in a second.
+    /// Acquisitions offered per second.
     pub(super) rate: u32,
     pub(super) connections: usize,
     pub(super) handovers: usize,
     pub(super) short_queue: usize,
     pub(super) long_queue: usize,
-    /// Locks that are held.
     pub(super) locks: usize,
     /// Branches of the graph, and leaves of each.
-    pub(super) fan: usize,
-    pub(super) closings: usize,
+    pub(super) fan_out: usize,
+    pub(super) deadlocks: usize,
 }
 
 impl Sizes {
@@ -104,63 +102,63 @@ impl Sizes {
                 short_queue: 10,
                 long_queue: 50,
                 locks: 2_000,
-                fan: 10,
-                closings: 3,
+                fan_out: 10,
+                deadlocks: 3,
             };
         }
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
-        let times = |per_second: f64| (per_second * args.seconds).max(1.0) as usize;
+        let scaled = |per_second: f64| (per_second * args.seconds).max(1.0) as usize;
         Self {
             quick: false,
             seconds: args.seconds,
             rate: 2_000,
             connections: 50,
-            handovers: times(100.0),
+            handovers: scaled(100.0),
             short_queue: 10,
             long_queue: 1_000,
             locks: 50_000,
-            fan: 100,
-            closings: times(20.0),
+            fan_out: 100,
+            deadlocks: scaled(20.0),
         }
     }
 }
 
-pub(super) fn seconds(text: &str) -> Result<f64, String> {
+pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.5..=600.0).contains(seconds));
     seconds.ok_or_else(|| "must be a number between 0.5 and 600".to_owned())
 }
 
 pub(super) async fn run(args: &Args) -> Result<Report, BenchError> {
     let choice = match &args.server {
-        Some(url) => Choice::Running(Target::new(url, args.token.as_deref().unwrap_or_default())?),
-        None => Choice::Own(args.data.clone().unwrap_or_else(std::env::temp_dir), None),
+        Some(url) => ServerChoice::External(Target::new(url, args.token.as_deref().unwrap_or_default())?),
+        None => ServerChoice::Spawned(args.data.clone().unwrap_or_else(std::env::temp_dir), None),
     };
-    allow_many_connections();
+    raise_file_limit();
     crate::interruptible(measure(args, choice)).await
 }
 
-async fn measure(args: &Args, mut choice: Choice) -> Result<Report, BenchError> {
+async fn measure(args: &Args, mut choice: ServerChoice) -> Result<Report, BenchError> {
     let sizes = Sizes::of(args);
-    if let (Choice::Own(_, redis), Some(address)) = (&mut choice, &args.redis) {
-        *redis = Some(OnARedis::open(address).await?);
+    if let (ServerChoice::Spawned(_, redis), Some(address)) = (&mut choice, &args.redis) {
+        *redis = Some(BenchRedis::open(address).await?);
     }
-    let (own, redis) = match &choice {
-        Choice::Own(_, redis) => (true, redis.as_ref()),
-        Choice::Running(_) => (false, None),
+    let (is_spawned, redis) = match &choice {
+        ServerChoice::Spawned(_, redis) => (true, redis.as_ref()),
+        ServerChoice::External(_) => (false, None),
     };
     if redis.is_none() && args.only.contains(&RowName::Pair) {
-        return Err(BenchError::new(ErrorKind::Input, "the row pair is measured on Redis")
-            .hint("name one with --redis"));
+        return Err(BenchError::new(ErrorKind::Input, "the row pair can only be measured on Redis")
+            .hint("add --redis URL"));
     }
-    let wanted = |row: &RowName| match args.only.as_slice() {
-        [] => (own || *row != RowName::Hold) && (redis.is_some() || *row != RowName::Pair),
+    let is_selected = |row: &RowName| match args.only.as_slice() {
+        [] => (is_spawned || *row != RowName::Hold) && (redis.is_some() || *row != RowName::Pair),
         only => only.contains(row),
     };
     let bars = MultiProgress::new();
     let mut rows = Vec::new();
-    for row in RowName::value_variants().iter().filter(|row| wanted(row)) {
+    for row in RowName::value_variants().iter().filter(|row| is_selected(row)) {
         let bar = bars.add(bar(*row));
-        let measured = measure_one(*row, &choice, &sizes, &bar).await;
+        let measured = measure_row(*row, &choice, &sizes, &bar).await;
         bar.finish();
         if let Some(redis) = redis {
             redis.clear().await?;
@@ -168,25 +166,25 @@ async fn measure(args: &Args, mut choice: Choice) -> Result<Report, BenchError> 
         rows.push(measured?);
     }
     bars.clear()?;
-    Ok(Report { machine: Machine::look(), quick: sizes.quick, seconds: sizes.seconds, rows })
+    Ok(Report { machine: Machine::detect(), quick: sizes.quick, seconds: sizes.seconds, rows })
 }
 
-async fn measure_one(
+async fn measure_row(
     row: RowName,
-    choice: &Choice,
+    choice: &ServerChoice,
     sizes: &Sizes,
     bar: &ProgressBar,
 ) -> Result<Row, BenchError> {
-    if let (RowName::Pair, Choice::Own(_, Some(redis))) = (row, choice) {
+    if let (RowName::Pair, ServerChoice::Spawned(_, Some(redis))) = (row, choice) {
         return pair::measure(redis, sizes, bar).await;
     }
-    let subject = choice.start()?;
+    let server = choice.start()?;
     match row {
-        RowName::Pair => Err(BenchError::new(ErrorKind::Input, "the row pair is measured on Redis")),
-        RowName::Acquire => acquire::measure(&subject, sizes, bar).await,
-        RowName::Handover => handover::measure(&subject, sizes, bar).await,
-        RowName::Hold => hold::measure(&subject, sizes, bar).await,
-        RowName::Deadlock => deadlock::measure(&subject, sizes, bar).await,
+        RowName::Pair => Err(BenchError::new(ErrorKind::Input, "the row pair can only be measured on Redis")),
+        RowName::Acquire => acquire::measure(&server, sizes, bar).await,
+        RowName::Handover => handover::measure(&server, sizes, bar).await,
+        RowName::Hold => hold::measure(&server, sizes, bar).await,
+        RowName::Deadlock => deadlock::measure(&server, sizes, bar).await,
     }
 }
 
@@ -200,9 +198,9 @@ fn bar(row: RowName) -> ProgressBar {
     }
 }
 
-/// A thousand waiting connections need as many files, on both sides; the server inherits this. If it is refused, the
-/// connections that cannot be had say so.
-fn allow_many_connections() {
+/// A thousand waiting connections need as many file descriptors; the server inherits the limit. If it cannot be raised, opening
+/// the connections fails with an error.
+fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

@@ -1,10 +1,10 @@
-//! Taking a lock and giving it back on Redis, beside the least that any lock there can cost, with the same client.
+//! Acquire and release on Redis, compared with a bare lock (`SET NX PX` and compare-and-delete) through the same client.
 
 use std::time::Duration;
 
 use ade_domain::lock::{Acquire, Holder, LockCommand, LockName, Mode, Outcome, RequestKey, Standing};
+use ade_store::Locks;
 use ade_store::redis::{Bare, Options, RedisCoordination};
-use ade_store::{CoordinationError, Locks};
 use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -15,99 +15,101 @@ use super::Sizes;
 use crate::error::{BenchError, ErrorKind};
 use crate::report::{Figure, Row};
 use crate::samples::Samples;
-use crate::subject::OnARedis;
+use crate::server::BenchRedis;
 
-/// Both take turns, so that a noisy neighbour disturbs both alike.
+/// Both alternate, so that noise affects both alike.
 const ROUNDS: u32 = 4;
 
-/// What is taken and given back.
 #[derive(Debug, Clone)]
-enum Way {
+enum Backend {
     Ade(RedisCoordination),
     Bare(Bare),
 }
 
 #[derive(Debug, Default)]
-struct Measured {
+struct Totals {
     samples: Samples,
-    took: Duration,
+    elapsed: Duration,
     cpu_seconds: f64,
 }
 
-impl Measured {
+impl Totals {
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
     fn per_second(&self) -> f64 {
-        self.samples.len() as f64 / self.took.as_secs_f64()
+        self.samples.len() as f64 / self.elapsed.as_secs_f64()
     }
 
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-    fn redis_us(&self) -> f64 {
+    fn redis_us_per_pair(&self) -> f64 {
         self.cpu_seconds * 1e6 / self.samples.len().max(1) as f64
     }
 }
 
-pub(super) async fn measure(redis: &OnARedis, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, BenchError> {
+pub(super) async fn measure(redis: &BenchRedis, sizes: &Sizes, bar: &ProgressBar) -> Result<Row, BenchError> {
     let clients = sizes.connections;
-    let options = Options::default();
-    let ade = Way::Ade(RedisCoordination::open(&redis.url, options).await.map_err(away)?);
-    let bare = Way::Bare(redis.bare.clone());
+    let ade = Backend::Ade(RedisCoordination::open(&redis.url, Options::default()).await?);
+    let bare = Backend::Bare(redis.bare.clone());
     bar.set_length(u64::from(2 * ROUNDS));
-    let part = Duration::from_secs_f64(sizes.seconds / f64::from(ROUNDS));
-    for way in [&ade, &bare] {
-        run(way, clients, part.min(Duration::from_secs(1))).await?;
+    let round = Duration::from_secs_f64(sizes.seconds / f64::from(ROUNDS));
+    for backend in [&ade, &bare] {
+        run(backend, clients, round.min(Duration::from_secs(1))).await?;
     }
-    let (mut own, mut least) = (Measured::default(), Measured::default());
+    let (mut own, mut baseline) = (Totals::default(), Totals::default());
     for _ in 0..ROUNDS {
-        for (way, all) in [(&ade, &mut own), (&bare, &mut least)] {
-            let cpu = redis.bare.cpu_seconds().await.map_err(away)?;
-            let (samples, took) = run(way, clients, part).await?;
-            all.cpu_seconds += redis.bare.cpu_seconds().await.map_err(away)? - cpu;
-            all.samples.append(samples);
-            all.took += took;
+        for (backend, total) in [(&ade, &mut own), (&bare, &mut baseline)] {
+            let cpu = redis.bare.cpu_seconds().await?;
+            let (samples, elapsed) = run(backend, clients, round).await?;
+            total.cpu_seconds += redis.bare.cpu_seconds().await? - cpu;
+            total.samples.append(samples);
+            total.elapsed += elapsed;
             bar.inc(1);
         }
     }
-    let (rate, least_rate) = (own.per_second(), least.per_second());
-    let (redis_us, least_us) = (own.redis_us(), least.redis_us());
-    let (own, least) = (own.samples.latencies(), least.samples.latencies());
-    let to = "SET NX PX + compare-and-delete";
+    let (rate, baseline_rate) = (own.per_second(), baseline.per_second());
+    let (redis_us, baseline_us) = (own.redis_us_per_pair(), baseline.redis_us_per_pair());
+    let (own, baseline) = (own.samples.latencies(), baseline.samples.latencies());
+    let reference = "SET NX PX + compare-and-delete";
     Ok(Row {
         row: "pair",
         what: format!(
-            "acquire + release on Redis: {clients} clients, each with locks of its own, over one connection; beside it \
+            "acquire + release on Redis: {clients} clients, each with its own locks, over one connection; compared with \
              SET NX PX and a compare-and-delete script over the same kind of connection"
         ),
         figures: vec![
-            Figure::at_least("pairs", rate, "/s", 0.5 * least_rate).against(least_rate, to),
-            Figure::plain("p50", own.p50_ms, "ms").against(least.p50_ms, to),
-            Figure::plain("p99", own.p99_ms, "ms").against(least.p99_ms, to),
-            Figure::plain("Redis per pair", redis_us, "µs").against(least_us, to),
+            Figure::at_least("pairs", rate, "/s", 0.5 * baseline_rate).relative_to(baseline_rate, reference),
+            Figure::plain("p50", own.p50_ms, "ms").relative_to(baseline.p50_ms, reference),
+            Figure::plain("p99", own.p99_ms, "ms").relative_to(baseline.p99_ms, reference),
+            Figure::plain("Redis per pair", redis_us, "µs").relative_to(baseline_us, reference),
         ],
         details: json!({
             "clients": clients,
             "pairs_per_second": rate,
-            "bare_pairs_per_second": least_rate,
+            "baseline_pairs_per_second": baseline_rate,
             "redis_us_per_pair": redis_us,
-            "bare_redis_us_per_pair": least_us,
+            "baseline_redis_us_per_pair": baseline_us,
             "pair": own,
-            "bare": least,
+            "baseline": baseline,
         }),
     })
 }
 
-async fn run(way: &Way, clients: usize, lasts: Duration) -> Result<(Samples, Duration), BenchError> {
+async fn run(
+    backend: &Backend,
+    clients: usize,
+    duration: Duration,
+) -> Result<(Samples, Duration), BenchError> {
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     for client in 0..clients {
-        let way = way.clone();
+        let backend = backend.clone();
         tasks.spawn(async move {
             let mut samples = Samples::default();
             for number in 0_u64.. {
                 let began = Instant::now();
-                if began - start >= lasts {
+                if began - start >= duration {
                     break;
                 }
-                pair(&way, client, number % 100).await?;
+                run_pair(&backend, client, number % 100).await?;
                 samples.add(began.elapsed());
             }
             Ok::<_, BenchError>(samples)
@@ -115,27 +117,27 @@ async fn run(way: &Way, clients: usize, lasts: Duration) -> Result<(Samples, Dur
     }
     let mut all = Samples::default();
     while let Some(done) = tasks.join_next().await {
-        all.append(done.map_err(|error| BenchError::from(std::io::Error::other(error)))??);
+        all.append(done??);
     }
     Ok((all, start.elapsed()))
 }
 
-async fn pair(way: &Way, client: usize, number: u64) -> Result<(), BenchError> {
-    let wrong = |what: &str| {
-        BenchError::new(ErrorKind::Unavailable, format!("a lock of our own could not be {what}"))
+async fn run_pair(backend: &Backend, client: usize, number: u64) -> Result<(), BenchError> {
+    let failed = |action: &str| {
+        BenchError::new(ErrorKind::Unavailable, format!("cannot {action} a lock that nobody else uses"))
     };
-    let ade = match way {
-        Way::Bare(bare) => {
+    let ade = match backend {
+        Backend::Bare(bare) => {
             let done =
                 bare.pair(&format!("bench-{client}-{number}"), &Uuid::new_v4().simple().to_string()).await;
-            return if done.map_err(away)? { Ok(()) } else { Err(wrong("taken")) };
+            return if done? { Ok(()) } else { Err(failed("acquire")) };
         }
-        Way::Ade(ade) => ade,
+        Backend::Ade(ade) => ade,
     };
-    let invalid = |_| wrong("named");
+    let invalid = |_| failed("name");
     let lock: LockName = format!("resource:bench-pair:{client}-{number}").parse().map_err(invalid)?;
     let holder = Holder::new(&format!("bench-{client}"), None).map_err(invalid)?;
-    let wish = Acquire {
+    let acquisition = Acquire {
         holder: holder.clone(),
         request: RequestKey::once(Uuid::new_v4().as_u128()),
         remember: false,
@@ -146,25 +148,25 @@ async fn pair(way: &Way, client: usize, number: u64) -> Result<(), BenchError> {
         purpose: "".into(),
         priority: 0,
     };
-    let Outcome::Standing(Standing::Held(grant)) = one(ade, &lock, LockCommand::Acquire(wish)).await? else {
-        return Err(wrong("taken"));
+    let Outcome::Standing(Standing::Held(grant)) =
+        execute(ade, &lock, LockCommand::Acquire(acquisition)).await?
+    else {
+        return Err(failed("acquire"));
     };
-    match one(ade, &lock, LockCommand::Release { holder, token: grant.token }).await? {
+    match execute(ade, &lock, LockCommand::Release { holder, token: grant.token }).await? {
         Outcome::Done => Ok(()),
-        _ => Err(wrong("given back")),
+        _ => Err(failed("release")),
     }
 }
 
-async fn one(ade: &RedisCoordination, lock: &LockName, command: LockCommand) -> Result<Outcome, BenchError> {
-    let answers = ade.commands(vec![(lock.clone(), command)]).await.map_err(away)?;
-    answers
-        .into_iter()
-        .next()
-        .map(|answer| answer.outcome)
-        .ok_or_else(|| away(CoordinationError("no answer".to_owned())))
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn away(error: CoordinationError) -> BenchError {
-    BenchError::new(ErrorKind::Unavailable, error.to_string())
+async fn execute(
+    ade: &RedisCoordination,
+    lock: &LockName,
+    command: LockCommand,
+) -> Result<Outcome, BenchError> {
+    let replies = ade.commands(vec![(lock.clone(), command)]).await?;
+    let reply = replies.into_iter().next();
+    reply
+        .map(|reply| reply.outcome)
+        .ok_or_else(|| BenchError::new(ErrorKind::Unavailable, "no reply to a command"))
 }

@@ -1,30 +1,30 @@
-//! Agents: registered or named, changed, listed, removed, silent, and how often they may ask.
+//! Agents: registration, heartbeats, updates, listing, removal, draining, and the rate limit of acquisitions.
 
 #![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
 
 use ade_domain::agent::{DEFAULT_MAX_TASKS, Profile, Status};
 use ade_store::coordination::{AgentUpdate, AgentView};
 
-use super::play::{Play, ends, with};
+use super::fixture::{Fixture, end_range, with_limits};
 use super::{Opener, Setting};
 
 scenarios!(
-    an_agent_is_registered_once,
-    an_agent_is_changed_in_part,
-    an_agent_that_is_heard_of_is_known_by_its_name,
-    too_many_named_agents_are_turned_away,
-    agents_are_listed_by_id_and_in_pages,
-    an_agent_is_removed,
-    a_draining_agent_says_so,
-    an_agent_may_ask_so_often_and_no_more,
+    registers_agent_once,
+    updates_agent_partially,
+    heartbeat_registers_unknown_agent,
+    limits_unregistered_agents,
+    lists_agents_by_id_in_pages,
+    removes_agent,
+    reports_draining_agent,
+    limits_acquisition_rate_per_agent,
 );
 
-async fn put(play: &Play, name: &str, update: AgentUpdate, create: bool) -> Option<AgentView> {
-    play.port.put(play.agent(name), update, create).await.expect("answers")
+async fn put(fixture: &Fixture, name: &str, update: AgentUpdate, create: bool) -> Option<AgentView> {
+    fixture.backend.put(fixture.agent(name), update, create).await.expect("a reply")
 }
 
-async fn agent(play: &Play, name: &str) -> Option<AgentView> {
-    play.port.agent(play.agent(name)).await.expect("answers")
+async fn agent(fixture: &Fixture, name: &str) -> Option<AgentView> {
+    fixture.backend.agent(fixture.agent(name)).await.expect("a reply")
 }
 
 fn profile() -> Profile {
@@ -37,144 +37,157 @@ fn profile() -> Profile {
     }
 }
 
-async fn an_agent_is_registered_once(opener: Opener) {
-    let play = Play::usual(&opener).await;
-    assert_eq!(agent(&play, "ann").await, None);
+async fn registers_agent_once(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    assert_eq!(agent(&fixture, "ann").await, None);
     let update = AgentUpdate { profile: Some(profile()), max_tasks: Some(3), draining: None };
-    let before = play.now();
-    let view = put(&play, "ann", update.clone(), true).await.expect("registered");
-    assert!((before..=play.now()).contains(&view.last_heartbeat), "{view:?}");
-    assert_eq!((&view.agent_id, &view.profile), (&play.agent("ann"), &profile()));
+    let before = fixture.now();
+    let view = put(&fixture, "ann", update.clone(), true).await.expect("registered");
+    assert!((before..=fixture.now()).contains(&view.last_heartbeat), "{view:?}");
+    assert_eq!((&view.agent_id, &view.profile), (&fixture.agent("ann"), &profile()));
     assert_eq!((view.max_tasks, view.active_tasks, view.queued_tasks), (3, 0, 0));
     assert_eq!(view.status, Status::Active);
-    assert_eq!(agent(&play, "ann").await, Some(view.clone()));
+    assert_eq!(agent(&fixture, "ann").await, Some(view.clone()));
     let other = AgentUpdate { max_tasks: Some(9), ..update };
-    assert_eq!(put(&play, "ann", other, true).await, None, "the name is taken");
-    assert_eq!(agent(&play, "ann").await, Some(view), "and nothing was changed");
-    // What is left open has defaults.
-    let plain = put(&play, "ben", AgentUpdate::default(), true).await.expect("registered");
-    assert_eq!((plain.max_tasks, plain.profile.name), (DEFAULT_MAX_TASKS, play.agent("ben")));
-    play.leave(&["ann", "ben"]).await;
+    assert_eq!(put(&fixture, "ann", other, true).await, None, "the name is taken");
+    assert_eq!(agent(&fixture, "ann").await, Some(view), "unchanged");
+    // Absent fields get defaults.
+    let plain = put(&fixture, "ben", AgentUpdate::default(), true).await.expect("registered");
+    assert_eq!((plain.max_tasks, plain.profile.name), (DEFAULT_MAX_TASKS, fixture.agent("ben")));
+    fixture.remove_agents(&["ann", "ben"]).await;
 }
 
-async fn an_agent_is_changed_in_part(opener: Opener) {
-    let play = Play::usual(&opener).await;
-    assert_eq!(put(&play, "ann", AgentUpdate::default(), false).await, None, "nobody is known by this name");
-    assert_eq!(agent(&play, "ann").await, None);
+async fn updates_agent_partially(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    assert_eq!(put(&fixture, "ann", AgentUpdate::default(), false).await, None, "no such agent");
+    assert_eq!(agent(&fixture, "ann").await, None);
     let update = AgentUpdate { profile: Some(profile()), max_tasks: Some(3), draining: None };
-    put(&play, "ann", update, true).await.expect("registered");
+    put(&fixture, "ann", update, true).await.expect("registered");
     let update = AgentUpdate { max_tasks: Some(4), ..AgentUpdate::default() };
-    let view = put(&play, "ann", update, false).await.expect("changed");
+    let view = put(&fixture, "ann", update, false).await.expect("updated");
     assert_eq!((view.max_tasks, &view.profile), (4, &profile()));
     let update = AgentUpdate { profile: Some(Profile::default()), ..AgentUpdate::default() };
-    let view = put(&play, "ann", update, false).await.expect("changed");
+    let view = put(&fixture, "ann", update, false).await.expect("updated");
     assert_eq!((view.max_tasks, &view.profile), (4, &Profile::default()));
-    assert_eq!(agent(&play, "ann").await, Some(view));
-    play.leave(&["ann"]).await;
+    assert_eq!(agent(&fixture, "ann").await, Some(view));
+    fixture.remove_agents(&["ann"]).await;
 }
 
-async fn an_agent_that_is_heard_of_is_known_by_its_name(opener: Opener) {
-    let play = Play::usual(&opener).await;
-    play.heard("ann").await;
-    let first = agent(&play, "ann").await.expect("known");
-    assert_eq!((&first.profile.name, first.max_tasks), (&play.agent("ann"), DEFAULT_MAX_TASKS));
-    play.pass(2).await;
-    play.heard("ann").await;
-    let later = agent(&play, "ann").await.expect("known");
+async fn heartbeat_registers_unknown_agent(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    fixture.heartbeat("ann").await;
+    let first = agent(&fixture, "ann").await.expect("known");
+    assert_eq!((&first.profile.name, first.max_tasks), (&fixture.agent("ann"), DEFAULT_MAX_TASKS));
+    fixture.advance(2).await;
+    fixture.heartbeat("ann").await;
+    let later = agent(&fixture, "ann").await.expect("known");
     assert!(later.last_heartbeat > first.last_heartbeat);
-    // Its name is not taken: it may still register.
+    // A heartbeat does not take the name: the agent may still register.
     let update = AgentUpdate { max_tasks: Some(2), ..AgentUpdate::default() };
-    put(&play, "ann", update.clone(), true).await.expect("registered");
-    assert_eq!(put(&play, "ann", update, true).await, None, "now it is");
-    play.heard("ann").await;
-    assert_eq!(agent(&play, "ann").await.expect("known").max_tasks, 2, "being heard of changes nothing else");
-    play.leave(&["ann"]).await;
+    put(&fixture, "ann", update.clone(), true).await.expect("registered");
+    assert_eq!(put(&fixture, "ann", update, true).await, None, "now the name is taken");
+    fixture.heartbeat("ann").await;
+    assert_eq!(agent(&fixture, "ann").await.expect("known").max_tasks, 2, "a heartbeat changes nothing else");
+    fixture.remove_agents(&["ann"]).await;
 }
 
-async fn too_many_named_agents_are_turned_away(opener: Opener) {
-    let play = Play::open(&opener, Setting { max_named_agents: 2, ..Setting::default() }).await;
+async fn limits_unregistered_agents(factory: Opener) {
+    let fixture =
+        Fixture::with_settings(&factory, Setting { max_named_agents: 2, ..Setting::default() }).await;
     for name in ["r1", "r2", "r3"] {
-        put(&play, name, AgentUpdate::default(), true).await.expect("who registers is not counted");
+        put(&fixture, name, AgentUpdate::default(), true).await.expect("registered agents do not count");
     }
-    play.heard("n1").await;
-    play.heard("n2").await;
-    assert_eq!(play.port.heard(play.agent("n3")).await, Ok(false));
-    assert_eq!(agent(&play, "n3").await, None);
+    fixture.heartbeat("n1").await;
+    fixture.heartbeat("n2").await;
+    assert_eq!(fixture.backend.heard(fixture.agent("n3")).await, Ok(false));
+    assert_eq!(agent(&fixture, "n3").await, None);
     for name in ["n1", "r1"] {
-        play.heard(name).await;
+        fixture.heartbeat(name).await;
     }
-    put(&play, "n2", AgentUpdate::default(), true).await.expect("registered, and so not counted any more");
-    play.heard("n3").await;
-    assert_eq!(play.port.heard(play.agent("n4")).await, Ok(false));
-    assert!(play.port.remove(play.agent("n1")).await.expect("answers"));
-    play.heard("n4").await;
-    play.leave(&["r1", "r2", "r3", "n2", "n3", "n4"]).await;
+    put(&fixture, "n2", AgentUpdate::default(), true).await.expect("registered, so it no longer counts");
+    fixture.heartbeat("n3").await;
+    assert_eq!(fixture.backend.heard(fixture.agent("n4")).await, Ok(false));
+    assert!(fixture.backend.remove(fixture.agent("n1")).await.expect("a reply"));
+    fixture.heartbeat("n4").await;
+    fixture.remove_agents(&["r1", "r2", "r3", "n2", "n3", "n4"]).await;
 }
 
-async fn agents_are_listed_by_id_and_in_pages(opener: Opener) {
-    let play = Play::usual(&opener).await;
+async fn lists_agents_by_id_in_pages(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
     let names = ["b", "a", "c:d", "Z", "ü"];
     for name in names {
-        play.heard(name).await;
+        fixture.heartbeat(name).await;
     }
-    let mut expected: Vec<String> = names.iter().map(|name| play.agent(name)).collect();
+    let mut expected: Vec<String> = names.iter().map(|name| fixture.agent(name)).collect();
     expected.sort();
     for page in [1, 2, 100] {
-        let (mut found, mut after) = (Vec::new(), Some(play.tag.clone()));
+        let (mut found, mut after) = (Vec::new(), Some(fixture.namespace.clone()));
         loop {
-            let views = play.port.agents(after.clone(), page).await.expect("answers");
+            let views = fixture.backend.agents(after.clone(), page).await.expect("a reply");
             assert!(views.len() <= page);
             let Some(last) = views.last() else { break };
             after = Some(last.agent_id.clone());
             found.extend(views.into_iter().map(|view| view.agent_id));
         }
-        found.retain(|id| id.starts_with(&format!("{}-", play.tag)));
+        found.retain(|id| id.starts_with(&format!("{}-", fixture.namespace)));
         assert_eq!(found, expected, "in pages of {page}");
     }
-    let all = play.port.agents(None, usize::MAX).await.expect("answers");
+    let all = fixture.backend.agents(None, usize::MAX).await.expect("a reply");
     assert!(all.is_sorted_by(|a, b| a.agent_id < b.agent_id));
-    assert!(all.contains(&agent(&play, "a").await.expect("known")), "the same as one by one");
-    play.leave(&names).await;
+    assert!(all.contains(&agent(&fixture, "a").await.expect("known")), "same view as a single lookup");
+    fixture.remove_agents(&names).await;
 }
 
-async fn an_agent_is_removed(opener: Opener) {
-    let play = Play::usual(&opener).await;
-    assert_eq!(play.port.remove(play.agent("ann")).await, Ok(false));
-    put(&play, "ann", AgentUpdate { max_tasks: Some(2), ..AgentUpdate::default() }, true).await.expect("new");
-    assert_eq!(play.port.remove(play.agent("ann")).await, Ok(true));
-    assert_eq!(agent(&play, "ann").await, None);
-    assert_eq!(play.port.remove(play.agent("ann")).await, Ok(false));
-    let again = put(&play, "ann", AgentUpdate::default(), true).await.expect("the name is free");
-    assert_eq!(again.max_tasks, DEFAULT_MAX_TASKS, "nothing is left of the one before");
-    play.leave(&["ann"]).await;
+async fn removes_agent(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    assert_eq!(fixture.backend.remove(fixture.agent("ann")).await, Ok(false));
+    put(&fixture, "ann", AgentUpdate { max_tasks: Some(2), ..AgentUpdate::default() }, true)
+        .await
+        .expect("new");
+    assert_eq!(fixture.backend.remove(fixture.agent("ann")).await, Ok(true));
+    assert_eq!(agent(&fixture, "ann").await, None);
+    assert_eq!(fixture.backend.remove(fixture.agent("ann")).await, Ok(false));
+    let again = put(&fixture, "ann", AgentUpdate::default(), true).await.expect("the name is free");
+    assert_eq!(again.max_tasks, DEFAULT_MAX_TASKS, "settings of the removed agent are gone");
+    fixture.remove_agents(&["ann"]).await;
 }
 
-async fn a_draining_agent_says_so(opener: Opener) {
-    let play = Play::usual(&opener).await;
-    let draining = |yes| AgentUpdate { draining: Some(yes), ..AgentUpdate::default() };
-    put(&play, "ann", AgentUpdate::default(), true).await.expect("registered");
-    for (yes, status) in [(true, Status::Draining), (false, Status::Active)] {
-        let view = put(&play, "ann", draining(yes), false).await.expect("changed");
+async fn reports_draining_agent(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    let draining = |is_draining| AgentUpdate { draining: Some(is_draining), ..AgentUpdate::default() };
+    put(&fixture, "ann", AgentUpdate::default(), true).await.expect("registered");
+    for (is_draining, status) in [(true, Status::Draining), (false, Status::Active)] {
+        let view = put(&fixture, "ann", draining(is_draining), false).await.expect("updated");
         assert_eq!(view.status, status);
-        play.heard("ann").await;
-        assert_eq!(agent(&play, "ann").await.expect("known").status, status);
+        fixture.heartbeat("ann").await;
+        assert_eq!(agent(&fixture, "ann").await.expect("known").status, status);
     }
-    play.leave(&["ann"]).await;
+    fixture.remove_agents(&["ann"]).await;
 }
 
-async fn an_agent_may_ask_so_often_and_no_more(opener: Opener) {
-    let play = Play::open(&opener, with(|rules| rules.acquisitions_per_minute = 3)).await;
-    let before = play.now();
-    assert_eq!(play.port.admit(play.agent("ann"), 1).await, Ok(Ok(())));
-    let began = before..=play.now();
+async fn limits_acquisition_rate_per_agent(factory: Opener) {
+    let fixture =
+        Fixture::with_settings(&factory, with_limits(|limits| limits.acquisitions_per_minute = 3)).await;
+    let before = fixture.now();
+    assert_eq!(fixture.backend.admit(fixture.agent("ann"), 1).await, Ok(Ok(())));
+    let window_start = before..=fixture.now();
     for _ in 0..2 {
-        assert_eq!(play.port.admit(play.agent("ann"), 1).await, Ok(Ok(())));
+        assert_eq!(fixture.backend.admit(fixture.agent("ann"), 1).await, Ok(Ok(())));
     }
     for _ in 0..2 {
-        let retry_at = play.port.admit(play.agent("ann"), 1).await.expect("answers").expect_err("too often");
-        // A store may keep it by the millisecond.
-        let range = ends(began.clone(), 59_999);
+        let retry_at = fixture
+            .backend
+            .admit(fixture.agent("ann"), 1)
+            .await
+            .expect("a reply")
+            .expect_err("over the limit");
+        // A store may round to milliseconds.
+        let range = end_range(window_start.clone(), 59_999);
         assert!((*range.start()..=range.end().plus_ms(2)).contains(&retry_at), "{retry_at}");
     }
-    assert_eq!(play.port.admit(play.agent("ben"), 1).await, Ok(Ok(())), "another agent is not concerned");
+    assert_eq!(
+        fixture.backend.admit(fixture.agent("ben"), 1).await,
+        Ok(Ok(())),
+        "another agent has its own limit"
+    );
 }

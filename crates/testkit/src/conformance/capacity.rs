@@ -1,4 +1,4 @@
-//! How much agents do at once: claims that are counted, renewed, given back, and end by themselves.
+//! Capacity of agents: claims on task slots are counted, limited, renewed, released, and expire.
 
 #![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
 
@@ -7,205 +7,222 @@ use std::sync::Arc;
 use ade_domain::agent::DEFAULT_MAX_TASKS;
 use ade_store::coordination::{AgentUpdate, CapacityClaim};
 
-use super::play::Play;
+use super::fixture::Fixture;
 use super::{Opener, Setting};
 
 scenarios!(
-    an_agent_takes_as_many_tasks_as_it_may,
-    of_many_claims_at_once_only_so_many_are_granted,
-    a_claim_is_counted_once_and_can_be_renewed,
-    a_claim_ends_by_itself,
-    a_claim_that_is_over_already_takes_no_room,
-    a_draining_agent_keeps_what_it_has,
-    who_may_do_less_than_it_does_takes_nothing_new,
-    an_agent_that_claims_is_known_by_its_name,
-    a_removed_agent_has_claimed_nothing,
+    limits_tasks_per_agent,
+    limits_concurrent_claims,
+    counts_renewed_claim_once,
+    claim_expires,
+    expired_claim_takes_no_capacity,
+    draining_agent_keeps_its_claims,
+    lowered_limit_keeps_existing_claims,
+    claim_registers_unknown_agent,
+    removal_drops_claims,
 );
 
 const MINUTE_MS: u64 = 60_000;
 
-async fn claim_for(play: &Play, name: &str, task: &str, ms: u64) -> CapacityClaim {
-    let until = play.now().plus_ms(ms);
-    play.port.claim(play.agent(name), task.to_owned(), until).await.expect("answers")
+async fn claim_for(fixture: &Fixture, name: &str, task: &str, ms: u64) -> CapacityClaim {
+    let until = fixture.now().plus_ms(ms);
+    fixture.backend.claim(fixture.agent(name), task.to_owned(), until).await.expect("a reply")
 }
 
-async fn claim(play: &Play, name: &str, task: &str) -> CapacityClaim {
-    claim_for(play, name, task, MINUTE_MS).await
+async fn claim(fixture: &Fixture, name: &str, task: &str) -> CapacityClaim {
+    claim_for(fixture, name, task, MINUTE_MS).await
 }
 
-async fn unclaim(play: &Play, name: &str, task: &str) {
-    play.port.unclaim(play.agent(name), task.to_owned()).await.expect("answers");
+async fn unclaim(fixture: &Fixture, name: &str, task: &str) {
+    fixture.backend.unclaim(fixture.agent(name), task.to_owned()).await.expect("a reply");
 }
 
-/// Registers an agent, or changes it.
-async fn may(play: &Play, name: &str, max_tasks: u32, draining: bool) {
+/// Registers an agent, or updates it.
+async fn set_capacity(fixture: &Fixture, name: &str, max_tasks: u32, draining: bool) {
     let update = AgentUpdate { profile: None, max_tasks: Some(max_tasks), draining: Some(draining) };
-    let agent = play.agent(name);
-    if play.port.put(agent.clone(), update.clone(), true).await.expect("answers").is_none() {
-        play.port.put(agent, update, false).await.expect("answers").expect("known");
+    let agent = fixture.agent(name);
+    if fixture.backend.put(agent.clone(), update.clone(), true).await.expect("a reply").is_none() {
+        fixture.backend.put(agent, update, false).await.expect("a reply").expect("known");
     }
 }
 
-/// How many tasks an agent does, and how many wait for it; the list says the same.
-async fn tasks(play: &Play, name: &str) -> (usize, usize) {
-    let view = play.port.agent(play.agent(name)).await.expect("answers").expect("known");
-    let all = play.port.agents(None, usize::MAX).await.expect("answers");
+/// Active and queued tasks of an agent. Asserts that lookup and list agree.
+async fn tasks(fixture: &Fixture, name: &str) -> (usize, usize) {
+    let view = fixture.backend.agent(fixture.agent(name)).await.expect("a reply").expect("known");
+    let all = fixture.backend.agents(None, usize::MAX).await.expect("a reply");
     let listed = all.iter().find(|listed| listed.agent_id == view.agent_id).expect("listed");
     let counts = (view.active_tasks, view.queued_tasks);
     assert_eq!((listed.active_tasks, listed.queued_tasks), counts);
     counts
 }
 
-async fn an_agent_takes_as_many_tasks_as_it_may(opener: Opener) {
-    let play = Play::usual(&opener).await;
-    may(&play, "ann", 2, false).await;
-    may(&play, "ben", 1, false).await;
-    assert_eq!(tasks(&play, "ann").await, (0, 0));
-    let strange = ":{a} ü🔒 t:q:";
-    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Yes);
-    assert_eq!(claim(&play, "ann", strange).await, CapacityClaim::Yes);
-    assert_eq!(tasks(&play, "ann").await, (2, 0));
+async fn limits_tasks_per_agent(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    set_capacity(&fixture, "ann", 2, false).await;
+    set_capacity(&fixture, "ben", 1, false).await;
+    assert_eq!(tasks(&fixture, "ann").await, (0, 0));
+    let special = ":{a} ü🔒 t:q:";
+    assert_eq!(claim(&fixture, "ann", "one").await, CapacityClaim::Yes);
+    assert_eq!(claim(&fixture, "ann", special).await, CapacityClaim::Yes);
+    assert_eq!(tasks(&fixture, "ann").await, (2, 0));
     for _ in 0..2 {
-        assert_eq!(claim(&play, "ann", "three").await, CapacityClaim::Full);
+        assert_eq!(claim(&fixture, "ann", "three").await, CapacityClaim::Full);
     }
-    assert_eq!(tasks(&play, "ann").await, (2, 1), "it waits, once");
-    assert_eq!(claim(&play, "ben", "three").await, CapacityClaim::Yes, "another agent is not concerned");
+    assert_eq!(tasks(&fixture, "ann").await, (2, 1), "queued once");
+    assert_eq!(
+        claim(&fixture, "ben", "three").await,
+        CapacityClaim::Yes,
+        "another agent has its own capacity"
+    );
     for _ in 0..2 {
-        unclaim(&play, "ann", strange).await;
+        unclaim(&fixture, "ann", special).await;
     }
-    assert_eq!(tasks(&play, "ann").await, (1, 1));
-    assert_eq!(claim(&play, "ann", "three").await, CapacityClaim::Yes);
-    assert_eq!(tasks(&play, "ann").await, (2, 0));
-    assert_eq!(claim(&play, "ann", "four").await, CapacityClaim::Full);
-    unclaim(&play, "ann", "four").await;
-    assert_eq!(tasks(&play, "ann").await, (2, 0), "it does not wait any more");
-    play.leave(&["ann", "ben"]).await;
+    assert_eq!(tasks(&fixture, "ann").await, (1, 1));
+    assert_eq!(claim(&fixture, "ann", "three").await, CapacityClaim::Yes);
+    assert_eq!(tasks(&fixture, "ann").await, (2, 0));
+    assert_eq!(claim(&fixture, "ann", "four").await, CapacityClaim::Full);
+    unclaim(&fixture, "ann", "four").await;
+    assert_eq!(tasks(&fixture, "ann").await, (2, 0), "no longer queued");
+    fixture.remove_agents(&["ann", "ben"]).await;
 }
 
-async fn of_many_claims_at_once_only_so_many_are_granted(opener: Opener) {
-    let play = Arc::new(Play::usual(&opener).await);
-    may(&play, "ann", 3, false).await;
-    let asking: Vec<_> = (0..16)
+async fn limits_concurrent_claims(factory: Opener) {
+    let fixture = Arc::new(Fixture::new(&factory).await);
+    set_capacity(&fixture, "ann", 3, false).await;
+    let claims: Vec<_> = (0..16)
         .map(|number| {
-            let play = Arc::clone(&play);
-            tokio::spawn(async move { claim(&play, "ann", &format!("task-{number}")).await })
+            let fixture = Arc::clone(&fixture);
+            tokio::spawn(async move { claim(&fixture, "ann", &format!("task-{number}")).await })
         })
         .collect();
     let mut granted = 0;
-    for one in asking {
-        match one.await.expect("no panic") {
+    for claim in claims {
+        match claim.await.expect("no panic") {
             CapacityClaim::Yes => granted += 1,
             other => assert_eq!(other, CapacityClaim::Full),
         }
     }
     assert_eq!(granted, 3);
-    assert_eq!(tasks(&play, "ann").await, (3, 13));
-    play.leave(&["ann"]).await;
+    assert_eq!(tasks(&fixture, "ann").await, (3, 13));
+    fixture.remove_agents(&["ann"]).await;
 }
 
-async fn a_claim_is_counted_once_and_can_be_renewed(opener: Opener) {
-    let play = Play::usual(&opener).await;
-    may(&play, "ann", 1, false).await;
-    assert_eq!(claim_for(&play, "ann", "one", 300).await, CapacityClaim::Yes);
-    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Yes);
-    assert_eq!(claim_for(&play, "ann", "one", 100).await, CapacityClaim::Yes, "a renewal that was late");
-    assert_eq!(tasks(&play, "ann").await, (1, 0));
-    play.pass(400).await;
-    assert_eq!(tasks(&play, "ann").await, (1, 0), "it was renewed, and never made shorter");
-    assert_eq!(claim(&play, "ann", "two").await, CapacityClaim::Full);
-    play.leave(&["ann"]).await;
+async fn counts_renewed_claim_once(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    set_capacity(&fixture, "ann", 1, false).await;
+    assert_eq!(claim_for(&fixture, "ann", "one", 300).await, CapacityClaim::Yes);
+    assert_eq!(claim(&fixture, "ann", "one").await, CapacityClaim::Yes);
+    assert_eq!(claim_for(&fixture, "ann", "one", 100).await, CapacityClaim::Yes, "a late renewal");
+    assert_eq!(tasks(&fixture, "ann").await, (1, 0));
+    fixture.advance(400).await;
+    assert_eq!(tasks(&fixture, "ann").await, (1, 0), "renewed, never shortened");
+    assert_eq!(claim(&fixture, "ann", "two").await, CapacityClaim::Full);
+    fixture.remove_agents(&["ann"]).await;
 }
 
-async fn a_claim_ends_by_itself(opener: Opener) {
-    let play = Play::usual(&opener).await;
-    may(&play, "ann", 2, false).await;
-    assert_eq!(claim(&play, "ann", "long").await, CapacityClaim::Yes);
-    let until = play.now().plus_ms(1_000);
-    assert_eq!(play.port.claim(play.agent("ann"), "short".to_owned(), until).await, Ok(CapacityClaim::Yes));
-    assert_eq!(play.port.claim(play.agent("ann"), "waits".to_owned(), until).await, Ok(CapacityClaim::Full));
-    if play.passes_at_once() {
-        play.pass(999).await;
-        assert_eq!(tasks(&play, "ann").await, (2, 1), "the last moment");
-        play.pass(1).await;
+async fn claim_expires(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    set_capacity(&fixture, "ann", 2, false).await;
+    assert_eq!(claim(&fixture, "ann", "long").await, CapacityClaim::Yes);
+    let until = fixture.now().plus_ms(1_000);
+    assert_eq!(
+        fixture.backend.claim(fixture.agent("ann"), "short".to_owned(), until).await,
+        Ok(CapacityClaim::Yes)
+    );
+    assert_eq!(
+        fixture.backend.claim(fixture.agent("ann"), "waits".to_owned(), until).await,
+        Ok(CapacityClaim::Full)
+    );
+    if fixture.has_manual_clock() {
+        fixture.advance(999).await;
+        assert_eq!(tasks(&fixture, "ann").await, (2, 1), "last moment before expiry");
+        fixture.advance(1).await;
     } else {
-        play.pass(1_100).await;
+        fixture.advance(1_100).await;
     }
-    assert_eq!(tasks(&play, "ann").await, (1, 0));
-    assert_eq!(claim(&play, "ann", "other").await, CapacityClaim::Yes);
-    assert_eq!(claim(&play, "ann", "short").await, CapacityClaim::Full, "its place was taken");
-    assert_eq!(tasks(&play, "ann").await, (2, 1));
-    play.leave(&["ann"]).await;
+    assert_eq!(tasks(&fixture, "ann").await, (1, 0));
+    assert_eq!(claim(&fixture, "ann", "other").await, CapacityClaim::Yes);
+    assert_eq!(claim(&fixture, "ann", "short").await, CapacityClaim::Full, "the slot is taken");
+    assert_eq!(tasks(&fixture, "ann").await, (2, 1));
+    fixture.remove_agents(&["ann"]).await;
 }
 
-async fn a_claim_that_is_over_already_takes_no_room(opener: Opener) {
-    let play = Play::usual(&opener).await;
-    may(&play, "ann", 1, false).await;
-    let before = play.now();
-    play.pass(2).await;
-    assert_eq!(play.port.claim(play.agent("ann"), "late".to_owned(), before).await, Ok(CapacityClaim::Yes));
-    assert_eq!(tasks(&play, "ann").await, (0, 0));
-    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Yes);
-    assert_eq!(play.port.claim(play.agent("ann"), "late".to_owned(), before).await, Ok(CapacityClaim::Full));
-    assert_eq!(tasks(&play, "ann").await, (1, 0));
-    play.leave(&["ann"]).await;
+async fn expired_claim_takes_no_capacity(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    set_capacity(&fixture, "ann", 1, false).await;
+    let before = fixture.now();
+    fixture.advance(2).await;
+    assert_eq!(
+        fixture.backend.claim(fixture.agent("ann"), "late".to_owned(), before).await,
+        Ok(CapacityClaim::Yes)
+    );
+    assert_eq!(tasks(&fixture, "ann").await, (0, 0));
+    assert_eq!(claim(&fixture, "ann", "one").await, CapacityClaim::Yes);
+    assert_eq!(
+        fixture.backend.claim(fixture.agent("ann"), "late".to_owned(), before).await,
+        Ok(CapacityClaim::Full)
+    );
+    assert_eq!(tasks(&fixture, "ann").await, (1, 0));
+    fixture.remove_agents(&["ann"]).await;
 }
 
-async fn a_draining_agent_keeps_what_it_has(opener: Opener) {
-    let play = Play::usual(&opener).await;
-    may(&play, "ann", 3, false).await;
-    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Yes);
-    may(&play, "ann", 3, true).await;
-    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Yes);
-    assert_eq!(claim(&play, "ann", "two").await, CapacityClaim::Draining);
-    assert_eq!(tasks(&play, "ann").await, (1, 0));
-    unclaim(&play, "ann", "one").await;
-    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Draining);
-    may(&play, "ann", 3, false).await;
-    assert_eq!(claim(&play, "ann", "two").await, CapacityClaim::Yes);
-    play.leave(&["ann"]).await;
+async fn draining_agent_keeps_its_claims(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    set_capacity(&fixture, "ann", 3, false).await;
+    assert_eq!(claim(&fixture, "ann", "one").await, CapacityClaim::Yes);
+    set_capacity(&fixture, "ann", 3, true).await;
+    assert_eq!(claim(&fixture, "ann", "one").await, CapacityClaim::Yes);
+    assert_eq!(claim(&fixture, "ann", "two").await, CapacityClaim::Draining);
+    assert_eq!(tasks(&fixture, "ann").await, (1, 0));
+    unclaim(&fixture, "ann", "one").await;
+    assert_eq!(claim(&fixture, "ann", "one").await, CapacityClaim::Draining);
+    set_capacity(&fixture, "ann", 3, false).await;
+    assert_eq!(claim(&fixture, "ann", "two").await, CapacityClaim::Yes);
+    fixture.remove_agents(&["ann"]).await;
 }
 
-async fn who_may_do_less_than_it_does_takes_nothing_new(opener: Opener) {
-    let play = Play::usual(&opener).await;
-    may(&play, "ann", 2, false).await;
-    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Yes);
-    assert_eq!(claim(&play, "ann", "two").await, CapacityClaim::Yes);
-    may(&play, "ann", 0, false).await;
+async fn lowered_limit_keeps_existing_claims(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    set_capacity(&fixture, "ann", 2, false).await;
+    assert_eq!(claim(&fixture, "ann", "one").await, CapacityClaim::Yes);
+    assert_eq!(claim(&fixture, "ann", "two").await, CapacityClaim::Yes);
+    set_capacity(&fixture, "ann", 0, false).await;
     for task in ["one", "two"] {
-        assert_eq!(claim(&play, "ann", task).await, CapacityClaim::Yes, "what it has it keeps");
+        assert_eq!(claim(&fixture, "ann", task).await, CapacityClaim::Yes, "existing claims stay");
     }
-    unclaim(&play, "ann", "one").await;
-    assert_eq!(claim(&play, "ann", "three").await, CapacityClaim::Full);
-    assert_eq!(tasks(&play, "ann").await, (1, 1));
-    play.leave(&["ann"]).await;
+    unclaim(&fixture, "ann", "one").await;
+    assert_eq!(claim(&fixture, "ann", "three").await, CapacityClaim::Full);
+    assert_eq!(tasks(&fixture, "ann").await, (1, 1));
+    fixture.remove_agents(&["ann"]).await;
 }
 
-async fn an_agent_that_claims_is_known_by_its_name(opener: Opener) {
-    let play = Play::open(&opener, Setting { max_named_agents: 1, ..Setting::default() }).await;
-    unclaim(&play, "ann", "one").await;
-    assert_eq!(play.port.agent(play.agent("ann")).await, Ok(None), "giving back names nobody");
-    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Yes);
-    let view = play.port.agent(play.agent("ann")).await.expect("answers").expect("known");
-    assert_eq!((view.max_tasks, view.profile.name), (DEFAULT_MAX_TASKS, play.agent("ann")));
-    assert_eq!(tasks(&play, "ann").await, (1, 0));
-    assert_eq!(claim(&play, "ben", "two").await, CapacityClaim::Unknown, "there are too many already");
-    assert_eq!(play.port.agent(play.agent("ben")).await, Ok(None));
-    may(&play, "ann", 1, false).await;
-    assert_eq!(tasks(&play, "ann").await, (1, 0), "who registers keeps what it has");
-    assert_eq!(claim(&play, "ben", "two").await, CapacityClaim::Yes, "registered ones are not counted");
-    play.heard("ann").await;
-    assert_eq!(tasks(&play, "ann").await, (1, 0), "being heard of changes nothing");
-    play.leave(&["ann", "ben"]).await;
+async fn claim_registers_unknown_agent(factory: Opener) {
+    let fixture =
+        Fixture::with_settings(&factory, Setting { max_named_agents: 1, ..Setting::default() }).await;
+    unclaim(&fixture, "ann", "one").await;
+    assert_eq!(fixture.backend.agent(fixture.agent("ann")).await, Ok(None), "releasing registers nobody");
+    assert_eq!(claim(&fixture, "ann", "one").await, CapacityClaim::Yes);
+    let view = fixture.backend.agent(fixture.agent("ann")).await.expect("a reply").expect("known");
+    assert_eq!((view.max_tasks, view.profile.name), (DEFAULT_MAX_TASKS, fixture.agent("ann")));
+    assert_eq!(tasks(&fixture, "ann").await, (1, 0));
+    assert_eq!(claim(&fixture, "ben", "two").await, CapacityClaim::Unknown, "too many unregistered agents");
+    assert_eq!(fixture.backend.agent(fixture.agent("ben")).await, Ok(None));
+    set_capacity(&fixture, "ann", 1, false).await;
+    assert_eq!(tasks(&fixture, "ann").await, (1, 0), "registration keeps claims");
+    assert_eq!(claim(&fixture, "ben", "two").await, CapacityClaim::Yes, "registered agents do not count");
+    fixture.heartbeat("ann").await;
+    assert_eq!(tasks(&fixture, "ann").await, (1, 0), "a heartbeat changes nothing");
+    fixture.remove_agents(&["ann", "ben"]).await;
 }
 
-async fn a_removed_agent_has_claimed_nothing(opener: Opener) {
-    let play = Play::usual(&opener).await;
-    may(&play, "ann", 1, false).await;
-    assert_eq!(claim(&play, "ann", "one").await, CapacityClaim::Yes);
-    assert_eq!(claim(&play, "ann", "two").await, CapacityClaim::Full);
-    play.leave(&["ann"]).await;
-    may(&play, "ann", 1, false).await;
-    assert_eq!(tasks(&play, "ann").await, (0, 0));
-    assert_eq!(claim(&play, "ann", "two").await, CapacityClaim::Yes);
-    play.leave(&["ann"]).await;
+async fn removal_drops_claims(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    set_capacity(&fixture, "ann", 1, false).await;
+    assert_eq!(claim(&fixture, "ann", "one").await, CapacityClaim::Yes);
+    assert_eq!(claim(&fixture, "ann", "two").await, CapacityClaim::Full);
+    fixture.remove_agents(&["ann"]).await;
+    set_capacity(&fixture, "ann", 1, false).await;
+    assert_eq!(tasks(&fixture, "ann").await, (0, 0));
+    assert_eq!(claim(&fixture, "ann", "two").await, CapacityClaim::Yes);
+    fixture.remove_agents(&["ann"]).await;
 }

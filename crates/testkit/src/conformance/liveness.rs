@@ -1,4 +1,4 @@
-//! Who is alive: servers that serve waiters, agents that hold tickets; hints and events that tell what happened.
+//! Liveness of servers and agents that wait, notifications of requests, and the event stream.
 
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
 
@@ -7,150 +7,159 @@ use ade_domain::lock::{Acquire, End, LockCommand, Mode, Wait};
 use ade_store::coordination::LockEventKind;
 
 use super::Opener;
-use super::play::{Play, hint, soon, with};
+use super::fixture::{Fixture, expect_notification, in_time, with_limits};
 
 use Mode::{Exclusive, Shared};
 
 scenarios!(
-    waiters_of_a_silent_server_are_skipped,
-    a_repeated_request_is_adopted_by_another_server,
-    a_held_open_request_becomes_a_ticket,
-    tickets_of_a_silent_agent_leave_and_open_waits_do_not,
-    a_hint_tells_that_a_request_was_granted,
-    a_hint_is_not_missed_by_who_listens_later,
-    events_tell_who_came_and_went,
+    skips_waiters_of_lost_server,
+    another_server_adopts_repeated_request,
+    long_poll_becomes_ticket,
+    drops_tickets_of_offline_agent_but_not_long_polls,
+    notifies_subscribers_of_a_grant,
+    late_listener_gets_earlier_notification,
+    publishes_lock_events_in_order,
 );
 
-async fn waiters_of_a_silent_server_are_skipped(opener: Opener) {
-    let play = Play::open(&opener, with(|rules| rules.server_silence_ms = 2_000)).await;
-    play.grant("p", play.wish("ann", "1", Exclusive)).await;
-    play.position("p", play.served("dead", "1", "silent")).await;
-    play.position("p", play.served("live", "1", "alive")).await;
-    let watch = play.port.watch(play.key("dead", "1"));
-    // In small steps: a backend that has not been asked for long stood still itself, and blames nobody for silence.
+async fn skips_waiters_of_lost_server(factory: Opener) {
+    let fixture =
+        Fixture::with_settings(&factory, with_limits(|limits| limits.server_silence_ms = 2_000)).await;
+    fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
+    fixture.expect_queued("p", fixture.served_by("lost", "dead", "1")).await;
+    fixture.expect_queued("p", fixture.served_by("alive", "live", "1")).await;
+    let subscription = fixture.backend.watch(fixture.key("dead", "1"));
+    // In small steps: a backend that was idle for long assumes that it was suspended itself and ends no waits.
     for _ in 0..3 {
-        play.pass(700).await;
-        play.mark("p", "alive").await;
+        fixture.advance(700).await;
+        fixture.server_heartbeat("p", "alive").await;
     }
-    play.sweep().await;
-    assert_eq!(play.queue("p").await, ["live"], "it leaves wherever it stands");
-    hint(&watch).await;
-    play.release("p", "ann").await;
-    assert_eq!(play.holders("p").await, ["live"]);
-    assert_eq!(play.position("p", play.served("dead", "1", "silent")).await, 1, "it was not its fault");
+    fixture.sweep().await;
+    assert_eq!(fixture.queue("p").await, ["live"], "removed at any position");
+    expect_notification(&subscription).await;
+    fixture.release("p", "ann").await;
+    assert_eq!(fixture.holders("p").await, ["live"]);
+    assert_eq!(
+        fixture.expect_queued("p", fixture.served_by("lost", "dead", "1")).await,
+        1,
+        "the request may be repeated"
+    );
 }
 
-async fn a_repeated_request_is_adopted_by_another_server(opener: Opener) {
-    let play = Play::open(&opener, with(|rules| rules.server_silence_ms = 2_000)).await;
-    play.grant("p", play.wish("ann", "1", Exclusive)).await;
-    play.position("p", play.served("ben", "1", "old")).await;
-    play.position("p", play.served("cem", "1", "new")).await;
-    assert_eq!(play.position("p", play.served("ben", "1", "new")).await, 1, "in its place");
-    assert_eq!(play.look("p").await.queue[0].served_by.as_deref(), Some("new"));
-    play.pass(2_100).await;
-    play.mark("p", "new").await;
-    play.release("p", "ann").await;
-    assert_eq!(play.holders("p").await, ["ben"]);
+async fn another_server_adopts_repeated_request(factory: Opener) {
+    let fixture =
+        Fixture::with_settings(&factory, with_limits(|limits| limits.server_silence_ms = 2_000)).await;
+    fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
+    fixture.expect_queued("p", fixture.served_by("old", "ben", "1")).await;
+    fixture.expect_queued("p", fixture.served_by("new", "cem", "1")).await;
+    assert_eq!(fixture.expect_queued("p", fixture.served_by("new", "ben", "1")).await, 1, "same position");
+    assert_eq!(fixture.view("p").await.queue[0].served_by.as_deref(), Some("new"));
+    fixture.advance(2_100).await;
+    fixture.server_heartbeat("p", "new").await;
+    fixture.release("p", "ann").await;
+    assert_eq!(fixture.holders("p").await, ["ben"]);
 }
 
-async fn a_held_open_request_becomes_a_ticket(opener: Opener) {
-    let play = Play::open(&opener, with(|rules| rules.server_silence_ms = 300)).await;
-    play.grant("p", play.wish("ann", "1", Exclusive)).await;
-    play.position("p", play.served("ben", "1", "server")).await;
-    assert_eq!(play.position("p", play.ticket("ben", "1", Exclusive)).await, 1);
-    assert_eq!(play.look("p").await.queue[0].served_by, None);
-    play.pass(400).await;
-    play.release("p", "ann").await;
-    assert_eq!(play.holders("p").await, ["ben"], "no server needs to serve it");
+async fn long_poll_becomes_ticket(factory: Opener) {
+    let fixture =
+        Fixture::with_settings(&factory, with_limits(|limits| limits.server_silence_ms = 300)).await;
+    fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
+    fixture.expect_queued("p", fixture.served_by("server", "ben", "1")).await;
+    assert_eq!(fixture.expect_queued("p", fixture.ticket("ben", "1", Exclusive)).await, 1);
+    assert_eq!(fixture.view("p").await.queue[0].served_by, None);
+    fixture.advance(400).await;
+    fixture.release("p", "ann").await;
+    assert_eq!(fixture.holders("p").await, ["ben"], "a ticket needs no server");
 }
 
-async fn tickets_of_a_silent_agent_leave_and_open_waits_do_not(opener: Opener) {
-    let play = Play::open(&opener, with(|rules| rules.server_silence_ms = 300_000)).await;
-    let names = ["ann", "silent", "open", "talks"];
+async fn drops_tickets_of_offline_agent_but_not_long_polls(factory: Opener) {
+    let fixture =
+        Fixture::with_settings(&factory, with_limits(|limits| limits.server_silence_ms = 300_000)).await;
+    let names = ["ann", "silent", "open", "online"];
     for name in names {
-        play.heard(name).await;
+        fixture.heartbeat(name).await;
     }
-    let long = |wish: Acquire| {
-        let wait = wish.wait.clone().map(|wait| Wait { ms: 300_000, ..wait });
-        Acquire { ttl_ms: 300_000, wait, ..wish }
+    let long = |request: Acquire| {
+        let wait = request.wait.clone().map(|wait| Wait { ms: 300_000, ..wait });
+        Acquire { ttl_ms: 300_000, wait, ..request }
     };
-    play.grant("p", long(play.wish("ann", "1", Exclusive))).await;
-    play.position("p", long(play.ticket("silent", "1", Exclusive))).await;
-    play.position("p", long(play.wish("open", "1", Exclusive))).await;
-    play.position("p", long(play.ticket("talks", "1", Exclusive))).await;
-    play.sweep().await;
-    assert_eq!(play.queue("p").await, ["silent", "open", "talks"], "all of them were heard of");
-    let watch = play.port.watch(play.key("silent", "1"));
-    play.pass(OFFLINE_AFTER_MS - 1_000).await;
-    play.heard("talks").await;
-    play.pass(2_000).await;
-    play.sweep().await;
-    hint(&watch).await;
-    assert_eq!(play.queue("p").await, ["open", "talks"]);
-    assert_eq!(play.over("p", play.ticket("silent", "1", Exclusive)).await, End::AgentOffline);
-    assert_eq!(play.holders("p").await, ["ann"], "holds are ended by their leases alone");
-    for (name, status) in [("silent", Status::Offline), ("talks", Status::Active)] {
-        let view = play.port.agent(play.agent(name)).await.expect("answers").expect("known");
+    fixture.expect_grant("p", long(fixture.request("ann", "1", Exclusive))).await;
+    fixture.expect_queued("p", long(fixture.ticket("silent", "1", Exclusive))).await;
+    fixture.expect_queued("p", long(fixture.request("open", "1", Exclusive))).await;
+    fixture.expect_queued("p", long(fixture.ticket("online", "1", Exclusive))).await;
+    fixture.sweep().await;
+    assert_eq!(fixture.queue("p").await, ["silent", "open", "online"], "all are online");
+    let subscription = fixture.backend.watch(fixture.key("silent", "1"));
+    fixture.advance(OFFLINE_AFTER_MS - 1_000).await;
+    fixture.heartbeat("online").await;
+    fixture.advance(2_000).await;
+    fixture.sweep().await;
+    expect_notification(&subscription).await;
+    assert_eq!(fixture.queue("p").await, ["open", "online"]);
+    assert_eq!(fixture.expect_ended("p", fixture.ticket("silent", "1", Exclusive)).await, End::AgentOffline);
+    assert_eq!(fixture.holders("p").await, ["ann"], "holds end with their leases only");
+    for (name, status) in [("silent", Status::Offline), ("online", Status::Active)] {
+        let view = fixture.backend.agent(fixture.agent(name)).await.expect("a reply").expect("known");
         assert_eq!(view.status, status, "{name}");
     }
-    play.heard("silent").await;
-    let back = play.port.agent(play.agent("silent")).await.expect("answers").expect("known");
-    assert_eq!(back.status, Status::Active, "it is back");
-    play.leave(&names).await;
+    fixture.heartbeat("silent").await;
+    let back = fixture.backend.agent(fixture.agent("silent")).await.expect("a reply").expect("known");
+    assert_eq!(back.status, Status::Active, "online again");
+    fixture.remove_agents(&names).await;
 }
 
-async fn a_hint_tells_that_a_request_was_granted(opener: Opener) {
-    let play = Play::usual(&opener).await;
-    play.grant("p", play.wish("ann", "1", Exclusive)).await;
-    play.position("p", play.wish("ben", "1", Exclusive)).await;
-    let (one, two) = (play.port.watch(play.key("ben", "1")), play.port.watch(play.key("ben", "1")));
-    let waiting = tokio::spawn(async move { hint(&one).await });
-    play.release("p", "ann").await;
-    soon(waiting).await.expect("the hint came");
-    hint(&two).await;
-    play.grant("p", play.wish("ben", "1", Exclusive)).await;
+async fn notifies_subscribers_of_a_grant(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
+    fixture.expect_queued("p", fixture.request("ben", "1", Exclusive)).await;
+    let (first, second) =
+        (fixture.backend.watch(fixture.key("ben", "1")), fixture.backend.watch(fixture.key("ben", "1")));
+    let waiting = tokio::spawn(async move { expect_notification(&first).await });
+    fixture.release("p", "ann").await;
+    in_time(waiting).await.expect("notified");
+    expect_notification(&second).await;
+    fixture.expect_grant("p", fixture.request("ben", "1", Exclusive)).await;
 }
 
-async fn a_hint_is_not_missed_by_who_listens_later(opener: Opener) {
-    let play = Play::usual(&opener).await;
-    play.grant("p", play.wish("ann", "1", Exclusive)).await;
-    play.position("p", play.wish("ben", "1", Shared)).await;
-    let watch = play.port.watch(play.key("ben", "1"));
-    play.send("p", LockCommand::Break).await;
-    assert_eq!(play.holders("p").await, ["ben"]);
-    hint(&watch).await;
+async fn late_listener_gets_earlier_notification(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
+    fixture.expect_queued("p", fixture.request("ben", "1", Shared)).await;
+    let subscription = fixture.backend.watch(fixture.key("ben", "1"));
+    fixture.send("p", LockCommand::Break).await;
+    assert_eq!(fixture.holders("p").await, ["ben"]);
+    expect_notification(&subscription).await;
 }
 
-async fn events_tell_who_came_and_went(opener: Opener) {
-    let play = Play::open(&opener, with(|rules| rules.max_queue = 2)).await;
-    let mut events = play.port.events();
-    let before = play.now();
-    let ann = play.grant("p", play.wish("ann", "1", Exclusive)).await.token;
-    play.position("p", play.wish("ben", "1", Exclusive)).await;
-    play.position("p", play.wish("cem", "1", Exclusive)).await;
-    play.refused("p", play.wish("dee", "1", Exclusive)).await;
-    play.cancel("p", "cem", "1", End::Cancelled).await;
-    play.release("p", "ann").await;
-    let ben = play.token_of("p", "ben").await.expect("promoted");
-    play.send("p", LockCommand::Break).await;
+async fn publishes_lock_events_in_order(factory: Opener) {
+    let fixture = Fixture::with_settings(&factory, with_limits(|limits| limits.max_queue = 2)).await;
+    let mut events = fixture.backend.events();
+    let before = fixture.now();
+    let ann = fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await.token;
+    fixture.expect_queued("p", fixture.request("ben", "1", Exclusive)).await;
+    fixture.expect_queued("p", fixture.request("cem", "1", Exclusive)).await;
+    fixture.expect_refused("p", fixture.request("dee", "1", Exclusive)).await;
+    fixture.cancel("p", "cem", "1", End::Cancelled).await;
+    fixture.release("p", "ann").await;
+    let ben = fixture.token_of("p", "ben").await.expect("promoted");
+    fixture.send("p", LockCommand::Break).await;
     let expected = [
-        LockEventKind::Acquired(play.holder("ann"), ann),
-        LockEventKind::Queued(play.holder("ben")),
-        LockEventKind::Queued(play.holder("cem")),
+        LockEventKind::Acquired(fixture.holder("ann"), ann),
+        LockEventKind::Queued(fixture.holder("ben")),
+        LockEventKind::Queued(fixture.holder("cem")),
         LockEventKind::QueueFull,
-        LockEventKind::Left(play.holder("cem"), "cancelled"),
-        LockEventKind::Freed(play.holder("ann"), ann, "released"),
-        LockEventKind::Acquired(play.holder("ben"), ben),
-        LockEventKind::Freed(play.holder("ben"), ben, "broken"),
+        LockEventKind::Left(fixture.holder("cem"), "cancelled"),
+        LockEventKind::Freed(fixture.holder("ann"), ann, "released"),
+        LockEventKind::Acquired(fixture.holder("ben"), ben),
+        LockEventKind::Freed(fixture.holder("ben"), ben, "broken"),
     ];
-    for event in expected {
-        let happening = loop {
-            let happening = soon(events.recv()).await.expect("not too slow");
-            if happening.lock == play.lock("p") {
-                break happening;
+    for kind in expected {
+        let lock_event = loop {
+            let lock_event = in_time(events.recv()).await.expect("not lagging");
+            if lock_event.lock == fixture.lock("p") {
+                break lock_event;
             }
         };
-        assert_eq!(happening.event, event);
-        assert!((before..=play.now()).contains(&happening.at), "{happening:?}");
+        assert_eq!(lock_event.event, kind);
+        assert!((before..=fixture.now()).contains(&lock_event.at), "{lock_event:?}");
     }
 }

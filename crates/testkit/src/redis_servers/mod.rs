@@ -1,4 +1,4 @@
-//! Redis of one's own: standalone, behind Sentinel, or as a cluster.
+//! Redis servers for one test: standalone, with Sentinel, or as a cluster.
 
 mod cluster;
 mod sentinel;
@@ -15,7 +15,7 @@ use crate::process::program;
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A running Redis server: standalone, or one node of something larger.
+/// A running Redis server: standalone, or a node of a Sentinel setup or cluster.
 #[derive(Debug)]
 pub struct Redis {
     process: Guarded,
@@ -24,12 +24,12 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts an empty standalone server without persistence and waits until it answers.
+    /// Starts an empty standalone server without persistence and waits until it is ready.
     pub fn start() -> Result<Self, StartError> {
         Self::start_with(&[])
     }
 
-    /// The same with more configuration, as on the command line: `["--appendonly", "yes"]`.
+    /// Starts a server with more configuration, as on the command line: `["--appendonly", "yes"]`.
     pub fn start_with(arguments: &[&str]) -> Result<Self, StartError> {
         Self::launch("Redis", arguments, None)
     }
@@ -40,11 +40,11 @@ impl Redis {
         let fixed =
             ["--bind", "127.0.0.1", "--port", &number, "--save", "", "--daemonize", "no", "--dir", "."];
         // A primary would otherwise wait 5 s for more replicas before it serves the first.
-        let at_once = ["--repl-diskless-sync-delay", "0"];
-        let config = in_a_file(fixed.iter().chain(&at_once).chain(arguments));
+        let no_delay = ["--repl-diskless-sync-delay", "0"];
+        let config = config_file(fixed.iter().chain(&no_delay).chain(arguments));
         let process = Guarded::start(Spec {
             name: format!("{name} on port {number}"),
-            // In a file, which sentinels rewrite: who became a replica or a primary comes back as one.
+            // Sentinels rewrite the file: after a failover a node restarts in its new role.
             files: vec![("redis.conf", config)],
             preparation: String::new(),
             argv: vec![program("redis-server", "redis-server", &[])?, "redis.conf".to_owned()],
@@ -56,64 +56,61 @@ impl Redis {
         Ok(redis)
     }
 
-    fn wait_ready(&self, mark: usize) -> Result<(), StartError> {
-        self.process.wait_for_line_after(mark, "Ready to accept connections", START_TIMEOUT)
+    fn wait_ready(&self, position: usize) -> Result<(), StartError> {
+        self.process.wait_for_line_after(position, "Ready to accept connections", START_TIMEOUT)
     }
 
-    /// Port on the loopback interface.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    /// `redis://…`
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port())
     }
 
-    /// A plain connection to this very server.
+    /// Connects to this server only, without following a failover.
     pub fn connect(&self) -> Result<redis::Connection, StartError> {
-        let client = redis::Client::open(self.url()).map_err(StartError::redis("read a URL"))?;
+        let client = redis::Client::open(self.url()).map_err(StartError::redis("parse a URL"))?;
         client.get_connection().map_err(StartError::redis(format!("connect to {}", self.url())))
     }
 
-    /// Its process, for signals.
     #[must_use]
     pub fn process(&self) -> &Guarded {
         &self.process
     }
 
-    /// Kills it (SIGKILL) and starts it again on the same port and folder: without persistence it comes back empty.
+    /// Kills the server with SIGKILL and starts it again on the same port and folder. Without persistence it is empty then.
     pub fn kill_and_restart(&self) -> Result<(), StartError> {
-        let mark = self.process.mark();
+        let position = self.process.mark();
         self.process.kill_and_restart()?;
-        self.wait_ready(mark)
+        self.wait_ready(position)
     }
 
-    /// Kills it (SIGKILL), until [`Self::start_again`] or for good.
+    /// Kills the server with SIGKILL; [`Self::start_again`] starts it again.
     pub fn kill(&self) -> Result<(), StartError> {
         self.process.kill()
     }
 
-    /// Starts it again after a kill, on the same port and folder, and waits until it answers.
+    /// Starts the killed server on the same port and folder, and waits until it is ready.
     pub fn start_again(&self) -> Result<(), StartError> {
-        let mark = self.process.mark();
+        let position = self.process.mark();
         self.process.begin()?;
-        self.wait_ready(mark)
+        self.wait_ready(position)
     }
 
-    /// Says one command to this very server.
-    pub fn tell<T: redis::FromRedisValue>(&self, words: &[&str]) -> Result<T, StartError> {
+    /// Runs one command on this server.
+    pub fn tell<T: redis::FromRedisValue>(&self, arguments: &[&str]) -> Result<T, StartError> {
         let mut command = redis::Cmd::new();
-        command.arg(words);
-        let doing = || format!("{} on port {}", words.join(" "), self.port());
-        command.query(&mut self.connect()?).map_err(StartError::redis(doing()))
+        command.arg(arguments);
+        let doing = format!("run {} on port {}", arguments.join(" "), self.port());
+        command.query(&mut self.connect()?).map_err(StartError::redis(doing))
     }
 }
 
-/// Configuration as on the command line, as a file has it.
-fn in_a_file<'a>(arguments: impl Iterator<Item = &'a &'a str>) -> String {
+/// Command-line arguments in the syntax of a configuration file.
+fn config_file<'a>(arguments: impl Iterator<Item = &'a &'a str>) -> String {
     let mut text = String::new();
     for argument in arguments {
         match argument.strip_prefix("--") {

@@ -1,4 +1,4 @@
-//! One primary, two replicas and three sentinels that watch them.
+//! Redis with Sentinel: one primary, two replicas and three sentinels.
 
 use std::time::Duration;
 
@@ -12,14 +12,13 @@ use crate::wait::eventually;
 const MASTER_NAME: &str = "ade";
 const REPLICAS: usize = 2;
 const SENTINELS: usize = 3;
-const MEETING_TIMEOUT: Duration = Duration::from_secs(60);
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A running Redis with Sentinel.
 #[derive(Debug)]
 pub struct RedisSentinel {
-    // Sentinels first: dropped in this order they do not mourn the servers.
+    // Dropped first, so that the sentinels do not start a failover.
     sentinels: Vec<Sentinel>,
-    /// The first is the primary at the start; a failover may change that.
+    /// Initially the first is the primary.
     pub servers: Vec<Redis>,
 }
 
@@ -30,7 +29,7 @@ struct Sentinel {
 }
 
 impl RedisSentinel {
-    /// Starts all of them and waits until every sentinel knows the replicas and the other sentinels.
+    /// Starts all processes and waits until every sentinel knows the replicas and the other sentinels.
     pub fn start() -> Result<Self, StartError> {
         let primary = Redis::start()?;
         let primary_port = primary.port().to_string();
@@ -48,13 +47,12 @@ impl RedisSentinel {
         let sentinels: Vec<Sentinel> =
             (0..SENTINELS).map(|_| Sentinel::start(&primary_port)).collect::<Result<_, _>>()?;
         for sentinel in &sentinels {
-            sentinel.process.wait_for_lines("+slave slave", REPLICAS, MEETING_TIMEOUT)?;
-            sentinel.process.wait_for_lines("+sentinel sentinel", SENTINELS - 1, MEETING_TIMEOUT)?;
+            sentinel.process.wait_for_lines("+slave slave", REPLICAS, DISCOVERY_TIMEOUT)?;
+            sentinel.process.wait_for_lines("+sentinel sentinel", SENTINELS - 1, DISCOVERY_TIMEOUT)?;
         }
         Ok(Self { sentinels, servers })
     }
 
-    /// `redis+sentinel://…/name`
     #[must_use]
     pub fn url(&self) -> String {
         let hosts: Vec<String> =
@@ -62,43 +60,41 @@ impl RedisSentinel {
         format!("redis+sentinel://{}/{MASTER_NAME}", hosts.join(","))
     }
 
-    /// Name under which the sentinels know the primary.
+    /// The name of the primary in the configuration of the sentinels.
     #[must_use]
     pub fn master_name(&self) -> &'static str {
         MASTER_NAME
     }
 
-    /// A connection to each sentinel.
     pub fn connect_sentinels(&self) -> Result<Vec<redis::Connection>, StartError> {
         self.sentinels
             .iter()
             .map(|sentinel| {
                 let url = format!("redis://127.0.0.1:{}", sentinel.port.number());
-                let client = redis::Client::open(url).map_err(StartError::redis("read a URL"))?;
+                let client = redis::Client::open(url).map_err(StartError::redis("parse a URL"))?;
                 client.get_connection().map_err(StartError::redis("connect to a sentinel"))
             })
             .collect()
     }
 
-    /// The primary, once every sentinel names the same and it knows that it is one.
+    /// Waits until every sentinel names the same primary and that server has the role.
     pub fn primary(&self) -> Result<&Redis, StartError> {
         let mut sentinels = self.connect_sentinels()?;
-        eventually("the sentinels agree about the primary", MEETING_TIMEOUT, || {
-            let mut named: Vec<String> = Vec::new();
+        eventually("the sentinels agree on the primary", DISCOVERY_TIMEOUT, || {
+            let mut ports: Vec<String> = Vec::new();
             for sentinel in &mut sentinels {
-                let mut question = redis::cmd("SENTINEL");
-                let answer: Result<(String, String), _> =
-                    question.arg("get-master-addr-by-name").arg(MASTER_NAME).query(sentinel);
-                named.push(answer.map_err(|error| error.to_string())?.1);
+                let mut command = redis::cmd("SENTINEL");
+                let address: Result<(String, String), _> =
+                    command.arg("get-master-addr-by-name").arg(MASTER_NAME).query(sentinel);
+                ports.push(address.map_err(|error| error.to_string())?.1);
             }
-            let of = |server: &&Redis| named.iter().all(|port| *port == server.port().to_string());
-            let primary = self.servers.iter().find(of).ok_or_else(|| format!("{named:?}"))?;
+            let is_primary = |server: &&Redis| ports.iter().all(|port| *port == server.port().to_string());
+            let primary = self.servers.iter().find(is_primary).ok_or_else(|| format!("{ports:?}"))?;
             let role: String = primary.tell(&["INFO", "replication"]).map_err(|error| error.to_string())?;
             if role.contains("role:master") { Ok(primary) } else { Err(role) }
         })
     }
 
-    /// Every process, for those who watch over them.
     pub fn processes(&self) -> impl Iterator<Item = &Guarded> {
         let sentinels = self.sentinels.iter().map(|sentinel| &sentinel.process);
         sentinels.chain(self.servers.iter().map(Redis::process))

@@ -1,4 +1,4 @@
-//! The least that a lifecycle can cost: five transactions of one row each, by as many clients, without HTTP and without a server.
+//! The baseline of a lifecycle: five transactions of one row each, by as many clients, without HTTP and without a server.
 
 use std::sync::Arc;
 
@@ -7,30 +7,28 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::slice::lost;
-use crate::approvals::away;
 use crate::error::BenchError;
 use crate::samples::Samples;
 
 /// Create, submit, approve, begin, complete.
 pub(super) const TRANSACTIONS: usize = 5;
 
-/// Each of the clients does nothing else until then; the row has the size of a task.
+/// Runs all clients until the deadline. `body` has the size of a task.
 pub(super) async fn run(
     bare: &Bare,
     clients: usize,
     body: &Arc<str>,
-    until: Instant,
+    deadline: Instant,
 ) -> Result<Samples, BenchError> {
     let mut running = JoinSet::new();
     for _ in 0..clients {
         let (bare, body) = (bare.clone(), Arc::clone(body));
         running.spawn(async move {
             let mut samples = Samples::default();
-            while Instant::now() < until {
+            while Instant::now() < deadline {
                 let began = Instant::now();
                 for _ in 0..TRANSACTIONS {
-                    bare.insert(&Uuid::now_v7().to_string(), &body).await.map_err(away)?;
+                    bare.insert(&Uuid::now_v7().to_string(), &body).await?;
                 }
                 samples.add(began.elapsed());
             }
@@ -38,8 +36,8 @@ pub(super) async fn run(
         });
     }
     let mut all = Samples::default();
-    while let Some(done) = running.join_next().await {
-        all.append(done.map_err(lost)??);
+    while let Some(samples) = running.join_next().await {
+        all.append(samples??);
     }
     Ok(all)
 }

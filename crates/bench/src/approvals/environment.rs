@@ -1,0 +1,220 @@
+//! Where approvals are measured: a server with a data folder, or with a schema on PostgreSQL and with Redis. Tasks are loaded
+//! directly into the database while the server is stopped.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ade_domain::{Clock, Moment};
+use ade_store::SystemClock;
+use ade_store::database::{Bare, Loader, Place, Rows};
+use indicatif::ProgressBar;
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::history::{HistoryGenerator, before};
+use super::organisation;
+use crate::error::{BenchError, ErrorKind};
+use crate::server::{BenchRedis, FOLDER_PREFIX, ServerUnderTest};
+
+const BATCH_SIZE: usize = 2_000;
+/// Batches that may be generated ahead of writing.
+const MAX_QUEUED_BATCHES: usize = 2;
+const DAY_MS: u64 = 86_400_000;
+/// Disk space of a task with everything that belongs to it, rounded up.
+const BYTES_PER_TASK: u64 = 16_000;
+/// Effectively no rate limit: a few users send all requests.
+pub(crate) const REQUESTS_PER_MINUTE: &str = "10000000";
+/// No checkpoints after the first one.
+pub(crate) const CHECKPOINT_SECONDS: &str = "86400";
+const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(3_600);
+
+/// Redis and PostgreSQL of the distributed mode. Both were empty at the start.
+#[derive(Debug, Clone)]
+pub(crate) struct Distributed {
+    pub(crate) redis: BenchRedis,
+    pub(crate) postgres: Place,
+}
+
+/// A server with loaded tasks.
+#[derive(Debug)]
+pub(super) struct Environment {
+    // Dropped first: stops before its folder is removed.
+    pub(super) server: ServerUnderTest,
+    pub(super) bare: Bare,
+    pub(super) tasks: usize,
+    pub(super) load_seconds: f64,
+    pub(super) middle_task: String,
+    /// The end of the generated history.
+    pub(super) now: Moment,
+    folder: TempDir,
+    schema: Option<Schema>,
+}
+
+/// A schema on PostgreSQL.
+#[derive(Debug, Clone)]
+struct Schema {
+    distributed: Distributed,
+    number: usize,
+    url: String,
+}
+
+impl Environment {
+    /// Starts a server, creates the users and policies, loads the tasks, and starts the server again.
+    pub(super) async fn create(
+        parent: &Path,
+        distributed: Option<&Distributed>,
+        number: usize,
+        tasks: usize,
+        connections: u32,
+        bar: &ProgressBar,
+    ) -> Result<Self, BenchError> {
+        let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir_in(parent)?;
+        let schema = match distributed {
+            Some(distributed) => {
+                let url = distributed.postgres.make(number).await?;
+                Some(Schema { distributed: distributed.clone(), number, url })
+            }
+            None => None,
+        };
+        let first = start(folder.path(), schema.as_ref())?;
+        organisation::create(&mut first.target.connect().await?).await?;
+        drop(first);
+        let loader = match &schema {
+            Some(schema) => Loader::on_postgres(&schema.url).await,
+            None => Loader::in_folder(&folder.path().join("data")).await,
+        };
+        let (began, now) = (Instant::now(), SystemClock::start().now());
+        let middle_task = load(loader?, tasks, now, bar).await?;
+        let load_seconds = began.elapsed().as_secs_f64();
+        let bare = match &schema {
+            Some(schema) => Bare::on_postgres(&schema.url, connections).await,
+            None => Bare::in_folder(folder.path()).await,
+        };
+        let bare = bare?;
+        let before = checkpoint_bytes(folder.path());
+        let server = start(folder.path(), schema.as_ref())?;
+        wait_for_checkpoint(folder.path(), before).await?;
+        Ok(Self { server, bare, tasks, load_seconds, middle_task, now, folder, schema })
+    }
+
+    /// Size of the SQLite database; None with PostgreSQL.
+    pub(super) fn database_bytes(&self) -> Option<u64> {
+        let file: PathBuf = self.folder.path().join("data/ade.sqlite3");
+        self.schema.is_none().then(|| std::fs::metadata(file).map(|meta| meta.len()).ok())?
+    }
+
+    /// Stops the server and removes all its data.
+    pub(super) async fn remove(self) -> Result<(), BenchError> {
+        let Self { server, bare, folder, schema, .. } = self;
+        drop(server);
+        bare.close().await;
+        folder.close()?;
+        if let Some(schema) = schema {
+            schema.distributed.postgres.remove(schema.number).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Distributed {
+    pub(crate) async fn open(redis: &str, postgres: &str) -> Result<Self, BenchError> {
+        let place = Place::find(postgres).await?.ok_or_else(|| {
+            BenchError::new(ErrorKind::Input, "the database of --postgres is not empty, and benchmarks delete its content")
+                .hint("create a separate database; to remove leftovers of a killed run: DROP SCHEMA ade_bench_0, ade_bench_1 CASCADE")
+        })?;
+        Ok(Self { redis: BenchRedis::open(redis).await?, postgres: place })
+    }
+
+    /// Removes the first `schemas` schemas and flushes Redis.
+    pub(crate) async fn clear(&self, schemas: usize) -> Result<(), BenchError> {
+        for number in 0..schemas {
+            self.postgres.remove(number).await?;
+        }
+        self.redis.clear().await
+    }
+}
+
+fn checkpoint_bytes(folder: &Path) -> u64 {
+    std::fs::metadata(folder.join("data/audit-checkpoints.ndjson")).map(|meta| meta.len()).unwrap_or_default()
+}
+
+/// After its start a server verifies the whole audit log for the first checkpoint. Waits until that load is over.
+async fn wait_for_checkpoint(folder: &Path, before: u64) -> Result<(), BenchError> {
+    let began = Instant::now();
+    while checkpoint_bytes(folder) <= before {
+        if began.elapsed() > CHECKPOINT_TIMEOUT {
+            return Err(BenchError::new(
+                ErrorKind::Unavailable,
+                format!("the server wrote no audit checkpoint within {CHECKPOINT_TIMEOUT:?}"),
+            ));
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
+
+/// Fails early instead of filling the disk.
+pub(super) fn check_disk_space(folder: &Path, tasks: u64) -> Result<(), BenchError> {
+    let disk = rustix::fs::statvfs(folder).map_err(|error| {
+        BenchError::new(ErrorKind::Input, format!("cannot use {}: {error}", folder.display()))
+    })?;
+    let (free, needed) = (disk.f_bavail * disk.f_frsize, tasks * BYTES_PER_TASK);
+    if free > needed {
+        return Ok(());
+    }
+    let gib = |bytes: u64| bytes.div_ceil(1 << 30);
+    let message = format!(
+        "{} has {} GiB of free space, but the tasks need {} GiB",
+        folder.display(),
+        gib(free),
+        gib(needed)
+    );
+    Err(BenchError::new(ErrorKind::Input, message)
+        .hint("choose a folder on another disk with --data, or fewer tasks with --tasks"))
+}
+
+fn start(folder: &Path, schema: Option<&Schema>) -> Result<ServerUnderTest, BenchError> {
+    let mut settings = vec![
+        ("ADE_LIMIT_REQUESTS_PER_MINUTE", REQUESTS_PER_MINUTE),
+        ("ADE_AUDIT_CHECKPOINT_SECONDS", CHECKPOINT_SECONDS),
+    ];
+    settings.extend(schema.map(|schema| ("ADE_SERVER_POSTGRES", schema.url.as_str())));
+    ServerUnderTest::start_in(folder, schema.map(|schema| &schema.distributed.redis), &settings)
+}
+
+/// Generates on one thread and writes on another. Returns the id of the middle task.
+async fn load(
+    mut loader: Loader,
+    tasks: usize,
+    now: Moment,
+    bar: &ProgressBar,
+) -> Result<String, BenchError> {
+    let mut history = HistoryGenerator::new(tasks, now)?;
+    for days in (0..).map(|number| number * 28).take_while(|days| days * DAY_MS <= super::history::HISTORY_MS)
+    {
+        loader.prepare_month(before(now, days * DAY_MS)).await?;
+    }
+    loader.prepare_month(history.start()).await?;
+    let mut chain = loader.chain().await?;
+    let (sender, mut batches) = mpsc::channel::<(Rows, u64)>(MAX_QUEUED_BATCHES);
+    let generator = tokio::task::spawn_blocking(move || {
+        while let Some(batch) = history.next_batch(BATCH_SIZE)? {
+            let rows = chain.rows(&batch.tasks, batch.entries, &batch.events)?;
+            if sender.blocking_send((rows, batch.tasks.len() as u64)).is_err() {
+                break;
+            }
+        }
+        Ok::<_, BenchError>(history.middle_task.unwrap_or_default())
+    });
+    bar.set_length(tasks as u64);
+    while let Some((rows, count)) = batches.recv().await {
+        loader.write(&rows).await?;
+        bar.inc(count);
+    }
+    let middle_task = generator.await??;
+    loader.finish().await?;
+    // Writeback of much new data would distort the results.
+    tokio::time::sleep(Duration::from_secs(u64::from(tasks > 100_000) * 10)).await;
+    Ok(middle_task)
+}

@@ -1,0 +1,126 @@
+//! Where lifecycles are measured: a server process with new data, and an author and a reviewer for each client, created through
+//! the HTTP API. Rate limits are as high as possible.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use ade_client::wire::{PolicyRequest, UserRequest};
+use ade_store::database::Bare;
+use tempfile::TempDir;
+
+use super::Sizes;
+use super::client::Workload;
+use crate::approvals::{CHECKPOINT_SECONDS, Distributed, REQUESTS_PER_MINUTE};
+use crate::error::BenchError;
+use crate::http_client;
+use crate::server::{FOLDER_PREFIX, ServerUnderTest};
+
+/// Sees everything and decides nothing.
+pub(super) const AUDITOR: &str = "auditor";
+/// A worker is one agent and acquires the locks of all its tasks.
+const ACQUISITIONS_PER_MINUTE: &str = "10000000";
+
+pub(super) fn author(number: usize) -> String {
+    format!("author-{number:03}")
+}
+
+pub(super) fn reviewer(number: usize) -> String {
+    format!("reviewer-{number:03}")
+}
+
+/// The task type of a client. Only the reviewer of the client decides these tasks.
+pub(super) fn task_type(number: usize) -> String {
+    format!("measured-{number:03}")
+}
+
+#[derive(Debug)]
+pub(super) struct Environment {
+    // Dropped first: stops before its folder is removed.
+    pub(super) server: ServerUnderTest,
+    pub(super) bare: Bare,
+    /// Parent of the files that tasks write.
+    pub(super) root: PathBuf,
+    folder: TempDir,
+    /// With the number of the schema.
+    distributed: Option<(Distributed, usize)>,
+}
+
+impl Environment {
+    pub(super) async fn create(
+        parent: &Path,
+        distributed: Option<&Distributed>,
+        number: usize,
+        workload: Workload,
+        sizes: &Sizes,
+    ) -> Result<Self, BenchError> {
+        let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir_in(parent)?;
+        // Tasks name the root exactly as the configuration does, and neither may be a symbolic connection.
+        let root = folder.path().canonicalize()?.join("files");
+        std::fs::create_dir(&root)?;
+        if workload == Workload::Files {
+            // What workers may do is configured only in the file, which the server finds in its working directory.
+            let roots = serde_json::to_string(&[&root]).map_err(std::io::Error::from)?;
+            std::fs::write(folder.path().join("ade.toml"), format!("[executors.files]\nroots = {roots}\n"))?;
+        }
+        let url = match distributed {
+            Some(distributed) => Some(distributed.postgres.make(number).await?),
+            None => None,
+        };
+        let slots = sizes.slots.to_string();
+        let mut settings = vec![
+            ("ADE_LIMIT_REQUESTS_PER_MINUTE", REQUESTS_PER_MINUTE),
+            ("ADE_LOCK_ACQUISITIONS_PER_MINUTE", ACQUISITIONS_PER_MINUTE),
+            ("ADE_AUDIT_CHECKPOINT_SECONDS", CHECKPOINT_SECONDS),
+            ("ADE_WORKER_SLOTS", slots.as_str()),
+        ];
+        settings.extend(url.as_deref().map(|url| ("ADE_SERVER_POSTGRES", url)));
+        let server = ServerUnderTest::start_in(
+            folder.path(),
+            distributed.map(|distributed| &distributed.redis),
+            &settings,
+        )?;
+        let bare = match &url {
+            Some(url) => Bare::on_postgres(url, u32::try_from(sizes.clients).unwrap_or(u32::MAX)).await,
+            None => Bare::in_folder(folder.path()).await,
+        };
+        let distributed = distributed.map(|distributed| (distributed.clone(), number));
+        let environment = Self { server, bare: bare?, root, folder, distributed };
+        environment.create_users(sizes.clients).await?;
+        Ok(environment)
+    }
+
+    async fn create_users(&self, clients: usize) -> Result<(), BenchError> {
+        let mut connection = self.server.target.connect().await?;
+        let users =
+            (0..clients).flat_map(|number| [(author(number), "author"), (reviewer(number), "reviewer")]);
+        for (user_id, role) in users.chain([(AUDITOR.to_owned(), "auditor")]) {
+            let roles = Some(BTreeSet::from([role.to_owned()]));
+            let user = UserRequest { user_id, roles, ..UserRequest::default() };
+            connection.post("/api/v1/users", http_client::to_json(&user)?).await?.expect(201)?;
+        }
+        for number in 0..clients {
+            let policy = PolicyRequest {
+                name: Some(format!("review of {}", task_type(number))),
+                task_types: Some(vec![task_type(number)]),
+                reviewers: Some(vec![reviewer(number)]),
+                active: Some(true),
+                ..PolicyRequest::default()
+            };
+            connection.post("/api/v1/policies", http_client::to_json(&policy)?).await?.expect(201)?;
+        }
+        Ok(())
+    }
+
+    /// Stops the server and removes all its data.
+    pub(super) async fn remove(self) -> Result<(), BenchError> {
+        let Self { server, bare, folder, distributed, .. } = self;
+        drop(server);
+        bare.close().await;
+        folder.close()?;
+        if let Some((distributed, number)) = distributed {
+            distributed.postgres.remove(number).await?;
+            distributed.redis.clear().await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,216 @@
+//! Views of locks: single locks, filtered and paged lists, waits with their blockers, names with special characters.
+
+#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests fail like tests")]
+
+use ade_domain::lock::{
+    Acquire, Holder, LockCommand, LockKind, LockName, Mode, Outcome, RequestKey, Standing,
+};
+use ade_store::coordination::{Filter, LockEventKind, LockView, WaitView};
+
+use super::Opener;
+use super::fixture::{Fixture, in_time};
+
+use Mode::{Exclusive, Shared};
+
+scenarios!(
+    unknown_lock_is_empty,
+    lists_locks_by_name_in_pages,
+    filters_locks_by_agent,
+    filters_locks_by_resource_type_and_kind,
+    omits_unused_locks,
+    lists_waits_with_blockers,
+    preserves_special_characters_in_names,
+    reports_configured_limits_and_clock,
+);
+
+async fn list(fixture: &Fixture, filter: Filter, after: Option<LockName>, limit: usize) -> Vec<LockView> {
+    fixture.backend.list(filter, after, limit).await.expect("a reply")
+}
+
+fn names(views: &[LockView]) -> Vec<LockName> {
+    views.iter().map(|view| view.lock.clone()).collect()
+}
+
+fn in_namespace(fixture: &Fixture) -> Filter {
+    Filter { resource_type: Some(fixture.namespace.clone()), ..Filter::default() }
+}
+
+async fn unknown_lock_is_empty(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    let view = fixture.view("unknown").await;
+    assert_eq!(view.lock, fixture.lock("unknown"));
+    assert_eq!((view.mode, view.queue_length), (None, 0));
+    assert!(view.holders.is_empty() && view.queue.is_empty());
+    assert!(list(&fixture, in_namespace(&fixture), None, 10).await.is_empty(), "a lookup creates nothing");
+}
+
+async fn lists_locks_by_name_in_pages(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    let mut expected: Vec<LockName> =
+        ["p", "a", "Z", "z", "a:b", "ü"].map(|name| fixture.lock(name)).to_vec();
+    for lock in &expected {
+        fixture.command(lock, LockCommand::Acquire(fixture.request("ann", lock.as_str(), Exclusive))).await;
+    }
+    expected.sort();
+    assert_eq!(names(&list(&fixture, in_namespace(&fixture), None, 100).await), expected);
+    for page in 1..=expected.len() {
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let views = list(&fixture, in_namespace(&fixture), after.clone(), page).await;
+            assert!(views.len() <= page);
+            let Some(last) = views.last() else { break };
+            after = Some(last.lock.clone());
+            found.extend(names(&views));
+        }
+        assert_eq!(found, expected, "in pages of {page}");
+    }
+    let between = Some(fixture.lock("m"));
+    assert_eq!(
+        names(&list(&fixture, in_namespace(&fixture), between, 1).await),
+        [fixture.lock("p")],
+        "the cursor need not be an existing lock"
+    );
+}
+
+async fn filters_locks_by_agent(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    fixture.expect_grant("a", fixture.request("ann", "1", Exclusive)).await;
+    fixture.expect_grant("b", fixture.request("ben", "1", Exclusive)).await;
+    fixture.expect_queued("b", fixture.request("ann", "1", Exclusive)).await;
+    fixture.expect_grant("c", fixture.request("ben", "1", Exclusive)).await;
+    let attempt = Holder::new(&fixture.agent("ann"), Some("attempt")).expect("valid");
+    let request = RequestKey::of(&attempt, "1");
+    fixture
+        .expect_grant("d", Acquire { holder: attempt, request, ..fixture.request("ann", "1", Shared) })
+        .await;
+    // An agent id that starts with another id is a different agent.
+    fixture.expect_grant("e", fixture.request("ann2", "1", Exclusive)).await;
+    let of = |name: &str| Filter { agent: Some(fixture.agent(name)), ..Filter::default() };
+    let views = list(&fixture, of("ann"), None, 10).await;
+    assert_eq!(names(&views), ["a", "b", "d"].map(|name| fixture.lock(name)), "held or awaited");
+    assert_eq!((views[1].queue_length, views[1].queue[0].holder.clone()), (1, fixture.holder("ann")));
+    assert_eq!(views[1], fixture.view("b").await, "same view as a single lookup");
+    assert_eq!(names(&list(&fixture, of("ann"), Some(fixture.lock("a")), 1).await), [fixture.lock("b")]);
+    assert_eq!(names(&list(&fixture, of("ann2"), None, 10).await), [fixture.lock("e")]);
+    assert!(list(&fixture, of("nobody"), None, 10).await.is_empty());
+    let both = Filter { resource_type: Some("other".into()), ..of("ann") };
+    assert!(list(&fixture, both, None, 10).await.is_empty());
+}
+
+async fn filters_locks_by_resource_type_and_kind(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    let task: LockName = format!("task:{}", fixture.namespace).parse().expect("valid");
+    let similar: LockName = format!("resource:{}x:p", fixture.namespace).parse().expect("valid");
+    let resource = fixture.lock("p");
+    for lock in [&task, &similar, &resource] {
+        fixture.command(lock, LockCommand::Acquire(fixture.request("ann", "1", Exclusive))).await;
+    }
+    let of_ann = |kind| Filter { agent: Some(fixture.agent("ann")), kind, ..Filter::default() };
+    assert_eq!(
+        names(&list(&fixture, in_namespace(&fixture), None, 10).await),
+        std::slice::from_ref(&resource)
+    );
+    assert_eq!(
+        names(&list(&fixture, of_ann(Some(LockKind::Task)), None, 10).await),
+        std::slice::from_ref(&task)
+    );
+    let resources = names(&list(&fixture, of_ann(Some(LockKind::Resource)), None, 10).await);
+    assert_eq!(resources, [resource.clone(), similar.clone()]);
+    let all = names(&list(&fixture, of_ann(None), None, 10).await);
+    assert_eq!(all, [task.clone(), resource, similar], "tasks before resources");
+    let tasks = Filter { kind: Some(LockKind::Task), ..Filter::default() };
+    let found = list(&fixture, tasks, None, usize::MAX).await;
+    assert!(found.iter().all(|view| view.lock.kind() == LockKind::Task) && names(&found).contains(&task));
+}
+
+async fn omits_unused_locks(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    fixture.expect_grant("p", fixture.request("ann", "1", Exclusive)).await;
+    fixture.expect_grant("q", Acquire { ttl_ms: 300, ..fixture.request("ann", "2", Exclusive) }).await;
+    fixture.release("p", "ann").await;
+    fixture.advance(400).await;
+    fixture.sweep().await;
+    assert!(list(&fixture, in_namespace(&fixture), None, 10).await.is_empty());
+    assert!(
+        list(&fixture, Filter { agent: Some(fixture.agent("ann")), ..Filter::default() }, None, 10)
+            .await
+            .is_empty()
+    );
+}
+
+async fn lists_waits_with_blockers(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    fixture.expect_grant("p", fixture.request("s1", "1", Shared)).await;
+    fixture.expect_grant("p", fixture.request("s2", "1", Shared)).await;
+    fixture.expect_queued("p", fixture.request("w1", "1", Exclusive)).await;
+    fixture.expect_queued("p", fixture.request("s3", "1", Shared)).await;
+    fixture.expect_queued("p", fixture.request("w2", "1", Exclusive)).await;
+    let all = fixture.backend.waits(usize::MAX).await.expect("a reply");
+    let mut waits: Vec<WaitView> = all.into_iter().filter(|wait| wait.lock == fixture.lock("p")).collect();
+    waits.sort_by(|a, b| a.holder.cmp(&b.holder));
+    let wait = |who: &str, mode, ahead: &[&str]| WaitView {
+        holder: fixture.holder(who),
+        lock: fixture.lock("p"),
+        mode,
+        request: fixture.key(who, "1"),
+        holders: ["s1", "s2"].map(|name| fixture.holder(name)).to_vec(),
+        ahead: ahead.iter().map(|name| fixture.holder(name)).collect(),
+    };
+    let expected = [wait("s3", Shared, &["w1"]), wait("w1", Exclusive, &[]), wait("w2", Exclusive, &["s3"])];
+    for (found, expected) in waits.iter().zip(&expected) {
+        let same = WaitView { ahead: expected.ahead.clone(), ..found.clone() };
+        assert_eq!(&same, expected);
+        assert!(expected.ahead.iter().all(|holder| found.ahead.contains(holder)), "{found:?}");
+    }
+    assert_eq!(waits.len(), 3);
+    assert_eq!(fixture.backend.waits(1).await.expect("a reply").len(), 1, "limited");
+}
+
+async fn preserves_special_characters_in_names(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    let special = ":{}%:{a}:%7B ü🔒\n\t\"\\*?[x]";
+    let lock = fixture.lock(special);
+    let task: LockName = format!("task:{}{special}", fixture.namespace).parse().expect("valid");
+    let agent = format!("{}{special}", fixture.namespace);
+    let holder = Holder::new(&agent, Some(special)).expect("valid");
+    let request = Acquire {
+        request: RequestKey::of(&holder, special),
+        holder: holder.clone(),
+        purpose: special.into(),
+        ..fixture.request("ann", "1", Exclusive)
+    };
+    let mut events = fixture.backend.events();
+    for name in [&lock, &task] {
+        let reply = fixture.command(name, LockCommand::Acquire(request.clone())).await;
+        assert!(matches!(reply.outcome, Outcome::Standing(Standing::Held(_))), "{reply:?}");
+        fixture.command(name, LockCommand::Acquire(fixture.request("ben", "1", Exclusive))).await;
+        let view = fixture.backend.look(name.clone()).await.expect("a reply");
+        assert_eq!(view.lock.as_str(), name.as_str());
+        assert_eq!((&view.holders[0].holder, &*view.holders[0].purpose), (&holder, special));
+        let event = loop {
+            let event = in_time(events.recv()).await.expect("not lagging");
+            if event.lock == *name {
+                break event;
+            }
+        };
+        assert!(matches!(&event.event, LockEventKind::Acquired(who, _) if *who == holder), "{event:?}");
+    }
+    let of_agent = Filter { agent: Some(agent.clone()), ..Filter::default() };
+    assert_eq!(names(&list(&fixture, of_agent, None, 10).await), [task.clone(), lock.clone()]);
+    let waits = fixture.backend.waits(usize::MAX).await.expect("a reply");
+    let wait = waits.iter().find(|wait| wait.lock == lock).expect("ben waits");
+    assert_eq!(wait.holders, [holder]);
+    fixture.backend.heard(agent.clone()).await.expect("a reply");
+    let view = fixture.backend.agent(agent.clone()).await.expect("a reply").expect("known");
+    assert_eq!((&view.agent_id, &view.profile.name), (&agent, &agent));
+    fixture.backend.remove(agent).await.expect("a reply");
+}
+
+async fn reports_configured_limits_and_clock(factory: Opener) {
+    let settings = super::fixture::with_limits(|limits| limits.max_queue = 17);
+    let fixture = Fixture::with_settings(&factory, settings.clone()).await;
+    assert_eq!(fixture.backend.rules(), &settings.rules);
+    let before = fixture.now();
+    fixture.advance(2).await;
+    assert!(fixture.now() >= before.plus_ms(2));
+}

@@ -1,0 +1,103 @@
+//! Rate limits per caller and endpoint, in windows of one minute.
+
+#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+
+use ade_store::coordination::RateCount;
+
+use super::Opener;
+use super::fixture::{Fixture, end_range};
+
+scenarios!(
+    limits_requests_per_minute,
+    counts_callers_and_endpoints_separately,
+    limit_can_change_within_a_window,
+    limits_concurrent_requests,
+    rejects_unknown_endpoint_and_empty_caller,
+);
+
+const MINUTE_MS: u64 = 60_000;
+
+async fn count(fixture: &Fixture, endpoint: &str, caller: &str, limit: u32) -> RateCount {
+    fixture.backend.count(endpoint.to_owned(), fixture.agent(caller), limit).await.expect("a reply")
+}
+
+async fn limits_requests_per_minute(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    let before = fixture.now();
+    let first = count(&fixture, "tasks:create", "ann", 3).await;
+    let window_start = before..=fixture.now();
+    // A store may round to milliseconds.
+    let range = end_range(window_start, MINUTE_MS - 1);
+    assert!((*range.start()..=range.end().plus_ms(2)).contains(&first.reset_at), "{first:?}");
+    assert_eq!((first.allowed, first.most, first.remaining), (true, 3, 2));
+    fixture.advance(2).await;
+    for remaining in [1, 0] {
+        let counted = count(&fixture, "tasks:create", "ann", 3).await;
+        assert_eq!(counted, RateCount { remaining, ..first }, "the first request starts the window");
+    }
+    for _ in 0..2 {
+        let refused = count(&fixture, "tasks:create", "ann", 3).await;
+        assert_eq!(refused, RateCount { allowed: false, remaining: 0, ..first });
+    }
+    if fixture.has_manual_clock() {
+        fixture.advance(MINUTE_MS - 3).await;
+        assert!(!count(&fixture, "tasks:create", "ann", 3).await.allowed, "last moment of the window");
+        fixture.advance(1).await;
+        let next = count(&fixture, "tasks:create", "ann", 3).await;
+        assert_eq!((next.allowed, next.remaining), (true, 2));
+        assert_eq!(next.reset_at, first.reset_at.plus_ms(MINUTE_MS));
+    }
+}
+
+async fn counts_callers_and_endpoints_separately(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    assert!(count(&fixture, "tasks:create", "ann", 1).await.allowed);
+    assert!(!count(&fixture, "tasks:create", "ann", 1).await.allowed);
+    for (endpoint, caller) in [
+        ("tasks:create", "ben"),
+        ("approvals:respond", "ann"),
+        ("sessions:create", "ann"),
+        ("sessions:create", "2001:db8::1"),
+        ("sessions:create", "ü {x}%"),
+    ] {
+        let counted = count(&fixture, endpoint, caller, 1).await;
+        assert_eq!((counted.allowed, counted.remaining), (true, 0), "{endpoint} {caller}");
+        assert!(!count(&fixture, endpoint, caller, 1).await.allowed, "{endpoint} {caller}");
+    }
+}
+
+async fn limit_can_change_within_a_window(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    for remaining in [4, 3, 2] {
+        assert_eq!(count(&fixture, "tasks:create", "ann", 5).await.remaining, remaining);
+    }
+    let fewer = count(&fixture, "tasks:create", "ann", 2).await;
+    assert_eq!((fewer.allowed, fewer.remaining), (false, 0));
+    let more = count(&fixture, "tasks:create", "ann", 4).await;
+    assert_eq!((more.allowed, more.remaining), (true, 0), "refused requests do not count");
+    let none = count(&fixture, "tasks:create", "ben", 0).await;
+    assert_eq!((none.allowed, none.remaining), (false, 0));
+    assert!(none.reset_at > fixture.now() && none.reset_at <= fixture.now().plus_ms(MINUTE_MS), "{none:?}");
+    assert!(count(&fixture, "tasks:create", "ben", 1).await.allowed);
+}
+
+async fn limits_concurrent_requests(factory: Opener) {
+    let fixture = std::sync::Arc::new(Fixture::new(&factory).await);
+    let requests: Vec<_> = (0..40)
+        .map(|_| {
+            let fixture = std::sync::Arc::clone(&fixture);
+            tokio::spawn(async move { count(&fixture, "approvals:respond", "ann", 25).await.allowed })
+        })
+        .collect();
+    let mut passed = 0;
+    for request in requests {
+        passed += usize::from(request.await.expect("no panic"));
+    }
+    assert_eq!(passed, 25);
+}
+
+async fn rejects_unknown_endpoint_and_empty_caller(factory: Opener) {
+    let fixture = Fixture::new(&factory).await;
+    assert!(fixture.backend.count("tasks:unknown".to_owned(), "ann".to_owned(), 9).await.is_err());
+    assert!(fixture.backend.count("tasks:create".to_owned(), String::new(), 9).await.is_err());
+}
