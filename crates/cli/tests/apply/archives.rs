@@ -74,7 +74,9 @@ impl Fixture {
     /// Makes the archive job due, and releases it if a server holds it.
     async fn make_job_due(&self) {
         let sql = |epoch: &str| {
-            format!("UPDATE jobs SET due_at = {epoch}, lease_until = NULL, holder = NULL WHERE name = 'archive'")
+            format!(
+                "UPDATE jobs SET due_at = {epoch}, lease_until = NULL, holder = NULL WHERE name = 'archive'"
+            )
         };
         self.execute_sql(sql("0"), sql("'epoch'")).await;
     }
